@@ -1,25 +1,25 @@
-//! The commands, one file each: its `Args`, whose doc comments are its help, and its code. A new
+//! The commands, one file each: its arguments, whose doc comments are its help, and its code. A new
 //! command is a file and a line here.
 
 use clap::Subcommand;
-use gristmill_client::Failure;
+use gristmill_client::ProgramFailure;
 
 macro_rules! commands {
-    ($($name:ident => $module:ident),* $(,)?) => {
+    ($($name:ident => $module:ident::$args:ident),* $(,)?) => {
         $(pub mod $module;)*
         pub mod fetcher;
         pub mod function;
 
         #[derive(Debug, Subcommand)]
-        pub enum Command {
-            $($name($module::Args),)*
+        pub enum CliCommand {
+            $($name($module::$args),)*
             #[command(hide = true)]
-            Function(function::Args),
-            Fetcher(fetcher::Args),
+            Function(function::FunctionArgs),
+            Fetcher(fetcher::FetcherArgs),
         }
 
-        impl Command {
-            pub async fn run(self) -> Result<(), Failure> {
+        impl CliCommand {
+            pub async fn run(self) -> Result<(), ProgramFailure> {
                 match self {
                     $(Self::$name(args) => args.run().await,)*
                     Self::Fetcher(args) => args.run().await,
@@ -32,18 +32,18 @@ macro_rules! commands {
 }
 
 commands! {
-    Demo => demo,
-    Run => run,
-    Up => up,
-    Ps => ps,
-    Status => status,
-    Stop => stop,
-    Forget => forget,
-    Cache => cache,
-    Doctor => doctor,
-    Explain => explain,
-    Operators => operators,
-    Plan => plan,
-    Simulate => simulate,
-    Bench => bench,
+    Demo => demo::DemoArgs,
+    Run => run::RunArgs,
+    Up => up::UpArgs,
+    Ps => ps::PsArgs,
+    Status => status::StatusArgs,
+    Stop => stop::StopArgs,
+    Forget => forget::ForgetArgs,
+    Cache => cache::CacheArgs,
+    Doctor => doctor::DoctorArgs,
+    Explain => explain::ExplainArgs,
+    Operators => operators::OperatorsArgs,
+    Plan => plan::PlanArgs,
+    Simulate => simulate::SimulateArgs,
+    Bench => bench::BenchArgs,
 }

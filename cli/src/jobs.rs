@@ -1,12 +1,14 @@
 //! Options and texts of commands about one job.
 
-use gristmill_client::ServiceOptions;
+use gristmill_client::{ProgramFailure, ServiceConnection, ServiceOptions};
 use gristmill_model::JobName;
-use gristmill_model::wire::{JobState, JobView};
+use gristmill_model::wire::{CoordinatorCall, JobState, JobView, RefusalKind};
+use gristmill_ports::{CallError, call_with_retry};
+use std::time::Duration;
 
 /// Names a job of a running service.
 #[derive(Debug, clap::Args)]
-pub struct OneJob {
+pub struct NamedJobArgs {
     /// The job's name
     pub job: JobName,
     #[command(flatten)]
@@ -33,4 +35,24 @@ pub fn state(view: &JobView) -> String {
         JobState::Failed { error } => format!("failed: {error}"),
         state => word(state).to_owned(),
     }
+}
+
+// Calls to a coordinator, for commands about jobs and caches.
+
+/// Time within which the service must answer.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// Sends a call until the service answers.
+pub async fn call<C: CoordinatorCall>(
+    service: &ServiceConnection,
+    call: C,
+) -> Result<C::Reply, ProgramFailure> {
+    let answer =
+        call_with_retry(&*service.ports.coordinator, &*service.ports.clock, call, PATIENCE);
+    answer.await.map_err(|error| match &error {
+        CallError::Refused(refusal) if refusal.kind == RefusalKind::NotFound => {
+            ProgramFailure::usage(error)
+        }
+        _ => ProgramFailure::failed(error),
+    })
 }

@@ -13,21 +13,18 @@
 #![deny(clippy::print_stderr)]
 
 mod commands;
-mod coordinator;
 mod jobs;
 mod output;
-mod own_program;
-mod own_service;
-mod owner;
+mod program;
 mod sample;
+mod service;
 mod training;
-mod user_operators;
 mod values;
 
 use clap::Parser;
-use commands::{Command, function};
-use gristmill_client::{Authored, Failure, Launcher};
-use gristmill_pipeline::Registry;
+use commands::{CliCommand, function};
+use gristmill_client::{AuthoredPipeline, ProgramFailure, ServiceLauncher};
+use gristmill_pipeline::OperatorRegistry;
 use std::{ffi::OsString, path::Path, process::ExitCode, time::Duration};
 
 /// Serverless input-data preprocessing for machine-learning training.
@@ -38,62 +35,62 @@ use std::{ffi::OsString, path::Path, process::ExitCode, time::Duration};
 #[command(name = "gristmill", version, max_term_width = 100)]
 struct Cli {
     #[command(subcommand)]
-    command: Command,
+    command: CliCommand,
 }
 
 /// Runs the command line of this process, with `operators`.
-pub fn main_with(operators: Registry) -> ExitCode {
+pub fn main_with(operators: OperatorRegistry) -> ExitCode {
     ExitCode::from(run_args(std::env::args_os(), operators))
 }
 
 /// Runs the command line `args`, whose first is the program's name, in a process that `launcher` starts. Returns
 /// the exit code.
 pub fn main_of(
-    launcher: Launcher,
+    launcher: ServiceLauncher,
     args: impl IntoIterator<Item = OsString>,
-    operators: Registry,
+    operators: OperatorRegistry,
 ) -> u8 {
-    own_program::set(launcher);
+    program::set_launcher(launcher);
     run_args(args, operators)
 }
 
-fn run_args(args: impl IntoIterator<Item = OsString>, operators: Registry) -> u8 {
-    user_operators::set(operators);
+fn run_args(args: impl IntoIterator<Item = OsString>, operators: OperatorRegistry) -> u8 {
+    program::set_operators(operators);
     gristmill_client::return_large_buffers();
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
         Err(asked) => return explained(&asked),
     };
-    if let Command::Function(args) = &cli.command {
+    if let CliCommand::Function(args) = &cli.command {
         return finish(function::run(args));
     }
     // A run reports what matters itself; the service's log is for those who operate a service.
     gristmill_client::log_to_stderr(match &cli.command {
-        Command::Up(args) if args.is_by_hand() => "error",
-        Command::Fetcher(_) => gristmill_fetcher::LOG,
+        CliCommand::Up(args) if args.is_by_hand() => "error",
+        CliCommand::Fetcher(_) => gristmill_fetcher::LOG,
         _ => "off",
     });
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let outcome = match runtime {
         Ok(runtime) => {
             let outcome = runtime.block_on(async {
-                gristmill_client::signals::survive_size_limits();
+                gristmill_client::survive_size_limits();
                 cli.command.run().await
             });
             // A thread that waits for a lock must not keep an interrupted program alive.
             runtime.shutdown_timeout(Duration::from_secs(1));
             outcome
         }
-        Err(error) => Err(Failure::failed(format!("cannot start: {error}"))),
+        Err(error) => Err(ProgramFailure::failed(format!("cannot start: {error}"))),
     };
     finish(outcome)
 }
 
 /// Runs this process as the worker function with `operators`: the `bootstrap` of a deployed worker
 /// that has operators of a user.
-pub fn worker_with(operators: Registry) -> ExitCode {
-    user_operators::set(operators);
-    let args = function::Args { name: function::WORKER.to_owned(), local: false };
+pub fn worker_with(operators: OperatorRegistry) -> ExitCode {
+    program::set_operators(operators);
+    let args = function::FunctionArgs { name: function::WORKER.to_owned(), local: false };
     ExitCode::from(finish(function::run(&args)))
 }
 
@@ -111,8 +108,8 @@ fn explained(asked: &clap::Error) -> u8 {
 }
 
 /// Reads and checks a pipeline file and the files that it names.
-fn read_pipeline(path: &Path) -> Result<Authored, Failure> {
-    Authored::read(path, &user_operators::get()).map_err(Failure::usage)
+fn read_pipeline(path: &Path) -> Result<AuthoredPipeline, ProgramFailure> {
+    AuthoredPipeline::read(path, &program::operators()).map_err(ProgramFailure::usage)
 }
 
 /// CPU time of this thread so far.
@@ -123,7 +120,7 @@ fn thread_cpu() -> Duration {
 
 /// Prints a failure as one line on standard error; returns the exit code, which says whose fault it
 /// was.
-fn finish(outcome: Result<(), Failure>) -> u8 {
+fn finish(outcome: Result<(), ProgramFailure>) -> u8 {
     match outcome.and_then(|()| output::check()) {
         Ok(()) => 0,
         Err(failure) => {

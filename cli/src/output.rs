@@ -1,7 +1,7 @@
 //! Standard output. A reader that has gone, as with `| head`, is no reason to fail, nor to leave a
 //! service behind. A full disk is a failure: the output did not reach its reader.
 
-use gristmill_client::Failure;
+use gristmill_client::ProgramFailure;
 use std::{
     fmt,
     io::{self, ErrorKind, Write, stdout},
@@ -27,9 +27,9 @@ pub fn note(outcome: io::Result<()>) {
 }
 
 /// Standard output for code that writes to a [`Write`]; failures are reported by [`check`].
-pub struct Output;
+pub struct StandardOutput;
 
-impl Write for Output {
+impl Write for StandardOutput {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         note(stdout().lock().write_all(bytes));
         Ok(bytes.len())
@@ -45,9 +45,11 @@ impl Write for Output {
 ///
 /// # Errors
 /// Exit code 1, with the reason.
-pub fn check() -> Result<(), Failure> {
+pub fn check() -> Result<(), ProgramFailure> {
     match FAILED.get() {
-        Some(error) => Err(Failure::failed(format!("standard output cannot be written: {error}"))),
+        Some(error) => {
+            Err(ProgramFailure::failed(format!("standard output cannot be written: {error}")))
+        }
         None => Ok(()),
     }
 }

@@ -2,21 +2,23 @@
 //! operators.
 
 use crate::thread_cpu;
+use bytes::Bytes;
 use gristmill_aws::S3Objects;
-use gristmill_client::{Failure, Found, LeftOut, report::Division};
+use gristmill_client::{DatasetFiles, LeftOutFiles, ProgramFailure, report::DatasetDivision};
 use gristmill_executor::{
-    Assets, Compiler, OpMetrics, Pick, Program, SplitInput, SplitOutput, Zipped,
+    AssetLoader, CompiledPipeline, InputRange, OpMetrics, PipelineCompiler, RecordPick, SplitInput,
+    SplitOutput, ZippedInput,
 };
-use gristmill_model::ErrorPolicy;
-use gristmill_pipeline::{Cardinality, Pipeline, Source, passes::Measured};
+use gristmill_model::{ErrorPolicy, RecordKey};
+use gristmill_pipeline::passes::MeasuredBytes;
+use gristmill_pipeline::{Cardinality, Pipeline, PipelineSource};
 use gristmill_policy::plan;
-use gristmill_ports::{ObjectInfo, ObjectPath};
-use gristmill_web::{Reach, WithWeb};
-use std::{fmt, path::Path, sync::Arc, time::Duration};
-
-mod shard;
-
-use shard::{Place, Shard};
+use gristmill_ports::{ObjectInfo, ObjectPath, ObjectStore, get_long_range};
+use gristmill_sources::{FileIndex, IndexBuilder, OpenedRecords, SourceError};
+use gristmill_web::{AllowedServers, WebRoutedStore};
+use std::{
+    fmt, fs::File, ops::Range, os::unix::fs::FileExt, path::Path, sync::Arc, time::Duration,
+};
 
 /// Default number of elements to run.
 pub const ELEMENTS: u32 = 300;
@@ -37,21 +39,21 @@ struct Sample {
 }
 
 /// Datasets to sample: one, unless they are zipped.
-pub struct Data {
+pub struct SampledDatasets {
     members: Vec<Member>,
     /// Files that are not read.
-    pub left_out: LeftOut,
+    pub left_out: LeftOutFiles,
     /// Those on S3 and on web servers.
-    objects: WithWeb,
+    objects: WebRoutedStore,
 }
 
 struct Member {
-    place: gristmill_client::Source,
+    place: gristmill_client::DatasetLocation,
     bucket: String,
     files: Vec<ObjectInfo>,
 }
 
-impl fmt::Display for Data {
+impl fmt::Display for SampledDatasets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, Member { place, .. }) in self.members.iter().enumerate() {
             write!(f, "{}{place}", if i == 0 { "" } else { " and " })?;
@@ -61,61 +63,68 @@ impl fmt::Display for Data {
 }
 
 /// Lists the datasets to sample: `data`, or those that the pipeline, a file in `dir`, names.
-pub async fn data(pipeline: &Pipeline, data: Option<&str>, dir: &Path) -> Result<Data, Failure> {
+pub async fn data(
+    pipeline: &Pipeline,
+    data: Option<&str>,
+    dir: &Path,
+) -> Result<SampledDatasets, ProgramFailure> {
     let source = pipeline.source();
     let places = match data {
-        Some(_) if source.is_zip() => Err(Failure::usage(
+        Some(_) if source.is_zip() => Err(ProgramFailure::usage(
             "the pipeline zips datasets, and its file names their paths: leave out `--data`",
         )),
-        Some(data) => Ok(vec![gristmill_client::Source::parse(data, Path::new("."))]),
+        Some(data) => Ok(vec![gristmill_client::DatasetLocation::parse(data, Path::new("."))]),
         None => {
-            let place = |member: &Source| gristmill_client::Source::parse_all(&member.paths, dir);
+            let place = |member: &PipelineSource| {
+                gristmill_client::DatasetLocation::parse_all(&member.paths, dir)
+            };
             Ok(source.members().map(place).collect())
         }
     }?;
-    let places: Vec<_> = places.into_iter().collect::<Result<_, _>>().map_err(Failure::usage)?;
-    let objects = WithWeb::from_env(Arc::new(S3Objects::ambient()), Reach::Any);
-    let objects = objects.map_err(Failure::usage)?;
-    let (mut members, mut left_out) = (Vec::new(), LeftOut::default());
+    let places: Vec<_> =
+        places.into_iter().collect::<Result<_, _>>().map_err(ProgramFailure::usage)?;
+    let objects = WebRoutedStore::from_env(Arc::new(S3Objects::ambient()), AllowedServers::Any);
+    let objects = objects.map_err(ProgramFailure::usage)?;
+    let (mut members, mut left_out) = (Vec::new(), LeftOutFiles::default());
     for (place, member) in places.into_iter().zip(source.members()) {
-        let alone = Source { zipped: Vec::new(), ..member.clone() };
-        let found = place.find(&objects, &alone).await.map_err(Failure::from)?;
-        let Found { bucket, members: files, left_out: left, .. } = found;
+        let alone = PipelineSource { zipped: Vec::new(), ..member.clone() };
+        let found = place.find(&objects, &alone).await.map_err(ProgramFailure::from)?;
+        let DatasetFiles { bucket, members: files, left_out: left, .. } = found;
         left_out.join(left);
         members.push(Member { place, bucket, files: files.concat() });
     }
     if !left_out.is_empty() {
         gristmill_client::complain!("{left_out}");
     }
-    Ok(Data { members, left_out, objects })
+    Ok(SampledDatasets { members, left_out, objects })
 }
 
 /// Runs the first `most` records of one file of each dataset; bad records are left out.
 fn run(
-    program: &Program,
+    program: &CompiledPipeline,
     pipeline: &Pipeline,
-    shards: &[Shard],
+    shards: &[SampledFile],
     most: u32,
-) -> Result<Sample, Failure> {
+) -> Result<Sample, ProgramFailure> {
     let members = || pipeline.source().members();
     let [first, others @ ..] = shards else {
-        return Err(Failure::usage("the dataset has no file to sample"));
+        return Err(ProgramFailure::usage("the dataset has no file to sample"));
     };
     let lengths = members().skip(1).zip(others);
     let lengths = lengths.map(|(source, shard)| shard.n_records.saturating_mul(source.repeat));
     let n_records = lengths.fold(first.n_records.min(most), u32::min);
     let zipped = (1..).zip(others).map(|(file, shard)| {
         let length = shard.n_records.max(1);
-        let pick = |i| Pick { part: 0, record: i % length, copy: 0 };
-        Zipped {
+        let pick = |i| RecordPick { part: 0, record: i % length, copy: 0 };
+        ZippedInput {
             parts: vec![shard.part(file, shard.n_records)],
             files: vec![shard.name.clone()],
             picks: Some((0..n_records).map(pick).collect()),
         }
     });
-    let zipped: Vec<Zipped<'_>> = zipped.collect();
+    let zipped: Vec<ZippedInput<'_>> = zipped.collect();
     let part = first.part(0, n_records);
-    let of_run = |shard: &Shard| {
+    let of_run = |shard: &SampledFile| {
         let share = f64::from(n_records) / f64::from(shard.n_records.max(1));
         shard.stored_bytes as f64 * share.min(1.0)
     };
@@ -126,39 +135,39 @@ fn run(
     let before = thread_cpu();
     let output = program.run_split(&mut program.scratch(), &input, &|| false);
     let cpu = thread_cpu().saturating_sub(before);
-    let output = output.map_err(|error| Failure::failed(format!("{named}: {error}")))?;
+    let output = output.map_err(|error| ProgramFailure::failed(format!("{named}: {error}")))?;
     if output.rows == 0 {
         let why = output.skipped.first().map_or(String::new(), |record| {
             format!(": {} ({}): {}", record.key, record.op, record.reason)
         });
-        return Err(Failure::failed(format!("{named}: the sample has no elements{why}")));
+        return Err(ProgramFailure::failed(format!("{named}: the sample has no elements{why}")));
     }
     let bytes_per_record = shards.iter().map(|shard| shard.bytes_per_record).collect();
     Ok(Sample { output, n_records, stored_bytes, bytes_per_record, cpu })
 }
 
 /// Findings about a dataset.
-pub struct Looked {
+pub struct DatasetFindings {
     /// The work of operators on the first elements.
-    pub measured: Measured,
+    pub measured: MeasuredBytes,
     /// Number of elements measured.
     pub elements: u32,
-    pub division: Division,
+    pub division: DatasetDivision,
 }
 
 /// Runs the operators over the first `most` elements of the dataset; also finds its division.
 pub async fn measure(
-    (pipeline, assets): (&Pipeline, &dyn Assets),
-    data: &Data,
+    (pipeline, assets): (&Pipeline, &dyn AssetLoader),
+    data: &SampledDatasets,
     most: u32,
-) -> Result<Looked, Failure> {
-    let compiler = Compiler::new().assets(assets).apart();
-    let program = compiler.compile(pipeline).map_err(Failure::usage)?;
+) -> Result<DatasetFindings, ProgramFailure> {
+    let compiler = PipelineCompiler::new().assets(assets).apart();
+    let program = compiler.compile(pipeline).map_err(ProgramFailure::usage)?;
     let first = first_files(pipeline, data, most).await?;
     let sample = run(&program, pipeline, &first, most)?;
     let (records, division) = (sample.n_records, division(pipeline, data, &sample));
     let output = sample.output;
-    let mut measured = Measured::new();
+    let mut measured = MeasuredBytes::new();
     for metric in &output.metrics {
         let Some(stage) = metric.stage.and_then(|stage| pipeline.stages().get(stage as usize))
         else {
@@ -173,11 +182,11 @@ pub async fn measure(
             measured.entry(stage.ordinal).or_insert(of_bytes);
         }
     }
-    Ok(Looked { measured, elements: records, division })
+    Ok(DatasetFindings { measured, elements: records, division })
 }
 
 /// The division that jobs choose for the dataset, estimated from the bytes of its files.
-fn division(pipeline: &Pipeline, data: &Data, sample: &Sample) -> Division {
+fn division(pipeline: &Pipeline, data: &SampledDatasets, sample: &Sample) -> DatasetDivision {
     let files = data.members.first().map_or(0, |member| member.files.len() as u64);
     let stored_bytes = sample.stored_bytes / f64::from(sample.n_records.max(1));
     chosen_division(pipeline, records(pipeline, data, sample), files, stored_bytes as u64)
@@ -189,15 +198,15 @@ pub fn chosen_division(
     records: u64,
     files: u64,
     stored_bytes: u64,
-) -> Division {
+) -> DatasetDivision {
     let batches = pipeline.split_batches(records, stored_bytes);
     let split_records = batches.saturating_mul(u64::from(pipeline.batch_size()));
-    Division { records, files, split_records, is_given: false }
+    DatasetDivision { records, files, split_records, is_given: false }
 }
 
 /// Estimated number of records; of a zip, that of its shortest dataset.
-fn records(pipeline: &Pipeline, data: &Data, sample: &Sample) -> u64 {
-    let of_one = |((source, member), per_record): ((&Source, &Member), &f64)| {
+fn records(pipeline: &Pipeline, data: &SampledDatasets, sample: &Sample) -> u64 {
+    let of_one = |((source, member), per_record): ((&PipelineSource, &Member), &f64)| {
         let sizes = member.files.iter().map(|file| file.size);
         sizes.sum::<u64>() as f64 / per_record.max(1.0) * f64::from(source.repeat)
     };
@@ -208,12 +217,12 @@ fn records(pipeline: &Pipeline, data: &Data, sample: &Sample) -> u64 {
 /// Measures the first `most` records, operator by operator as they run; also finds the dataset's
 /// division.
 pub async fn profile(
-    (pipeline, assets): (&Pipeline, &dyn Assets),
-    data: &Data,
+    (pipeline, assets): (&Pipeline, &dyn AssetLoader),
+    data: &SampledDatasets,
     most: u32,
-) -> Result<(plan::Measured, Division), Failure> {
-    let compiler = Compiler::new().assets(assets);
-    let program = compiler.compile(pipeline).map_err(Failure::usage)?;
+) -> Result<(plan::MeasuredSample, DatasetDivision), ProgramFailure> {
+    let compiler = PipelineCompiler::new().assets(assets);
+    let program = compiler.compile(pipeline).map_err(ProgramFailure::usage)?;
     let first = first_files(pipeline, data, most).await?;
     // A warm-up run first: the steady state is measured.
     run(&program, pipeline, &first, most.min(16))?;
@@ -245,19 +254,23 @@ pub async fn profile(
         plan::OpCost { op: metric.op.to_owned(), cpu_s, wait_s, elements, bytes }
     });
     let ops = ops.collect();
-    let measured = plan::Measured {
+    let measured = plan::MeasuredSample {
         records: f64::from(sample.n_records),
         source_bytes: sample.stored_bytes,
         rows: f64::from(sample.output.rows),
         row_bytes: sample.output.object.len() as f64,
         ops,
-        ..plan::Measured::default()
+        ..plan::MeasuredSample::default()
     };
     Ok((measured, division(pipeline, data, &sample)))
 }
 
 /// The first records of each dataset, from its first file that has any.
-async fn first_files(pipeline: &Pipeline, data: &Data, most: u32) -> Result<Vec<Shard>, Failure> {
+async fn first_files(
+    pipeline: &Pipeline,
+    data: &SampledDatasets,
+    most: u32,
+) -> Result<Vec<SampledFile>, ProgramFailure> {
     let mut shards = Vec::new();
     for (source, member) in pipeline.source().members().zip(&data.members) {
         let mut first = None;
@@ -265,22 +278,168 @@ async fn first_files(pipeline: &Pipeline, data: &Data, most: u32) -> Result<Vec<
             let path = ObjectPath::new(&member.bucket, &info.key);
             let local = member.place.path_of(&info.key);
             let place = match &local {
-                Some(path) => Place::Local(path),
-                None => Place::Object(&data.objects, path, info),
+                Some(path) => SampledFileLocation::Local(path),
+                None => SampledFileLocation::Object(&data.objects, path, info),
             };
             if source.format.definition().is_packed {
-                return Err(Failure::usage(format!(
+                return Err(ProgramFailure::usage(format!(
                     "{place}: images of a folder are not sampled: name an archive of some with --data, and its \
                      kind in a copy of the pipeline"
                 )));
             }
-            let shard = Shard::open(&place, source, most).await?;
+            let shard = SampledFile::open(&place, source, most).await?;
             if first.insert(shard).n_records > 0 {
                 break;
             }
         }
-        let none = || Failure::usage(format!("{} names no file", member.place));
+        let none = || ProgramFailure::usage(format!("{} names no file", member.place));
         shards.push(first.ok_or_else(none)?);
     }
     Ok(shards)
+}
+
+// The first records of a file, read without reading more of it than necessary.
+
+/// Most bytes of a file that are searched for its first records. The search goes on until one is
+/// found in any case.
+const MAX_BYTES: u64 = 128 << 20;
+/// Most bytes of records that are held, beyond the first.
+const MAX_HELD_BYTES: u64 = 128 << 20;
+
+/// The first records of a file.
+struct SampledFile {
+    /// Name of the file in messages.
+    name: String,
+    n_records: u32,
+    /// Bytes of the file that hold them.
+    stored_bytes: u64,
+    /// Average over the part of the file that was searched.
+    bytes_per_record: f64,
+    index: FileIndex,
+    records: OpenedRecords,
+}
+
+/// A file, here or on S3.
+enum SampledFileLocation<'a> {
+    Local(&'a Path),
+    Object(&'a dyn ObjectStore, ObjectPath, &'a ObjectInfo),
+}
+
+impl SampledFile {
+    /// The first `most` records of a file, or fewer if it has fewer or they are large.
+    async fn open(
+        place: &SampledFileLocation<'_>,
+        source: &PipelineSource,
+        most: u32,
+    ) -> Result<Self, ProgramFailure> {
+        let name = place.to_string();
+        let named = |error: SourceError| ProgramFailure::failed(format!("{name}: {error}"));
+        let reader = place.open()?;
+        let mut builder = IndexBuilder::for_file(&source.format, reader.bytes).map_err(named)?;
+        let mut looked = 0;
+        let is_all = loop {
+            let Some(range) = builder.wants() else { break true };
+            let found = builder.records();
+            if found >= most || (found > 0 && looked >= MAX_BYTES) {
+                break false;
+            }
+            looked += range.end - range.start;
+            builder.push(&reader.read(range).await?).map_err(named)?;
+        };
+        let (index, found, bytes) = if is_all {
+            let index = builder.finish().map_err(named)?;
+            let records = index.len();
+            (index, records, reader.bytes)
+        } else {
+            let found = builder.records();
+            let index = builder.stop().map_err(named)?;
+            // Decompressed records may be larger than the bytes that were read.
+            let end = index.byte_range(0, found).map_or(looked, |range| range.end);
+            (index, found, end.min(looked))
+        };
+        let bytes_per_record = bytes as f64 / f64::from(found.max(1));
+        let n_records = held(&index, found.min(most));
+        let ranges = index.stored_ranges(0, n_records, source).map_err(named)?;
+        let stored_bytes = ranges.iter().map(|range| range.end - range.start).sum();
+        let mut parts = Vec::new();
+        for range in ranges {
+            parts.push(reader.read(range).await?);
+        }
+        let records = index.open(0, n_records, source, &parts).map_err(named)?;
+        Ok(Self { name, n_records, stored_bytes, bytes_per_record, index, records })
+    }
+
+    /// The first `n_records` of the shard, as part of file number `file`.
+    fn part(&self, file: u32, n_records: u32) -> InputRange<'_> {
+        let index = self.records.index.as_ref().unwrap_or(&self.index);
+        let first = RecordKey { file, record: 0 };
+        let bytes = index.byte_range(0, n_records).map_or(0, |range| range.end - range.start);
+        // Less than is held, unless all records are asked for.
+        let end = self.records.data.len().min(bytes as usize);
+        InputRange { first, n_records, data: self.records.data.slice(..end), index }
+    }
+}
+
+/// Number of the first `most` records that are held.
+fn held(index: &FileIndex, most: u32) -> u32 {
+    let mut held = 0_u64;
+    let weights = index.weights(0, most).into_iter();
+    let fit = weights.take_while(|bytes| {
+        held = held.saturating_add(*bytes);
+        held <= MAX_HELD_BYTES
+    });
+    (fit.count() as u32).max(most.min(1))
+}
+
+impl fmt::Display for SampledFileLocation<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Local(path) => path.display().fmt(f),
+            Self::Object(_, path, _) => path.fmt(f),
+        }
+    }
+}
+
+/// A file that is read in ranges.
+struct Reader<'a> {
+    place: &'a SampledFileLocation<'a>,
+    file: Option<File>,
+    bytes: u64,
+}
+
+impl SampledFileLocation<'_> {
+    fn open(&self) -> Result<Reader<'_>, ProgramFailure> {
+        match self {
+            Self::Object(_, _, info) => Ok(Reader { place: self, file: None, bytes: info.size }),
+            Self::Local(path) => {
+                let file = File::open(path).and_then(|file| Ok((file.metadata()?.len(), file)));
+                let (bytes, file) = file.map_err(|error| self.failed(&error))?;
+                Ok(Reader { place: self, file: Some(file), bytes })
+            }
+        }
+    }
+
+    fn failed(&self, error: &dyn fmt::Display) -> ProgramFailure {
+        ProgramFailure::failed(format!("{self}: {error}"))
+    }
+}
+
+impl Reader<'_> {
+    async fn read(&self, range: Range<u64>) -> Result<Bytes, ProgramFailure> {
+        let bytes = range.end.saturating_sub(range.start);
+        match (&self.file, self.place) {
+            _ if bytes == 0 => Ok(Bytes::new()),
+            (Some(file), _) => {
+                let mut part = vec![0; bytes as usize];
+                let read = file.read_exact_at(&mut part, range.start);
+                read.map_err(|error| self.place.failed(&error))?;
+                Ok(part.into())
+            }
+            (None, SampledFileLocation::Object(objects, path, info)) => {
+                let part = get_long_range(*objects, path, range, Some(&info.etag)).await;
+                part.map_err(ProgramFailure::failed)
+            }
+            (None, SampledFileLocation::Local(_)) => Err(self.place.failed(&"it is not open")),
+        }
+    }
 }

@@ -1,28 +1,30 @@
 //! A whole training run with a synthetic trainer, for `demo`, `run` and `bench`.
 
-mod dataset;
-
-pub use dataset::{make_dataset, make_dataset_in};
-
-use crate::{
-    output::Output, own_program, own_service::open, user_operators, values::parse_duration,
-};
+use crate::{output::StandardOutput, program, service::open, values::parse_duration};
 use gristmill_client::{
-    Authored, Backend, Failure, Job, JobConfig, JobOptions, ReportOptions, Service, ServiceOptions,
-    Source, StreamOptions, TailOption,
-    report::{Report, Usage},
-    signals::interruption,
+    AuthoredPipeline, DatasetLocation, JobConfig, JobHandle, JobOptions, ProgramFailure,
+    ReportOptions, ServiceBackend, ServiceConnection, ServiceOptions, StreamOptions, TailOption,
+    interruption,
+    report::{ResourceUsage, RunReport},
     start_own,
-    waiting::while_saying,
 };
 use gristmill_model::Visitation;
 use gristmill_model::splits::Cursor;
+use gristmill_stream::waiting::while_saying;
+use gristmill_synthetic::DatasetSpec;
 use gristmill_trainer_sim::{
-    Chaos, Killer, OpenedSteps, Resize, Sink, Training, Victims, refuse_shares,
+    BatchFileSink, ChaosTarget, OpenedSteps, ProcessKiller, RankResize, RunningFetchers,
+    SyntheticTraining, refuse_shares,
 };
+use indicatif::{ProgressBar, ProgressStyle};
 use std::{
     num::NonZeroU32,
-    path::PathBuf,
+    ops::ControlFlow,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 use tempfile::TempDir;
@@ -58,15 +60,15 @@ pub struct TrainOptions {
     pub tail: TailOption,
     /// End the run at its checkpoint after that many steps of the job, and continue with N ranks; may be given
     /// several times
-    #[arg(long, value_name = "N@STEP", value_parser = Resize::parse)]
-    pub resize: Vec<Resize>,
+    #[arg(long, value_name = "N@STEP", value_parser = RankResize::parse)]
+    pub resize: Vec<RankResize>,
     #[command(flatten)]
     pub stream: StreamOptions,
     #[command(flatten)]
     pub report: ReportOptions,
     /// Kill processes at random while training
     #[arg(long, value_enum)]
-    pub chaos: Option<Chaos>,
+    pub chaos: Option<ChaosTarget>,
     /// Mean time between two kills
     #[arg(long, default_value = "300ms", value_parser = parse_duration)]
     pub chaos_interval: Duration,
@@ -80,9 +82,9 @@ pub struct TrainOptions {
 
 impl TrainOptions {
     /// The training of these options, which writes to `sink`.
-    fn training(&self, sink: Option<Sink>) -> Result<Training, Failure> {
-        let on = |hosts| Ok::<_, Failure>((hosts, own_program::get()?));
-        Ok(Training {
+    fn training(&self, sink: Option<BatchFileSink>) -> Result<SyntheticTraining, ProgramFailure> {
+        let on = |hosts| Ok::<_, ProgramFailure>((hosts, program::launcher()?));
+        Ok(SyntheticTraining {
             step_time: self.step_time,
             sink,
             ranks: self.ranks,
@@ -94,15 +96,17 @@ impl TrainOptions {
         })
     }
 
-    fn check_ranks(&self) -> Result<(), Failure> {
+    fn check_ranks(&self) -> Result<(), ProgramFailure> {
         let counts = || self.resize.iter().map(|resize| resize.ranks).chain([self.ranks]);
         if counts().max().is_some_and(|most| most.get() > MAX_RANKS) {
-            return Err(Failure::usage(format!("at most {MAX_RANKS} ranks train on one machine")));
+            return Err(ProgramFailure::usage(format!(
+                "at most {MAX_RANKS} ranks train on one machine"
+            )));
         }
         self.check_hosts(counts())?;
         let is_one_rank = counts().eq([NonZeroU32::MIN]) && self.hosts.is_none();
         if !is_one_rank && self.job.settings.visitation != Visitation::ExactlyOnce {
-            return Err(Failure::usage(format!(
+            return Err(ProgramFailure::usage(format!(
                 "--ranks, --hosts and --resize need --visitation {}: a run resumes at a checkpoint",
                 Visitation::ExactlyOnce
             )));
@@ -111,17 +115,20 @@ impl TrainOptions {
     }
 
     /// Checks hosts of runs with these numbers of ranks.
-    fn check_hosts(&self, mut counts: impl Iterator<Item = NonZeroU32>) -> Result<(), Failure> {
+    fn check_hosts(
+        &self,
+        mut counts: impl Iterator<Item = NonZeroU32>,
+    ) -> Result<(), ProgramFailure> {
         let Some(hosts) = self.hosts else {
             return match self.chaos {
-                Some(Chaos::Fetchers) => Err(Failure::usage(
+                Some(ChaosTarget::Fetchers) => Err(ProgramFailure::usage(
                     "--chaos kill-fetchers needs fetchers in processes of their own: give --hosts",
                 )),
                 _ => Ok(()),
             };
         };
         match counts.find_map(|ranks| refuse_shares(ranks, hosts)) {
-            Some(why) => Err(Failure::usage(why)),
+            Some(why) => Err(ProgramFailure::usage(why)),
             None => Ok(()),
         }
     }
@@ -143,9 +150,9 @@ impl Default for TrainOptions {
 pub async fn train(
     options: &TrainOptions,
     prefix: &str,
-    authored: Authored,
-    source: Source,
-) -> Result<(), Failure> {
+    authored: AuthoredPipeline,
+    source: DatasetLocation,
+) -> Result<(), ProgramFailure> {
     let (authored, is_reordered) = authored.prepared(options.job.batch_size)?;
     if is_reordered {
         gristmill_client::complain!(
@@ -154,7 +161,7 @@ pub async fn train(
     }
     let report = measured(options, prefix, &authored, source).await?;
     // A failure to write is noted and reported at the end: see `output::check`.
-    let _ = report.print("gristmill", options.report.json, &mut Output);
+    let _ = report.print("gristmill", options.report.json, &mut StandardOutput);
     report.verdict()
 }
 
@@ -162,15 +169,15 @@ pub async fn train(
 pub async fn measured(
     options: &TrainOptions,
     prefix: &str,
-    authored: &Authored,
-    source: Source,
-) -> Result<Report, Failure> {
+    authored: &AuthoredPipeline,
+    source: DatasetLocation,
+) -> Result<RunReport, ProgramFailure> {
     let began = Instant::now();
-    options.job.check().map_err(Failure::usage)?;
+    options.job.check().map_err(ProgramFailure::usage)?;
     options.check_ranks()?;
-    let sink = options.sink.as_deref().map(Sink::open).transpose()?;
+    let sink = options.sink.as_deref().map(BatchFileSink::open).transpose()?;
     let training = options.training(sink)?;
-    options.report.report.as_deref().map(Report::check_page).transpose()?;
+    options.report.report.as_deref().map(RunReport::check_page).transpose()?;
     let (service, _dir) = open_service(options).await?;
     let folders = source.folders();
     let config = JobConfig {
@@ -182,42 +189,44 @@ pub async fn measured(
             outcome.map_err(|failure| failure.in_words(&folders))
         }
         failure = service.given_up(options.stream.patience) => Err(failure),
-        by = interruption() => Err(Failure::Interrupted(by)),
+        by = interruption() => Err(ProgramFailure::Interrupted(by)),
     };
     service.close().await;
     outcome
 }
 
 /// The service of a run, and the directory of its state if it is removed at the end.
-async fn open_service(options: &TrainOptions) -> Result<(Service, Option<TempDir>), Failure> {
+async fn open_service(
+    options: &TrainOptions,
+) -> Result<(ServiceConnection, Option<TempDir>), ProgramFailure> {
     let ServiceOptions { backend, endpoint, state_dir } = &options.service;
-    let is_named = *backend == Backend::Aws || endpoint.is_some() || state_dir.is_some();
-    let crashes = options.chaos == Some(Chaos::Coordinator);
+    let is_named = *backend == ServiceBackend::Aws || endpoint.is_some() || state_dir.is_some();
+    let crashes = options.chaos == Some(ChaosTarget::Coordinator);
     if crashes && is_named {
-        return Err(Failure::usage(
+        return Err(ProgramFailure::usage(
             "--chaos kill-coordinator kills a service of its own: leave out --endpoint, --state-dir and --backend",
         ));
     }
     if is_named || !crashes && !options.own_service {
         return Ok((open(&options.service).await?, None));
     }
-    let launcher = own_program::get()?;
+    let launcher = program::launcher()?;
     // A service that is killed finds its state when it starts again.
     let dir = crashes.then(|| tempfile::Builder::new().prefix("gristmill-").tempdir());
-    let dir = dir.transpose().map_err(Failure::failed)?;
+    let dir = dir.transpose().map_err(ProgramFailure::failed)?;
     let path = dir.as_ref().map(TempDir::path);
-    Ok((start_own(&launcher, path, user_operators::get()).await?, dir))
+    Ok((start_own(&launcher, path, program::operators()).await?, dir))
 }
 
 async fn train_on(
-    service: &Service,
+    service: &ServiceConnection,
     options: &TrainOptions,
-    (config, training): (JobConfig, Training),
+    (config, training): (JobConfig, SyntheticTraining),
     began: Instant,
-) -> Result<Report, Failure> {
-    let fetchers = Victims::default();
+) -> Result<RunReport, ProgramFailure> {
+    let fetchers = RunningFetchers::default();
     let starting = async {
-        let before = Usage::now(service).await;
+        let before = ResourceUsage::now(service).await;
         let job = service.submit(config, options.stream.patience).await?;
         if !job.left_out.is_empty() {
             gristmill_client::complain!("{}", job.left_out);
@@ -235,12 +244,13 @@ async fn train_on(
             );
         }
         let opened = training.open(&job, from, &fetchers).await?;
-        Ok::<(Usage, Job, OpenedSteps), Failure>((before, job, opened))
+        Ok::<(ResourceUsage, JobHandle, OpenedSteps), ProgramFailure>((before, job, opened))
     };
     let say = |what: &str| gristmill_client::complain!("waiting for {what}");
     let (before, job, opened) =
         while_saying(starting, || Some(service.link.waiting()), say).await?;
-    let chaos = Killer::new(service, options.chaos, options.chaos_interval, fetchers.clone());
+    let chaos =
+        ProcessKiller::new(service, options.chaos, options.chaos_interval, fetchers.clone());
     // The killer stops with the training.
     let trained = tokio::select! {
         trained = training.train(opened, &job, began) => trained,
@@ -257,11 +267,61 @@ async fn train_on(
             return Err(failure);
         }
     };
-    let mut report = Report::new(&job, observed, &before).await?;
+    let mut report = RunReport::new(&job, observed, &before).await?;
     (report.kills, report.ranks, report.hosts) = (chaos.kills(), ranks, options.hosts);
     if let Some(path) = &options.report.report {
         report.write_page(path)?;
         gristmill_client::complain!("wrote {}", path.display());
     }
     Ok(report)
+}
+
+// Generated datasets, made once per machine.
+
+/// Generates a dataset once per machine, or finds it; returns its directory. Ctrl-C removes an
+/// unfinished one.
+pub async fn make_dataset(spec: DatasetSpec) -> Result<PathBuf, ProgramFailure> {
+    let dir = gristmill_synthetic::default_dir(&spec)
+        .map_err(|error| ProgramFailure::usage(format!("{error:#}")))?;
+    make_dataset_in(dir, spec).await
+}
+
+/// As [`make_dataset`], in a directory of the caller's choice.
+pub async fn make_dataset_in(dir: PathBuf, spec: DatasetSpec) -> Result<PathBuf, ProgramFailure> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let (making, stopped) = (dir.clone(), Arc::clone(&stop));
+    let mut made = tokio::task::spawn_blocking(move || make_unless(&making, &spec, &stopped));
+    tokio::select! {
+        made = &mut made => {
+            let made = made.map_err(ProgramFailure::failed)?;
+            made.map_err(|error| ProgramFailure::failed(format!("{error:#}")))?;
+            Ok(dir)
+        }
+        by = interruption() => {
+            stop.store(true, Ordering::Relaxed);
+            // It ends with an error that reports the interruption, once the unfinished files are
+            // removed.
+            let _ = made.await;
+            Err(ProgramFailure::Interrupted(by))
+        }
+    }
+}
+
+fn make_unless(dir: &Path, spec: &DatasetSpec, stop: &AtomicBool) -> anyhow::Result<()> {
+    let bar = ProgressBar::new(spec.records);
+    if let Ok(style) =
+        ProgressStyle::with_template("making records {bar:40} {pos}/{len} ({eta} left)")
+    {
+        bar.set_style(style);
+    }
+    let made = gristmill_synthetic::ensure(dir, spec, &|done, _| {
+        bar.set_position(done);
+        if stop.load(Ordering::Relaxed) {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
+    });
+    bar.finish_and_clear();
+    made
 }

@@ -10,8 +10,8 @@
 #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
 use anyhow::{Context, Result, ensure};
-use gristmill_pipeline::{Feature, FeatureDType, Source};
-use gristmill_synthetic::tfrecord::{Example, RecordWriter};
+use gristmill_pipeline::{Feature, FeatureDType, PipelineSource};
+use gristmill_synthetic::tfrecord::{RecordWriter, TfExample};
 use gristmill_tests::{Background, TestDir, read_frames, run_json};
 use serde_json::{Value, json};
 use std::{
@@ -111,7 +111,7 @@ fn tfrecord(features: &[&Feature], ids: &[usize]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut writer = RecordWriter::new(&mut bytes);
     for i in ids {
-        let example = features.iter().fold(Example::default(), |example, feature| {
+        let example = features.iter().fold(TfExample::default(), |example, feature| {
             let key = first_key(feature);
             match made(feature, *i) {
                 Made::Bytes(bytes) => example.with_bytes(key, bytes),
@@ -174,7 +174,7 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
 }
 
 /// Writes files where the source expects them.
-fn make_data(dir: &TestDir, source: &Source) -> Result<()> {
+fn make_data(dir: &TestDir, source: &PipelineSource) -> Result<()> {
     let features: Vec<_> = source.features.values().collect();
     for file in 0..FILES {
         let ids: Vec<_> = (0..RECORDS).filter(|i| i % FILES == file).collect();

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
 use anyhow::Result;
-use gristmill_synthetic::tfrecord::{Example, RecordWriter, masked_crc32c};
+use gristmill_synthetic::tfrecord::{RecordWriter, TfExample, masked_crc32c};
 use gristmill_tests::TestDir;
 use std::{fs, path::Path, process::Stdio};
 
@@ -24,11 +24,13 @@ fn jpeg() -> Vec<u8> {
     jpeg
 }
 
-fn example(image: &[u8]) -> Example {
-    Example::default().with_bytes("image/encoded", image.to_vec()).with_int("image/class/label", 1)
+fn example(image: &[u8]) -> TfExample {
+    TfExample::default()
+        .with_bytes("image/encoded", image.to_vec())
+        .with_int("image/class/label", 1)
 }
 
-fn framed(example: &Example) -> Vec<u8> {
+fn framed(example: &TfExample) -> Vec<u8> {
     let mut file = Vec::new();
     let mut writer = RecordWriter::new(&mut file);
     writer.write(example).unwrap();
@@ -110,7 +112,7 @@ fn bad_records_fail_the_job_or_are_skipped() -> Result<()> {
     fs::write(&pipeline, PIPELINE)?;
     let mut wrong_crc = framed(&example(&jpeg()));
     *wrong_crc.last_mut().unwrap() ^= 1;
-    let no_image = Example::default().with_int("image/class/label", 1);
+    let no_image = TfExample::default().with_int("image/class/label", 1);
     let truncated_message = &framed(&example(&jpeg()))[12..40];
     for (name, bad, word) in [
         ("half a JPEG", framed(&example(&jpeg()[..jpeg().len() / 2])), "decode"),

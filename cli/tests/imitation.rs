@@ -4,7 +4,7 @@
 
 use anyhow::Result;
 use gristmill_client::ServiceFile;
-use gristmill_host::ServiceCalls;
+use gristmill_host::HostServiceClient;
 use gristmill_tests::{Background, TestDir, read_sink, run_json};
 use serde_json::Value;
 use std::{collections::BTreeMap, fs};
@@ -43,7 +43,7 @@ fn run(dir: &TestDir, endpoint: &str, sink: &str, more: &[&str]) -> Result<Value
 
 /// The counts of the service on `state`.
 fn counts(dir: &TestDir, state: &str) -> Result<BTreeMap<String, u64>> {
-    let calls = ServiceCalls::new(&ServiceFile::of_state_dir(&dir.path(state))?);
+    let calls = HostServiceClient::new(&ServiceFile::from_state_dir(&dir.path(state))?);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     Ok(runtime.block_on(calls.status())?.counts)
 }

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
 use anyhow::Result;
-use gristmill_synthetic::tfrecord::{Example, RecordWriter};
+use gristmill_synthetic::tfrecord::{RecordWriter, TfExample};
 use gristmill_tests::{Background, TestDir, read_sink, run_json};
 use serde_json::Value;
 use std::{
@@ -78,7 +78,7 @@ fn one_set_of_pictures_gives_one_set_of_batches() -> Result<()> {
     let mut records = Vec::new();
     let mut writer = RecordWriter::new(&mut records);
     for i in 0..PICTURES {
-        let example = Example::default().with_bytes("jpg", picture(i));
+        let example = TfExample::default().with_bytes("jpg", picture(i));
         writer.write(&example.with_int("cls", i64::from(label(i))))?;
     }
     writer.finish()?;
@@ -124,7 +124,7 @@ fn lines_give_the_batches_of_records() -> Result<()> {
         let mut writer = RecordWriter::new(&mut records);
         for i in 0..40 {
             let (label, index) = (i * 3 - file, i64::from(i % 2 == 0));
-            let example = Example::default().with_int("label", label);
+            let example = TfExample::default().with_int("label", label);
             writer.write(&example.with_int("even", index))?;
             let blank = if i % 5 == 0 { "\r\n" } else { "" };
             let even = i % 2 == 0;

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
 use anyhow::Result;
-use gristmill_synthetic::tfrecord::{Example, RecordWriter};
+use gristmill_synthetic::tfrecord::{RecordWriter, TfExample};
 use gristmill_tests::{Background, FrameReader, TestDir, read_sink, run_json};
 use serde_json::Value;
 use std::{collections::BTreeMap, fs, time::Duration};
@@ -32,7 +32,7 @@ impl World {
             let mut bytes = Vec::new();
             let mut writer = RecordWriter::new(&mut bytes);
             for i in 0..RECORDS {
-                writer.write(&Example::default().with_int("id", file * RECORDS + i))?;
+                writer.write(&TfExample::default().with_int("id", file * RECORDS + i))?;
             }
             writer.finish()?;
             fs::write(dir.path(&format!("data/{file}")), bytes)?;

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
 use anyhow::Result;
-use gristmill_synthetic::tfrecord::{Example, RecordWriter};
+use gristmill_synthetic::tfrecord::{RecordWriter, TfExample};
 use gristmill_tests::{TestDir, read_numbers, run_json};
 use parquet::{
     data_type::Int64Type, file::writer::SerializedFileWriter, schema::parser::parse_message_type,
@@ -32,7 +32,7 @@ impl Place {
             let mut content = Vec::new();
             let mut writer = RecordWriter::new(&mut content);
             for id in ids.by_ref().take(records) {
-                writer.write(&Example::default().with_int("id", id))?;
+                writer.write(&TfExample::default().with_int("id", id))?;
             }
             writer.finish()?;
             fs::write(dir.path(&format!("images/train-{file}")), content)?;

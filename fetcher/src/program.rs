@@ -1,28 +1,33 @@
 //! Joins or starts a job on a running service and serves its batches over a unix socket or standard output.
 
-use crate::{options::Options, socket::Socket};
+use crate::socket::FetcherSocket;
+use clap::Parser;
 use gristmill_client::{
-    Failure, Job, JobConfig, PlaceError, Service, connect,
-    cursor::{CursorFile, CursorStore, Identity, NoCursor, Saved},
-    log_to_stderr,
-    report::{Observer, Report, Usage},
-    return_large_buffers,
-    server::{Activity, Beginning, ServeError, Server, kept},
-    signals::{interruption, survive_size_limits},
-    waiting::{Waiting, Watcher, while_saying},
+    JobConfig, JobHandle, JobOptions, ProgramFailure, RankOptions, ReportOptions, ResumeError,
+    ServiceConnection, ServiceOptions, StreamOptions, connect, interruption, log_to_stderr,
+    report::{ResourceUsage, RunReport},
+    return_large_buffers, survive_size_limits,
 };
-use gristmill_model::{Checkpoint, splits::Cursor};
-use gristmill_pipeline::Registry;
-use std::{cell::RefCell, process::ExitCode, sync::Arc, time::Instant};
+use gristmill_model::splits::Cursor;
+use gristmill_model::{Checkpoint, JobName};
+use gristmill_pipeline::OperatorRegistry;
+use gristmill_serve::{
+    RankServer, ServeError, ServerActivity, StartCandidates,
+    cursor::{CursorFile, CursorStore, NoCursorStore, SavedCursor, StreamIdentity},
+    kept,
+};
+use gristmill_stream::waiting::{WaitExplainer, WaitReason, while_saying};
+use std::{cell::RefCell, path::PathBuf, process::ExitCode, sync::Arc, time::Instant};
 
 /// Clients beside one for each rank: those that are refused with the reason.
 const MORE_CLIENTS: usize = 8;
 
 /// Events that go to standard error.
-pub const LOG: &str = "warn,gristmill_client=info,gristmill_fetcher=info";
+pub const LOG: &str =
+    "warn,gristmill_client=info,gristmill_fetcher=info,gristmill_serve=info,gristmill_stream=info";
 
 /// Runs this process as `gristmill-fetcher`, with operators of users beside ours.
-pub fn main_with(operators: Registry) -> ExitCode {
+pub fn main_with(operators: OperatorRegistry) -> ExitCode {
     // Before there are other threads.
     return_large_buffers();
     log_to_stderr(LOG);
@@ -30,9 +35,9 @@ pub fn main_with(operators: Registry) -> ExitCode {
 }
 
 #[tokio::main]
-async fn serve(operators: Registry) -> ExitCode {
+async fn serve(operators: OperatorRegistry) -> ExitCode {
     survive_size_limits();
-    match run_with(Options::read(), Arc::new(operators)).await {
+    match run_with(FetcherOptions::read(), Arc::new(operators)).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             if let Some(line) = failure.line() {
@@ -47,20 +52,26 @@ async fn serve(operators: Registry) -> ExitCode {
 ///
 /// # Errors
 /// Why it ended before the job was delivered.
-pub async fn run_with(options: Options, operators: Arc<Registry>) -> Result<(), Failure> {
+pub async fn run_with(
+    options: FetcherOptions,
+    operators: Arc<OperatorRegistry>,
+) -> Result<(), ProgramFailure> {
     tokio::select! {
         outcome = run(options, operators) => outcome,
         ended = interruption() => {
             gristmill_client::complain!("gristmill-fetcher: {ended}; the job continues when a fetcher is started \
                        again");
-            Err(Failure::Reported(ended.exit_code()))
+            Err(ProgramFailure::Reported(ended.exit_code()))
         }
     }
 }
 
-async fn run(options: Options, operators: Arc<Registry>) -> Result<(), Failure> {
+async fn run(
+    options: FetcherOptions,
+    operators: Arc<OperatorRegistry>,
+) -> Result<(), ProgramFailure> {
     options.check()?;
-    options.report.report.as_deref().map(Report::check_page).transpose()?;
+    options.report.report.as_deref().map(RunReport::check_page).transpose()?;
     let service = connect(&options.service, operators).await?;
     tokio::select! {
         served = serve_job(&options, &service) => served,
@@ -70,15 +81,18 @@ async fn run(options: Options, operators: Arc<Registry>) -> Result<(), Failure> 
 
 /// A stream that is open, and what serves it.
 struct Serving {
-    job: Job,
-    server: Server,
+    job: JobHandle,
+    server: RankServer,
     /// The socket, and most clients of it.
-    socket: Option<(Socket, usize)>,
-    watcher: Watcher,
-    before: Usage,
+    socket: Option<(FetcherSocket, usize)>,
+    watcher: WaitExplainer,
+    before: ResourceUsage,
 }
 
-async fn serve_job(options: &Options, service: &Service) -> Result<(), Failure> {
+async fn serve_job(
+    options: &FetcherOptions,
+    service: &ServiceConnection,
+) -> Result<(), ProgramFailure> {
     let link = &service.link;
     let starting = start(options, service);
     let Serving { job, mut server, socket, watcher, before } =
@@ -114,14 +128,14 @@ async fn serve_job(options: &Options, service: &Service) -> Result<(), Failure> 
 
 /// Prints and writes what the run came to, if anybody asked.
 async fn report(
-    options: &Options,
-    job: &Job,
-    server: Server,
-    before: &Usage,
-) -> Result<(), Failure> {
+    options: &FetcherOptions,
+    job: &JobHandle,
+    server: RankServer,
+    before: &ResourceUsage,
+) -> Result<(), ProgramFailure> {
     let counts = server.counts();
     let Some(observed) = server.into_observed() else { return Ok(()) };
-    let mut report = Report::new(job, observed, before).await?;
+    let mut report = RunReport::new(job, observed, before).await?;
     report.ranks = counts.ranks;
     if let Some(path) = &options.report.report {
         report.write_page(path)?;
@@ -132,7 +146,9 @@ async fn report(
     } else {
         report.print("gristmill-fetcher", options.report.json, &mut std::io::stdout().lock())
     };
-    printed.map_err(|error| Failure::failed(format!("the report cannot be printed: {error}")))?;
+    printed.map_err(|error| {
+        ProgramFailure::failed(format!("the report cannot be printed: {error}"))
+    })?;
     report.verdict()
 }
 
@@ -142,37 +158,39 @@ fn say(what: &str) {
 
 /// The wait to report after `seconds` of it: none while the ranks work.
 fn waiting(
-    activity: &Activity,
+    activity: &ServerActivity,
     seconds: u64,
-    waiting: Waiting,
-    options: &Options,
-) -> Option<Waiting> {
+    waiting: WaitReason,
+    options: &FetcherOptions,
+) -> Option<WaitReason> {
     let or_fault =
-        |text: String| if waiting.is_fault { waiting.clone() } else { Waiting::patiently(text) };
+        |text: String| if waiting.is_fault { waiting.clone() } else { WaitReason::patiently(text) };
     let socket = options.socket.display();
     let has_ranks = options.ranks.ranks.is_some();
     let who = |ranks: &[u32]| if has_ranks { named(ranks) } else { "the trainer".to_owned() };
     match activity {
-        Activity::Absent(_) if !has_ranks => {
+        ServerActivity::Absent(_) if !has_ranks => {
             Some(or_fault(format!("a trainer to connect to {socket}")))
         }
-        Activity::Absent(ranks) => Some(or_fault(format!("{} to connect to {socket}", who(ranks)))),
-        Activity::Slow(ranks) => Some(or_fault(format!(
+        ServerActivity::Absent(ranks) => {
+            Some(or_fault(format!("{} to connect to {socket}", who(ranks))))
+        }
+        ServerActivity::Slow(ranks) => Some(or_fault(format!(
             "{} to take a batch: {} taken none for {seconds} s, and the others wait",
             who(ranks),
             if ranks.len() == 1 { "it has" } else { "they have" }
         ))),
-        Activity::LastAck(ranks) => {
+        ServerActivity::LastAck(ranks) => {
             Some(or_fault(format!("{} to acknowledge the last batch", who(ranks))))
         }
-        Activity::Fetching => Some(waiting),
-        Activity::Closing if !has_ranks => {
+        ServerActivity::Fetching => Some(waiting),
+        ServerActivity::Closing if !has_ranks => {
             Some(or_fault("the service to close the job".to_owned()))
         }
-        Activity::Closing => Some(or_fault(
+        ServerActivity::Closing => Some(or_fault(
             "the other fetchers of the run to finish, and the service to close the job".to_owned(),
         )),
-        Activity::Training | Activity::Over => None,
+        ServerActivity::Training | ServerActivity::Over => None,
     }
 }
 
@@ -189,16 +207,19 @@ fn named(ranks: &[u32]) -> String {
 }
 
 /// Joins or starts the job, and opens its stream where its ranks begin.
-async fn start(options: &Options, service: &Service) -> Result<Serving, Failure> {
+async fn start(
+    options: &FetcherOptions,
+    service: &ServiceConnection,
+) -> Result<Serving, ProgramFailure> {
     let began = Instant::now();
     let ranks = options.ranks.range()?;
     let checkpoint = options.ranks.checkpoint()?;
     let (mut cursors, saved) = open_state(options)?;
     // Before anything is started: what cannot be served should not begin.
     if !options.is_stdout() {
-        Socket::check(&options.socket).map_err(Failure::usage)?;
+        FetcherSocket::check(&options.socket).map_err(ProgramFailure::usage)?;
     }
-    let before = Usage::now(service).await;
+    let before = ResourceUsage::now(service).await;
     let of_checkpoint = checkpoint.as_ref().map(|checkpoint| checkpoint.split_batches);
     let splits = of_checkpoint.or(saved.as_ref().map(|saved| saved.split_batches));
     let job = open_job(options, service, splits).await?;
@@ -206,12 +227,12 @@ async fn start(options: &Options, service: &Service) -> Result<Serving, Failure>
         Some(_) => job.divided(options.stream.patience).await?,
         None => job.view.clone(),
     };
-    let kept = kept(&mut *cursors, &Identity::of(&view)).map_err(failure_of)?;
+    let kept = kept(&mut *cursors, &StreamIdentity::from_view(&view)).map_err(failure_of)?;
     let clients = 2 * ranks.map_or(1, |(range, _)| range.count.get() as usize) + MORE_CLIENTS;
     let socket = if options.is_stdout() {
         None
     } else {
-        Some((Socket::bind(&options.socket).map_err(Failure::usage)?, clients))
+        Some((FetcherSocket::bind(&options.socket).map_err(ProgramFailure::usage)?, clients))
     };
     let resume = match &checkpoint {
         Some(checkpoint) => Some(place_of(&job, checkpoint, options).await?),
@@ -219,19 +240,19 @@ async fn start(options: &Options, service: &Service) -> Result<Serving, Failure>
     };
     let status = job.status(options.stream.patience).await?;
     let (own, beginning) = match options.ranks.own(&job)? {
-        None => (None, Beginning::of_one(&status, kept)),
+        None => (None, StartCandidates::from_job_status(&status, kept)),
         Some(own) => {
-            let begins = Beginning::of(&status, own, resume, kept);
-            let (beginning, own) = begins.map_err(Failure::Usage)?;
+            let begins = StartCandidates::from_run_status(&status, own, resume, kept);
+            let (beginning, own) = begins.map_err(ProgramFailure::Usage)?;
             (Some(own), beginning)
         }
     };
     let fetcher = job.open_for(own, beginning.known(), &options.stream).await?;
     let watcher = fetcher.watcher();
-    let mut server = Server::new(fetcher, cursors, beginning)?;
+    let mut server = RankServer::new(fetcher, cursors, beginning)?;
     if options.is_reported() {
         let is_part = own.is_some_and(|own| !own.are_all());
-        let observer = Observer::new(&job, server.fetcher(), began).await;
+        let observer = job.observe(server.fetcher(), began).await;
         server.observed_by(observer.of_part(is_part));
     }
     if socket.is_some() {
@@ -244,29 +265,29 @@ async fn start(options: &Options, service: &Service) -> Result<Serving, Failure>
 
 /// The place of the checkpoint that `--resume` names.
 async fn place_of(
-    job: &Job,
+    job: &JobHandle,
     checkpoint: &Checkpoint,
-    options: &Options,
-) -> Result<Cursor, Failure> {
+    options: &FetcherOptions,
+) -> Result<Cursor, ProgramFailure> {
     let place = job.place_of(checkpoint, options.stream.patience).await;
     place.map_err(|error| match error {
-        PlaceError::Checkpoint(error) => Failure::Usage(format!("--resume: {error}")),
-        PlaceError::Fetch(error) => error.into(),
+        ResumeError::Checkpoint(error) => ProgramFailure::Usage(format!("--resume: {error}")),
+        ResumeError::Fetch(error) => error.into(),
     })
 }
 
 /// The job that the options name: started, if they name a pipeline.
 async fn open_job(
-    options: &Options,
-    service: &Service,
+    options: &FetcherOptions,
+    service: &ServiceConnection,
     split_batches: Option<u32>,
-) -> Result<Job, Failure> {
+) -> Result<JobHandle, ProgramFailure> {
     let patience = options.stream.patience;
     let Some(path) = &options.pipeline else {
         let joined = service.join(options.name()?, &options.job, patience).await;
         return joined.map_err(|failure| match failure {
-            Failure::Usage(why) if why.starts_with("there is no job") => {
-                Failure::Usage(format!("{why}; give --pipeline to start it"))
+            ProgramFailure::Usage(why) if why.starts_with("there is no job") => {
+                ProgramFailure::Usage(format!("{why}; give --pipeline to start it"))
             }
             failure => failure,
         });
@@ -281,32 +302,110 @@ async fn open_job(
 }
 
 /// The state file, which must be of this job, and what it holds.
-fn open_state(options: &Options) -> Result<(Box<dyn CursorStore>, Option<Saved>), Failure> {
-    let Some(path) = &options.state else { return Ok((Box::new(NoCursor), None)) };
-    let mut file = CursorFile::open(path).map_err(Failure::usage)?;
+fn open_state(
+    options: &FetcherOptions,
+) -> Result<(Box<dyn CursorStore>, Option<SavedCursor>), ProgramFailure> {
+    let Some(path) = &options.state else { return Ok((Box::new(NoCursorStore), None)) };
+    let mut file = CursorFile::open(path).map_err(ProgramFailure::usage)?;
     let job = options.name()?.to_string();
     // Before anything is started: the rest is known once the job is.
-    let saved = file.load().map_err(Failure::usage)?;
-    if let Some(Saved { identity, .. }) = &saved
+    let saved = file.load().map_err(ProgramFailure::usage)?;
+    if let Some(SavedCursor { identity, .. }) = &saved
         && let Some(why) = identity
-            .mismatch(&Identity { job, ..identity.clone() }, &file.name().unwrap_or_default())
+            .mismatch(&StreamIdentity { job, ..identity.clone() }, &file.name().unwrap_or_default())
     {
-        return Err(Failure::Usage(why));
+        return Err(ProgramFailure::Usage(why));
     }
     Ok((Box::new(file), saved))
 }
 
-fn failure_of(error: ServeError) -> Failure {
+fn failure_of(error: ServeError) -> ProgramFailure {
     match error {
-        ServeError::State(why) => Failure::Usage(why),
+        ServeError::State(why) => ProgramFailure::Usage(why),
         ServeError::Fetch(error) => error.into(),
-        error => Failure::failed(error),
+        error => ProgramFailure::failed(error),
+    }
+}
+
+// The command line of `gristmill-fetcher`.
+
+/// Serve the batches of a gristmill job to a training loop.
+///
+/// Joins the named job, or starts it if --pipeline is given. docs/training.md describes frames and
+/// acknowledgements; examples/train.py reads them with only numpy.
+#[derive(Debug, Parser)]
+#[command(
+    name = "gristmill-fetcher", version, max_term_width = 100,
+    // A fetcher serves a job that has a name, and reads data for a pipeline only.
+    mut_arg("job", |arg| arg.required(true)),
+    mut_arg("data", |arg| arg.requires("pipeline")),
+)]
+pub struct FetcherOptions {
+    #[command(flatten)]
+    pub service: ServiceOptions,
+    /// Unix socket to serve, readable by its owner only; `-` writes frames to standard output
+    #[arg(long, default_value = "gristmill.sock")]
+    pub socket: PathBuf,
+    /// File that keeps the position: a restart continues after the last acknowledged batch
+    #[arg(long, value_name = "FILE")]
+    pub state: Option<PathBuf>,
+    /// Pipeline file, to start the job if it does not exist
+    #[arg(long, value_name = "FILE")]
+    pub pipeline: Option<PathBuf>,
+    #[command(flatten)]
+    pub ranks: RankOptions,
+    #[command(flatten)]
+    pub job: JobOptions,
+    #[command(flatten)]
+    pub stream: StreamOptions,
+    #[command(flatten)]
+    pub report: ReportOptions,
+}
+
+impl FetcherOptions {
+    /// Reads the command line of this process; ends it for `--help`, `--version`, and mistakes.
+    pub fn read() -> Self {
+        Self::parse()
+    }
+
+    /// The job's name.
+    pub fn name(&self) -> Result<&JobName, ProgramFailure> {
+        self.job.job.as_ref().ok_or_else(|| ProgramFailure::usage("--job names the job to serve"))
+    }
+
+    /// Whether frames go to standard output.
+    pub fn is_stdout(&self) -> bool {
+        self.socket.as_os_str() == "-"
+    }
+
+    /// Whether anybody asked what the run came to.
+    pub fn is_reported(&self) -> bool {
+        self.report.json || self.report.report.is_some()
+    }
+
+    /// Refuses combinations that cannot work.
+    pub fn check(&self) -> Result<(), ProgramFailure> {
+        if self.is_stdout() && self.report.json {
+            return Err(ProgramFailure::usage(
+                "--socket - writes frames to standard output, which --json needs: name a socket",
+            ));
+        }
+        if self.ranks.range()?.is_some() {
+            if self.is_stdout() {
+                return Err(ProgramFailure::usage(
+                    "--ranks needs a socket, to which each rank connects by itself: give --socket PATH",
+                ));
+            }
+            self.ranks.token()?;
+        }
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::CommandFactory;
 
     #[test]
     fn ranks_are_named_and_counted() {
@@ -315,5 +414,24 @@ mod tests {
         assert_eq!(named(&[1, 2, 5]), "ranks 1, 2 and 5");
         let many: Vec<u32> = (0..12).collect();
         assert_eq!(named(&many), "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 4 more");
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        FetcherOptions::command().debug_assert();
+    }
+
+    #[test]
+    fn a_job_has_a_name_and_data_a_pipeline() {
+        let parse = |words: &str| {
+            let words = format!("gristmill-fetcher {words}");
+            FetcherOptions::command().try_get_matches_from(words.split_whitespace())
+        };
+        assert!(parse("--job j --state-dir s").is_ok());
+        assert!(parse("--state-dir s").is_err());
+        assert!(parse("--job j --data d").is_err());
+        assert!(
+            parse("--job j --pipeline p --data d --workers auto --report r.html --json").is_ok()
+        );
     }
 }

@@ -1,6 +1,6 @@
 //! The unix socket of a fetcher: its owner's alone, and gone when the fetcher is.
 
-use gristmill_client::server::{Visitor, error_frame};
+use gristmill_serve::{ConnectedClient, error_frame};
 use std::{
     fs, io,
     os::unix::fs::{FileTypeExt, MetadataExt},
@@ -24,14 +24,14 @@ const REST: Duration = Duration::from_millis(100);
 const MAX_PATH_BYTES: usize = 107;
 
 /// A socket that is listened at; dropping it removes it.
-pub struct Socket {
+pub struct FetcherSocket {
     listener: UnixListener,
     path: PathBuf,
     /// Device and inode: what is at `path` later may be somebody else's.
     id: Option<(u64, u64)>,
 }
 
-impl Socket {
+impl FetcherSocket {
     /// Makes sure that `path` can be listened at. A socket left by a server that died goes.
     ///
     /// # Errors
@@ -70,7 +70,7 @@ impl Socket {
     /// Listens at `path`, for its owner only.
     ///
     /// # Errors
-    /// As [`Socket::check`].
+    /// As [`FetcherSocket::check`].
     pub fn bind(path: &Path) -> io::Result<Self> {
         Self::check(path)?;
         // Nobody else may connect, not even before a mode could be set.
@@ -82,7 +82,11 @@ impl Socket {
     }
 
     /// Passes trainers that connect to a server, at most `clients` at a time; returns when the server is gone.
-    pub async fn accept(&self, visitors: mpsc::Sender<Visitor<UnixStream>>, clients: usize) {
+    pub async fn accept(
+        &self,
+        visitors: mpsc::Sender<ConnectedClient<UnixStream>>,
+        clients: usize,
+    ) {
         let seat = Arc::new(Semaphore::new(clients));
         let mut waiting = JoinSet::new();
         loop {
@@ -103,7 +107,7 @@ impl Socket {
     }
 }
 
-impl Drop for Socket {
+impl Drop for FetcherSocket {
     /// A socket left behind would look like a server that hangs.
     fn drop(&mut self) {
         if self.id.is_some() && id_at(&self.path) == self.id {
@@ -123,12 +127,12 @@ fn id_at(path: &Path) -> Option<(u64, u64)> {
 async fn offer(
     mut stream: UnixStream,
     (seat, clients): (Arc<Semaphore>, usize),
-    visitors: mpsc::Sender<Visitor<UnixStream>>,
+    visitors: mpsc::Sender<ConnectedClient<UnixStream>>,
 ) {
     match tokio::time::timeout(SEAT_PATIENCE, seat.acquire_owned()).await {
         Ok(Ok(seat)) => {
             // A server that is done has nothing for anybody.
-            let _ = visitors.send(Visitor::new(stream, seat)).await;
+            let _ = visitors.send(ConnectedClient::new(stream, seat)).await;
         }
         Ok(Err(_)) => {}
         Err(_) => {
@@ -155,22 +159,28 @@ mod tests {
         let _runtime = runtime();
         let _guard = _runtime.enter();
         fs::write(path("model.pt"), "weights").unwrap();
-        let refused = Socket::bind(&path("model.pt")).err().unwrap().to_string();
+        let refused = FetcherSocket::bind(&path("model.pt")).err().unwrap().to_string();
         assert!(refused.contains("model.pt") && refused.contains("not a socket"), "{refused}");
         assert_eq!(fs::read(path("model.pt")).unwrap(), b"weights");
 
-        let refused = Socket::bind(&path(&"s".repeat(120))).err().unwrap().to_string();
+        let refused = FetcherSocket::bind(&path(&"s".repeat(120))).err().unwrap().to_string();
         assert!(refused.contains("107 at most: name a shorter"), "{refused}");
 
         drop(std::os::unix::net::UnixListener::bind(path("dead")).unwrap());
-        let socket = Socket::bind(&path("dead")).unwrap();
+        let socket = FetcherSocket::bind(&path("dead")).unwrap();
         let mode = fs::metadata(path("dead")).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
-        assert!(Socket::bind(&path("dead")).err().unwrap().to_string().contains("another process"));
+        assert!(
+            FetcherSocket::bind(&path("dead"))
+                .err()
+                .unwrap()
+                .to_string()
+                .contains("another process")
+        );
         drop(socket);
         assert!(!path("dead").exists());
         // A file that another process has put there since is kept.
-        let socket = Socket::bind(&path("taken")).unwrap();
+        let socket = FetcherSocket::bind(&path("taken")).unwrap();
         fs::remove_file(path("taken")).unwrap();
         fs::write(path("taken"), "mine").unwrap();
         drop(socket);

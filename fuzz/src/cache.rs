@@ -2,18 +2,18 @@
 
 use crate::{one_line, read_everything::reseal};
 use bytes::Bytes;
-use gristmill_chunk::{Chunk, Limits};
-use gristmill_executor::{ExecError, Program, ResumeInput};
+use gristmill_chunk::{Chunk, ChunkLimits};
+use gristmill_executor::{CompiledPipeline, ExecError, ResumeInput};
 use gristmill_model::ErrorPolicy;
 use std::sync::LazyLock;
 
-fn program(yaml: &str) -> Program {
+fn program(yaml: &str) -> CompiledPipeline {
     let pipeline = gristmill_operators::parse(yaml).expect("a target's pipeline is valid");
-    Program::compile(&pipeline).expect("a target's pipeline compiles")
+    CompiledPipeline::compile(&pipeline).expect("a target's pipeline compiles")
 }
 
 /// Images of any size with their sizes; some are read by two operators.
-static IMAGES: LazyLock<Program> = LazyLock::new(|| {
+static IMAGES: LazyLock<CompiledPipeline> = LazyLock::new(|| {
     program(
         "source: { tfrecord: x, features: { image: { dtype: bytes } } }\n\
          ops: [decode, autocache, flip, random_resized_crop: { size: 8 }, batch: { size: 2 }]",
@@ -21,7 +21,7 @@ static IMAGES: LazyLock<Program> = LazyLock::new(|| {
 });
 
 /// Byte strings that are parsed and numbers of any count.
-static LINES: LazyLock<Program> = LazyLock::new(|| {
+static LINES: LazyLock<CompiledPipeline> = LazyLock::new(|| {
     program(
         "source: { tfrecord: x, features: { line: { dtype: bytes }, any: { dtype: i64, shape: [-1] }, two: { dtype: f32, shape: [2] } } }\n\
          ops: [autocache, parse_json: { field: line, features: { i: { dtype: i64 } } }, truncate: { field: any, length: 4 }, flat_map: { field: two }, duplicate, padded_batch: { size: 3 }]",
@@ -40,7 +40,7 @@ pub fn cache(bytes: &[u8]) {
     }
 }
 
-fn resume(program: &Program, bytes: &[u8]) {
+fn resume(program: &CompiledPipeline, bytes: &[u8]) {
     let (object, on_error) = (Bytes::copy_from_slice(bytes), ErrorPolicy::Skip);
     let input = ResumeInput { point: 0, object, epoch: 3, seed: 1, on_error };
     let output = match program.resume_split(&mut program.scratch(), &input, &|| false) {
@@ -54,7 +54,7 @@ fn resume(program: &Program, bytes: &[u8]) {
         let panicked = skipped.reason.starts_with("the operator panicked");
         assert!(!panicked, "{}: {}", skipped.op, skipped.reason);
     }
-    let chunk = Chunk::open(Bytes::from(output.object), &Limits::default());
+    let chunk = Chunk::open(Bytes::from(output.object), &ChunkLimits::default());
     let chunk = chunk.expect("what was written can be read");
     let rows: u64 = chunk.frames().iter().map(|frame| u64::from(frame.rows)).sum();
     assert_eq!(rows, u64::from(output.rows));

@@ -13,13 +13,14 @@ mod cache;
 mod packed;
 mod records;
 
-use gristmill_executor::Program;
+use gristmill_executor::CompiledPipeline;
 use gristmill_model::wire::protocol::{self, OLDEST};
 use gristmill_model::wire::{
-    AnyReply, Dataset, Manifest, Pack, Request, SkippedAt, SpokenVersions, VERSION,
+    AnyReply, CallEnvelope, Dataset, DatasetManifest, ImagePack, SkippedRecordLocation,
+    SpokenVersions, VERSION,
 };
-use gristmill_pipeline::{Asset, Format, Pipeline};
-use gristmill_sources::{FORMATS, FileIndex, Limits};
+use gristmill_pipeline::{AssetReference, FileFormat, Pipeline};
+use gristmill_sources::{FORMATS, FileIndex, SourceLimits};
 
 /// A target: takes any bytes.
 pub type Target = fn(&[u8]);
@@ -71,13 +72,13 @@ fn canonical(bytes: &[u8]) {
 }
 
 fn accepted(pipeline: &Pipeline) {
-    let mut stored = |path: &str| Ok(Asset::hash(path.as_bytes()));
+    let mut stored = |path: &str| Ok(AssetReference::hash(path.as_bytes()));
     let pipeline = &pipeline.clone().with_assets(&mut stored).expect("every path has a content");
     let canonical = pipeline.canonical_json();
     let again =
         gristmill_operators::from_canonical(&canonical).expect("a canonical form is read back");
     assert_eq!(again.canonical_json(), canonical, "there is one canonical form");
-    if let Err(error) = Program::compile(pipeline) {
+    if let Err(error) = CompiledPipeline::compile(pipeline) {
         one_line(&error.to_string());
     }
 }
@@ -89,7 +90,7 @@ fn one_line(message: &str) {
 
 /// Stored indices.
 fn index(bytes: &[u8]) {
-    let limits = Limits { record_bytes: 1 << 20, records: 1 << 16 };
+    let limits = SourceLimits { record_bytes: 1 << 20, records: 1 << 16 };
     // With a corrected checksum, damage reaches the code behind it.
     let mut sealed = bytes.to_vec();
     if let Some((checked, crc)) = sealed.split_last_chunk_mut::<4>() {
@@ -97,7 +98,7 @@ fn index(bytes: &[u8]) {
     }
     for bytes in [bytes, &sealed] {
         for format in FORMATS {
-            let format = Format::with_defaults(format.name).expect("it is registered");
+            let format = FileFormat::with_defaults(format.name).expect("it is registered");
             let Ok(index) = FileIndex::decode_with(bytes, &format, limits) else { continue };
             if index.is_contiguous() {
                 let all = index.byte_range(0, index.len()).expect("all records lie somewhere");
@@ -111,11 +112,11 @@ fn index(bytes: &[u8]) {
 
 /// Everything that is read as JSON: calls, answers, and objects in the bucket.
 fn message(bytes: &[u8]) {
-    if let Ok(request) = serde_json::from_slice::<Request>(bytes) {
+    if let Ok(request) = serde_json::from_slice::<CallEnvelope>(bytes) {
         let text = serde_json::to_vec(&request).expect("a request is written");
-        serde_json::from_slice::<Request>(&text).expect("a request is read back");
+        serde_json::from_slice::<CallEnvelope>(&text).expect("a request is read back");
     }
-    let _ = Request::read(bytes, SpokenVersions::BUILD);
+    let _ = CallEnvelope::read(bytes, SpokenVersions::BUILD);
     for version in [OLDEST, VERSION] {
         if let Ok(reply) = protocol::read::<AnyReply>(bytes, version) {
             protocol::write(&reply, version).expect("a reply is written");
@@ -124,9 +125,9 @@ fn message(bytes: &[u8]) {
     if let Ok(dataset) = serde_json::from_slice::<Dataset>(bytes) {
         dataset.version("tfrecord");
     }
-    if let Ok(manifest) = serde_json::from_slice::<Manifest>(bytes) {
+    if let Ok(manifest) = serde_json::from_slice::<DatasetManifest>(bytes) {
         manifest.records();
     }
-    let _ = serde_json::from_slice::<Pack>(bytes);
-    let _ = serde_json::from_slice::<SkippedAt>(bytes);
+    let _ = serde_json::from_slice::<ImagePack>(bytes);
+    let _ = serde_json::from_slice::<SkippedRecordLocation>(bytes);
 }

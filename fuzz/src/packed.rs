@@ -6,7 +6,7 @@ use crate::{
     read_everything::{self, packed_object},
 };
 use bytes::{Bytes, BytesMut};
-use gristmill_chunk::{Chunk, Frame};
+use gristmill_chunk::{Chunk, ChunkFrame};
 use zstd::zstd_safe::get_frame_content_size;
 
 /// A compressed frame, with indices that state its own size, and other sizes.
@@ -37,6 +37,7 @@ fn unpack(stored: &[u8], raw_bytes: u64, stated: Option<u64>) -> Option<u32> {
     assert!(taken.is_none_or(|taken| taken <= limits.frame_bytes && Some(taken) == stated));
     let frame = frame.map_err(|error| one_line(&error.to_string())).ok()?;
     assert_eq!(frame.len() as u64, raw_bytes);
-    let frame = Frame::parse(frame, &limits).map_err(|error| one_line(&error.to_string())).ok()?;
+    let frame =
+        ChunkFrame::parse(frame, &limits).map_err(|error| one_line(&error.to_string())).ok()?;
     u32::try_from(frame.rows()).ok()
 }

@@ -1,12 +1,12 @@
 //! Files of records: indexed, then run as by a worker, skipping bad records.
 
 use bytes::Bytes;
-use gristmill_chunk::{Chunk, Limits as ChunkLimits};
-use gristmill_executor::{Part, Program, SplitInput};
+use gristmill_chunk::{Chunk, ChunkLimits};
+use gristmill_executor::{CompiledPipeline, InputRange, SplitInput};
 use gristmill_model::{ErrorPolicy, RecordKey};
-use gristmill_pipeline::Source;
+use gristmill_pipeline::PipelineSource;
 use gristmill_sources::{
-    Definition, FORMATS, FileIndex, IndexBuilder, Limits, OpenedRecords, images,
+    FORMATS, FileIndex, FormatDefinition, IndexBuilder, OpenedRecords, SourceLimits, images,
 };
 use libjpeg_turbo_rs::DecodeWarning;
 use std::sync::LazyLock;
@@ -14,17 +14,17 @@ use std::sync::LazyLock;
 /// Most pixels of an image that is decoded twice.
 const MAX_PIXELS: usize = 1 << 20;
 /// Small, so that reaching them is cheap.
-const LIMITS: Limits = Limits { record_bytes: 1 << 16, records: 1 << 10 };
+const LIMITS: SourceLimits = SourceLimits { record_bytes: 1 << 16, records: 1 << 10 };
 
 /// A compiled pipeline and its source.
 struct Reading {
-    program: Program,
-    source: Source,
+    program: CompiledPipeline,
+    source: PipelineSource,
 }
 
 fn program(yaml: &str) -> Reading {
     let pipeline = gristmill_operators::parse(yaml).expect("a target's pipeline is valid");
-    let program = Program::compile(&pipeline).expect("a target's pipeline compiles");
+    let program = CompiledPipeline::compile(&pipeline).expect("a target's pipeline compiles");
     Reading { program, source: pipeline.source().clone() }
 }
 
@@ -61,7 +61,7 @@ pub fn tfrecord(bytes: &[u8]) {
 /// A reading of each registered format that has files to index, by its example.
 static EXAMPLES: LazyLock<Vec<Reading>> = LazyLock::new(|| {
     let indexed = FORMATS.iter().filter(|format| !format.is_packed);
-    let reading = |format: &&Definition| {
+    let reading = |format: &&FormatDefinition| {
         let ops = "batch: { size: 2, ragged: true }";
         program(&format!("source: {}\nops: [{ops}]", format.example))
     };
@@ -108,13 +108,13 @@ pub fn example(bytes: &[u8]) {
 /// pixels.
 pub fn jpeg(bytes: &[u8]) {
     content(&PICTURES, bytes);
-    let Some(frame) = gristmill_jpeg::Frame::find(bytes) else { return };
+    let Some(frame) = gristmill_jpeg::JpegHeaders::find(bytes) else { return };
     if frame.width * frame.height > MAX_PIXELS {
         return;
     }
     let mut rgb = vec![0; frame.width * frame.height * 3];
     let (x, y) = (0..frame.width, 0..frame.height);
-    if gristmill_jpeg::Decoder::default().decode(&frame, x, y, &mut rgb).is_none() {
+    if gristmill_jpeg::JpegDecoder::default().decode(&frame, x, y, &mut rgb).is_none() {
         return;
     }
     let mut library = libjpeg_turbo_rs::Decoder::new(bytes).expect("the same header");
@@ -208,9 +208,9 @@ fn file(Reading { program, source }: &Reading, bytes: &[u8]) {
 }
 
 /// Runs all records as one split; the result is a chunk of the valid ones.
-fn run(program: &Program, index: &FileIndex, data: Bytes) {
+fn run(program: &CompiledPipeline, index: &FileIndex, data: Bytes) {
     let first = RecordKey { file: 0, record: 0 };
-    let part = Part { first, n_records: index.len(), data, index };
+    let part = InputRange { first, n_records: index.len(), data, index };
     let input = SplitInput { on_error: ErrorPolicy::Quarantine, ..SplitInput::whole(part) };
     let mut scratch = program.scratch();
     let output = program.run_split(&mut scratch, &input, &|| false);

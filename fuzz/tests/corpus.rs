@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
-use gristmill_chunk::{Chunk, Codec, Encoding, Limits, repack};
+use gristmill_chunk::{Chunk, ChunkLimits, FrameCodec, FrameEncoding, repack};
 use gristmill_fuzz::{TARGETS, Target};
 use std::{fs, path::Path};
 
@@ -64,12 +64,12 @@ fn write_compressed_inputs() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
     for name in ["images", "lines"] {
         let object = fs::read(folder.join("cache").join(name)).unwrap().into();
-        let chunk = Chunk::open(object, &Limits::default()).unwrap();
-        let packed = repack(&chunk, Codec::Zstd { level: 1 }).unwrap();
+        let chunk = Chunk::open(object, &ChunkLimits::default()).unwrap();
+        let packed = repack(&chunk, FrameCodec::Zstd { level: 1 }).unwrap();
         fs::write(folder.join(format!("cache/{name}-zstd")), &packed).unwrap();
-        let packed = Chunk::open(packed.into(), &Limits::default()).unwrap();
+        let packed = Chunk::open(packed.into(), &ChunkLimits::default()).unwrap();
         for (i, frame) in packed.frames().iter().enumerate() {
-            assert_eq!(frame.encoding, Encoding::Zstd);
+            assert_eq!(frame.encoding, FrameEncoding::Zstd);
             let frame = zstd::bulk::compress(&packed.frame(i).unwrap(), 1).unwrap();
             fs::write(folder.join(format!("packed/{name}-{i}")), frame).unwrap();
         }

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_model::wire::{AnyCall, AnyReply};
-use gristmill_ports::{Item, ItemKey, Table, TableError, WriteOutcome};
+use gristmill_ports::{ItemKey, Table, TableError, TableItem, WriteOutcome};
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, PoisonError},
@@ -19,9 +19,9 @@ pub(crate) const EVENTS_EXPIRED: &str = "functions.worker_expired";
 
 /// Counts by name; clones share them.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Counts(Arc<Mutex<BTreeMap<String, u64>>>);
+pub(crate) struct ServiceCounts(Arc<Mutex<BTreeMap<String, u64>>>);
 
-impl Counts {
+impl ServiceCounts {
     pub fn read(&self) -> BTreeMap<String, u64> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -65,12 +65,12 @@ impl Counts {
 /// A table whose operations are counted.
 pub(crate) struct CountedTable {
     pub table: Arc<dyn Table>,
-    pub counts: Counts,
+    pub counts: ServiceCounts,
 }
 
 #[async_trait]
 impl Table for CountedTable {
-    async fn read(&self, keys: &[ItemKey]) -> Result<Vec<Option<Item>>, TableError> {
+    async fn read(&self, keys: &[ItemKey]) -> Result<Vec<Option<TableItem>>, TableError> {
         self.counts.add("table.read", 1);
         self.table.read(keys).await
     }
@@ -91,12 +91,12 @@ impl Table for CountedTable {
         pk: &str,
         from: &str,
         to: &str,
-    ) -> Result<Vec<(String, Item)>, TableError> {
+    ) -> Result<Vec<(String, TableItem)>, TableError> {
         self.counts.add("table.query", 1);
         self.table.range(pk, from, to).await
     }
 
-    async fn last(&self, pk: &str, limit: usize) -> Result<Vec<(String, Item)>, TableError> {
+    async fn last(&self, pk: &str, limit: usize) -> Result<Vec<(String, TableItem)>, TableError> {
         self.counts.add("table.query", 1);
         self.table.last(pk, limit).await
     }

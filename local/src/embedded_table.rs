@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use gristmill_ports::{Item, ItemKey, Table, TableError, WriteOutcome};
+use gristmill_ports::{ItemKey, Table, TableError, TableItem, WriteOutcome};
 use store::{ItemStore, ItemWrite};
 use tokio::sync::oneshot;
 
@@ -97,7 +97,7 @@ impl Drop for EmbeddedTable {
 
 #[async_trait]
 impl Table for EmbeddedTable {
-    async fn read(&self, keys: &[ItemKey]) -> Result<Vec<Option<Item>>, TableError> {
+    async fn read(&self, keys: &[ItemKey]) -> Result<Vec<Option<TableItem>>, TableError> {
         self.reading(|store| store.read(keys)).await
     }
 
@@ -117,11 +117,11 @@ impl Table for EmbeddedTable {
         pk: &str,
         from: &str,
         to: &str,
-    ) -> Result<Vec<(String, Item)>, TableError> {
+    ) -> Result<Vec<(String, TableItem)>, TableError> {
         self.reading(|store| store.list(pk, from, |sk| sk <= to)).await
     }
 
-    async fn last(&self, pk: &str, limit: usize) -> Result<Vec<(String, Item)>, TableError> {
+    async fn last(&self, pk: &str, limit: usize) -> Result<Vec<(String, TableItem)>, TableError> {
         self.reading(|store| store.last(pk, limit)).await
     }
 }

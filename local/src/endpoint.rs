@@ -1,10 +1,11 @@
-//! The HTTP endpoint of a service: a socket that only its user can open, or a port of this machine. Each request names the
-//! service's token.
+//! The HTTP endpoint of a service: a socket that only its user can open, or a port of this machine, which a successor on
+//! the same state directory takes over. Each request names the service's token.
 
-use crate::service::Shared;
+use crate::service::ServiceParts;
 use bytes::Bytes;
-use gristmill_host::{HostError, READ_HEADER, ServiceFile};
-use gristmill_model::wire::{AnyReply, MAX_MESSAGE_BYTES, Request, protocol};
+use gristmill_host::{HostError, READ_HEADER, ServiceFile, read_private, write_private};
+use gristmill_model::wire::{AnyReply, CallEnvelope, MAX_MESSAGE_BYTES, protocol};
+use gristmill_ports::{Clock as _, SystemClock};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::{
     Method, Request as HttpRequest, Response, StatusCode, body::Incoming, header,
@@ -12,6 +13,7 @@ use hyper::{
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::{
     convert::Infallible,
@@ -38,7 +40,7 @@ const OTHER_DESCRIPTORS: u64 = 256;
 const MAX_CONNECTIONS: u64 = 16_384;
 
 /// The socket or the port of a service.
-pub(crate) enum Listener {
+pub(crate) enum ServiceListener {
     Socket(UnixListener, PathBuf),
     Port(TcpListener),
 }
@@ -46,7 +48,7 @@ pub(crate) enum Listener {
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
-impl Listener {
+impl ServiceListener {
     /// The socket of the service on `state_dir`, which it has locked.
     pub fn socket(state_dir: &Path) -> Result<Self, HostError> {
         let path = ServiceFile::socket_path(state_dir)?;
@@ -109,7 +111,7 @@ impl Listener {
     }
 }
 
-impl Drop for Listener {
+impl Drop for ServiceListener {
     fn drop(&mut self) {
         if let Self::Socket(_, path) = self {
             // It may be gone with its folder.
@@ -119,7 +121,7 @@ impl Drop for Listener {
 }
 
 /// Accepts connections for ever, one task each.
-pub(crate) async fn serve(listener: Listener, shared: Arc<Shared>) -> Infallible {
+pub(crate) async fn serve(listener: ServiceListener, shared: Arc<ServiceParts>) -> Infallible {
     let room = Arc::new(Semaphore::new(most_connections()));
     // Ended with this task.
     let mut open = JoinSet::new();
@@ -151,7 +153,7 @@ fn most_connections() -> usize {
         .unwrap_or(16)
 }
 
-async fn converse(stream: Box<dyn Stream>, shared: Arc<Shared>) {
+async fn converse(stream: Box<dyn Stream>, shared: Arc<ServiceParts>) {
     let service = service_fn(move |request| {
         let shared = Arc::clone(&shared);
         async move { Ok::<_, Infallible>(answer(request, &shared).await) }
@@ -164,7 +166,7 @@ async fn converse(stream: Box<dyn Stream>, shared: Arc<Shared>) {
 
 type Answer = Response<Full<Bytes>>;
 
-async fn answer(request: HttpRequest<Incoming>, shared: &Shared) -> Answer {
+async fn answer(request: HttpRequest<Incoming>, shared: &ServiceParts) -> Answer {
     let given =
         request.headers().get(header::AUTHORIZATION).map_or(&b""[..], |value| value.as_bytes());
     if !shared.admits(given.strip_prefix(b"Bearer ").unwrap_or_default()) {
@@ -186,7 +188,7 @@ async fn answer(request: HttpRequest<Incoming>, shared: &Shared) -> Answer {
     }
 }
 
-async fn call(request: HttpRequest<Incoming>, shared: &Shared) -> Answer {
+async fn call(request: HttpRequest<Incoming>, shared: &ServiceParts) -> Answer {
     // As Lambda answers: <https://docs.aws.amazon.com/lambda/latest/dg/urls-configuration.html#urls-throttling>
     let Ok(_place) = shared.begin_call() else {
         return text(StatusCode::TOO_MANY_REQUESTS, "Rate Exceeded.");
@@ -197,9 +199,9 @@ async fn call(request: HttpRequest<Incoming>, shared: &Shared) -> Answer {
         Ok(Err(error)) => return text(StatusCode::BAD_REQUEST, &error.to_string()),
         Err(_) => return text(StatusCode::REQUEST_TIMEOUT, "the request does not end"),
     };
-    let (version, reply) = match Request::read(&body, shared.spoken()) {
+    let (version, reply) = match CallEnvelope::read(&body, shared.spoken()) {
         Ok(request) => (request.v, shared.call(&request).await),
-        Err(refusal) => (Request::version_of(&body), AnyReply::Refused(refusal)),
+        Err(refusal) => (CallEnvelope::version_of(&body), AnyReply::Refused(refusal)),
     };
     written(protocol::write(&reply, version))
 }
@@ -224,4 +226,31 @@ fn respond(status: StatusCode, kind: &'static str, body: Bytes) -> Answer {
     *answer.status_mut() = status;
     answer.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(kind));
     answer
+}
+
+/// How clients reached the service that ran before on a state directory: they find its successor there.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct ServiceAddress {
+    pub token: String,
+    pub port: Option<u16>,
+}
+
+const ADDRESS_FILE: &str = "address.json";
+
+impl ServiceAddress {
+    pub fn read(dir: &Path) -> Option<Self> {
+        /// Far longer than any.
+        const MAX_BYTES: u64 = 4 << 10;
+        serde_json::from_slice(&read_private(&dir.join(ADDRESS_FILE), MAX_BYTES).ok()?).ok()
+    }
+
+    pub fn write(&self, dir: &Path) -> Result<(), HostError> {
+        let path = dir.join(ADDRESS_FILE);
+        let text = serde_json::to_vec(self).map_err(std::io::Error::from);
+        text.and_then(|text| write_private(&path, &text)).map_err(HostError::at(&path))
+    }
+}
+
+pub(crate) fn new_token() -> String {
+    format!("{}{}", SystemClock.nonce(), SystemClock.nonce())
 }

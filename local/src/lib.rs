@@ -1,21 +1,17 @@
 //! A service on one machine: coordinator and scaler in one process, its table, and a pool of worker processes.
 //!
-//! Clients call it over a socket or a port of this machine ([`gristmill_host::ServiceCalls`]). Objects are files that
+//! Clients call it over a socket or a port of this machine ([`gristmill_host::HostServiceClient`]). Objects are files that
 //! workers and fetchers open themselves, so no byte of a batch passes through the service.
 
-mod address;
 mod counts;
-mod disk;
 mod embedded_table;
 mod endpoint;
-mod imitation;
 mod invoking;
-mod log_file;
 mod pool;
 mod service;
 
 pub use embedded_table::EmbeddedTable;
 pub use pool::WorkerProgram;
 pub use service::{
-    ListenAddress, OWN_BUCKET, Service, ServiceConfig, ServiceError, StoredElsewhere,
+    ExternalStores, ListenAddress, MachineService, OWN_BUCKET, ServiceConfig, ServiceStartError,
 };

@@ -7,14 +7,12 @@ mod process;
 #[cfg(test)]
 mod tests;
 
-use crate::{
-    imitation::{LambdaImitation, WorkerPlace},
-    log_file::LogFile,
-};
+use crate::invoking::{LambdaImitation, WorkerPlace};
 use gristmill_host::{WorkerOrder, WorkerSetup, process_cpu_ms, write_private};
 use gristmill_model::wire::WorkerEvent;
-use gristmill_ports::{Clock as _, Invoked, SystemClock};
+use gristmill_ports::{Clock as _, InvokeOutcome, SystemClock};
 use process::WorkerProcess;
+pub(crate) use process::{FILE_BYTES_MAX, LogFile};
 use std::{
     collections::BTreeMap,
     ffi::OsString,
@@ -148,23 +146,23 @@ impl WorkerPool {
 
     /// Starts a worker for `event`, unless there are too many. As on Lambda, the event waits for an environment instead,
     /// or expires.
-    pub fn invoke(&self, event: WorkerEvent) -> Invoked {
+    pub fn invoke(&self, event: WorkerEvent) -> InvokeOutcome {
         let Some(lambda) = self.0.lambda.clone() else { return self.start(event, None) };
         let mut state = self.0.lock();
         if state.is_closed {
-            return Invoked::Throttled;
+            return InvokeOutcome::Throttled;
         }
         let pool = self.clone();
         state.tasks.spawn(async move {
-            let start = |place| pool.start(event.clone(), Some(place)) == Invoked::Accepted;
+            let start = |place| pool.start(event.clone(), Some(place)) == InvokeOutcome::Accepted;
             if !lambda.wait_as_event(start).await {
                 pool.0.expire(event);
             }
         });
-        Invoked::Accepted
+        InvokeOutcome::Accepted
     }
 
-    fn start(&self, event: WorkerEvent, place: Option<WorkerPlace>) -> Invoked {
+    fn start(&self, event: WorkerEvent, place: Option<WorkerPlace>) -> InvokeOutcome {
         let now_ms = SystemClock.now_ms();
         let deadline_ms = now_ms + u64::try_from(EVENT_TIME.as_millis()).unwrap_or(u64::MAX);
         let order = WorkerOrder { event, request: SystemClock.nonce().to_string(), deadline_ms };
@@ -173,14 +171,14 @@ impl WorkerPool {
         let mut state = self.0.lock();
         while let Some(idle) = state.idle.pop() {
             match idle.try_send(order) {
-                Ok(()) => return Invoked::Accepted,
+                Ok(()) => return InvokeOutcome::Accepted,
                 // It has just ended.
                 Err(back) => order = back.into_inner(),
             }
         }
         if state.workers >= self.0.program.max || state.is_closed {
             self.0.forget(&order.order);
-            return Invoked::Throttled;
+            return InvokeOutcome::Throttled;
         }
         state.workers += 1;
         let pool = Arc::clone(&self.0);
@@ -189,7 +187,7 @@ impl WorkerPool {
             pool.lock().workers -= 1;
         });
         while state.tasks.try_join_next().is_some() {}
-        Invoked::Accepted
+        InvokeOutcome::Accepted
     }
 
     /// Kills a busy worker, each time another one; returns its process.
@@ -257,7 +255,7 @@ impl Pool {
             let tell = |trouble| self.lock().trouble = trouble;
             let outcome = process.run(&order, EVENT_TIME + GRACE, tell).await;
             drop(place);
-            let is_alive = !matches!(outcome, Err(process::WorkerError::Died(_)));
+            let is_alive = !matches!(outcome, Err(process::WorkerProcessError::Died(_)));
             match outcome {
                 Ok(()) => self.forget(&order),
                 Err(error) => self.fail(order, error.to_string()),

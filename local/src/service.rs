@@ -1,31 +1,31 @@
 //! The parts of a service composed: table, objects, coordinator, scaler, workers and the endpoint.
 
 use crate::{
-    address::{ServiceAddress, new_token},
-    counts::{CALLS_THROTTLED, CountedTable, Counts, EVENTS_EXPIRED},
-    disk,
+    counts::{CALLS_THROTTLED, CountedTable, EVENTS_EXPIRED, ServiceCounts},
     embedded_table::EmbeddedTable,
-    endpoint::{Listener, serve},
-    imitation::{CallPlace, LambdaImitation},
-    invoking::{SCALER, ScalerInvoker, WORKER, WorkerInvoker},
-    log_file::{FILE_BYTES_MAX, LogFile},
-    pool::{FailedOrder, FailureCause, WorkerPool, WorkerProgram},
+    endpoint::{ServiceAddress, ServiceListener, new_token, serve},
+    invoking::{CallPlace, LambdaImitation, SCALER, ScalerInvoker, WORKER, WorkerInvoker},
+    pool::{FILE_BYTES_MAX, FailedOrder, FailureCause, LogFile, WorkerPool, WorkerProgram},
 };
-use gristmill_coordinator::{Coordinator, Settings};
+use gristmill_coordinator::{CoordinatorFunction, CoordinatorSettings};
 use gristmill_host::{
-    DiskUse, ForeignS3, HostError, ServiceFile, ServiceStatus, StateDir, WorkerSetup, own_files,
-    private_dir,
+    DiskUse, ForeignS3, HostError, ServiceFile, ServiceStatus, StateDir, WorkerSetup, free_bytes,
+    own_files, private_dir,
 };
-use gristmill_model::wire::{AnyReply, Release, Request, SpokenVersions};
-use gristmill_model::{InvocationId, Namespace};
+use gristmill_model::{
+    InvocationId, Namespace,
+    wire::{AnyReply, CallEnvelope, ReleaseCall, SpokenVersions},
+};
 use gristmill_ports::{
-    Clock as _, Metrics, Objects, SystemClock, Table, TableError, limits::StackConcurrency,
-    memory::MemoryTable,
+    Clock as _, FunctionMetrics, ObjectStore, SystemClock, Table, TableError,
+    limits::StackConcurrency, memory::MemoryTable,
 };
-use gristmill_scaler::Scaler;
+use gristmill_scaler::ScalerFunction;
 use std::{
     convert::Infallible,
+    fs,
     num::NonZeroU32,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
@@ -61,13 +61,13 @@ pub enum ListenAddress {
 
 /// Parts that other services keep.
 #[derive(Clone, Default)]
-pub struct StoredElsewhere {
+pub struct ExternalStores {
     pub table: Option<Arc<dyn Table>>,
     /// The objects, how clients reach them, and their bucket.
-    pub objects: Option<(Arc<dyn Objects>, ForeignS3, String)>,
+    pub objects: Option<(Arc<dyn ObjectStore>, ForeignS3, String)>,
 }
 
-/// Configuration of a [`Service`].
+/// Configuration of a [`MachineService`].
 pub struct ServiceConfig {
     pub state: StateDir,
     /// Whether jobs outlive the service. Otherwise its table is in memory.
@@ -84,12 +84,12 @@ pub struct ServiceConfig {
     pub spoken: SpokenVersions,
     /// The concurrency of Lambda, if it throttles calls and workers as Lambda does.
     pub lambda: Option<StackConcurrency>,
-    pub elsewhere: StoredElsewhere,
+    pub elsewhere: ExternalStores,
 }
 
 /// Why a service cannot start.
 #[derive(Debug, thiserror::Error)]
-pub enum ServiceError {
+pub enum ServiceStartError {
     #[error(transparent)]
     Host(#[from] HostError),
     #[error(transparent)]
@@ -97,8 +97,8 @@ pub enum ServiceError {
 }
 
 /// A running service.
-pub struct Service {
-    shared: Arc<Shared>,
+pub struct MachineService {
+    shared: Arc<ServiceParts>,
     file: ServiceFile,
     published: Vec<PathBuf>,
     state: StateDir,
@@ -109,10 +109,10 @@ pub struct Service {
 pub(crate) struct ThrottledCall;
 
 /// The parts that requests use.
-pub(crate) struct Shared {
-    coordinator: Coordinator,
+pub(crate) struct ServiceParts {
+    coordinator: CoordinatorFunction,
     pub pool: WorkerPool,
-    pub counts: Counts,
+    pub counts: ServiceCounts,
     lambda: Option<LambdaImitation>,
     token: blake3::Hash,
     namespace: Namespace,
@@ -121,14 +121,14 @@ pub(crate) struct Shared {
     pub stop: Notify,
 }
 
-impl Service {
+impl MachineService {
     /// Starts a service, and makes it known to clients.
     ///
     /// # Errors
     /// Its directory, port or table cannot be used.
-    pub async fn start(config: ServiceConfig) -> Result<Self, ServiceError> {
+    pub async fn start(config: ServiceConfig) -> Result<Self, ServiceStartError> {
         let dir = config.state.path().to_owned();
-        let counts = Counts::default();
+        let counts = ServiceCounts::default();
         let kept = kept_table(&config)?;
         let table = table_of(&config, kept.as_ref());
         let table = CountedTable { table, counts: counts.clone() };
@@ -154,28 +154,29 @@ impl Service {
             s3,
             credentials: config.credentials.clone(),
         };
-        let settings = Settings::new(namespace.clone(), bucket, SCALER.to_owned())
+        let settings = CoordinatorSettings::new(namespace.clone(), bucket, SCALER.to_owned())
             .with_cache(Some(config.cache_gib))
             .with_pruning();
-        let settings = Settings { spoken: config.spoken, ..settings };
+        let settings = CoordinatorSettings { spoken: config.spoken, ..settings };
         let disk_bound_bytes = settings.cache_bytes + settings.window_bytes + 2 * FILE_BYTES_MAX;
         let (failed, failures) = mpsc::unbounded_channel();
         let lambda = config.lambda.map(LambdaImitation::new);
         let pool = pool(&config, &file, (failed, lambda.clone()))?;
         let invoker = Arc::new(WorkerInvoker { pool: pool.clone(), counts: counts.clone() });
-        let scaler = Scaler {
+        let scaler = ScalerFunction {
             table: Arc::clone(&table),
             invoker,
             worker_function: WORKER.to_owned(),
             max_workers: None,
             spoken: config.spoken,
-            metrics: Metrics::default(),
+            metrics: FunctionMetrics::default(),
         };
         let invoker = ScalerInvoker { scaler: Arc::new(scaler), counts: counts.clone() };
         let clock = Arc::new(SystemClock);
-        let coordinator = Coordinator::new(table, objects, Arc::new(invoker), clock, settings);
+        let coordinator =
+            CoordinatorFunction::new(table, objects, Arc::new(invoker), clock, settings);
         let token = blake3::hash(file.token.as_bytes());
-        let shared = Shared {
+        let shared = ServiceParts {
             coordinator,
             pool,
             counts,
@@ -218,7 +219,7 @@ impl Service {
     }
 
     /// Resolves once no process has used the service for a while, and none can begin to.
-    pub async fn unused(&self) -> gristmill_host::ClientsGone {
+    pub async fn unused(&self) -> gristmill_host::NoClientsLock {
         let mut since = None;
         loop {
             tokio::time::sleep(UNUSED_LOOK).await;
@@ -250,7 +251,7 @@ impl Service {
 }
 
 /// The table that is kept here; none if another service keeps it, or nobody.
-fn kept_table(config: &ServiceConfig) -> Result<Option<Arc<EmbeddedTable>>, ServiceError> {
+fn kept_table(config: &ServiceConfig) -> Result<Option<Arc<EmbeddedTable>>, ServiceStartError> {
     if config.elsewhere.table.is_some() || !config.keeps_jobs {
         return Ok(None);
     }
@@ -270,18 +271,18 @@ async fn listener(
     listen: ListenAddress,
     dir: &Path,
     before: Option<&ServiceAddress>,
-) -> Result<Listener, HostError> {
+) -> Result<ServiceListener, HostError> {
     match listen {
-        ListenAddress::Socket => Listener::socket(dir),
+        ListenAddress::Socket => ServiceListener::socket(dir),
         ListenAddress::Port(0) => match before.and_then(|before| before.port) {
-            Some(port) => Listener::port(port).await.or(Listener::port(0).await),
-            None => Listener::port(0).await,
+            Some(port) => ServiceListener::port(port).await.or(ServiceListener::port(0).await),
+            None => ServiceListener::port(0).await,
         },
-        ListenAddress::Port(port) => Listener::port(port).await,
+        ListenAddress::Port(port) => ServiceListener::port(port).await,
     }
 }
 
-fn files(state: &StateDir) -> Result<Arc<dyn Objects>, HostError> {
+fn files(state: &StateDir) -> Result<Arc<dyn ObjectStore>, HostError> {
     let files = own_files(state.path(), OWN_BUCKET)?;
     files.sweep().map_err(HostError::at(state.path()))?;
     Ok(Arc::new(files))
@@ -302,7 +303,7 @@ fn pool(
 
 /// Releases the bundles of workers that failed, so that they are claimable at once.
 async fn release(
-    shared: Arc<Shared>,
+    shared: Arc<ServiceParts>,
     mut failures: mpsc::UnboundedReceiver<FailedOrder>,
 ) -> Infallible {
     while let Some(FailedOrder { order, error, cause }) = failures.recv().await {
@@ -311,16 +312,16 @@ async fn release(
         if expired {
             shared.counts.expired();
         }
-        let release = Release {
+        let release = ReleaseCall {
             job: event.job,
             blameless: cause.is_blameless(),
             expired,
-            invocation: InvocationId::of(event.worker, &order.request),
+            invocation: InvocationId::new(event.worker, &order.request),
             worker: Some(event.worker),
             error,
         };
         let v = shared.spoken().newest;
-        let request = Request { v, ns: shared.namespace.clone(), call: release.into() };
+        let request = CallEnvelope { v, ns: shared.namespace.clone(), call: release.into() };
         let _place = match &shared.lambda {
             Some(lambda) => Some(lambda.begin_event().await),
             None => None,
@@ -334,7 +335,7 @@ async fn release(
 }
 
 /// Background maintenance, which a schedule invokes on AWS.
-async fn maintain(shared: Arc<Shared>, kept: Option<Arc<EmbeddedTable>>) -> Infallible {
+async fn maintain(shared: Arc<ServiceParts>, kept: Option<Arc<EmbeddedTable>>) -> Infallible {
     loop {
         if let Some(table) = &kept
             && let Err(error) = table.sweep(SystemClock.now_ms() / 1000, SWEEP_ITEMS).await
@@ -348,7 +349,7 @@ async fn maintain(shared: Arc<Shared>, kept: Option<Arc<EmbeddedTable>>) -> Infa
     }
 }
 
-impl Shared {
+impl ServiceParts {
     /// Whether `given` is the service's token; takes as long for any wrong one.
     pub fn admits(&self, given: &[u8]) -> bool {
         blake3::hash(given) == self.token
@@ -370,7 +371,7 @@ impl Shared {
         Ok(place)
     }
 
-    pub async fn call(&self, request: &Request) -> AnyReply {
+    pub async fn call(&self, request: &CallEnvelope) -> AnyReply {
         let reply = self.coordinator.answer(request).await;
         self.counts.answered(&request.call, &reply);
         reply
@@ -383,7 +384,7 @@ impl Shared {
             spoken: self.spoken(),
             pid: std::process::id(),
             state_dir: self.state_dir.clone(),
-            trouble: disk::trouble(&self.state_dir).or_else(|| self.pool.trouble()),
+            trouble: trouble(&self.state_dir).or_else(|| self.pool.trouble()),
             busy_workers: pool.busy,
             idle_workers: pool.idle,
             worker_cpu_ms: pool.cpu_ms,
@@ -394,7 +395,34 @@ impl Shared {
     /// Bytes of the state directory. Reads all its folders.
     pub async fn disk(&self) -> DiskUse {
         let dir = self.state_dir.clone();
-        let used = tokio::task::spawn_blocking(move || disk::used_bytes(&dir)).await;
+        let used = tokio::task::spawn_blocking(move || used_bytes(&dir)).await;
         DiskUse { used_bytes: used.unwrap_or(0), bound_bytes: self.disk_bound_bytes }
     }
+}
+
+/// With fewer free bytes, nothing can be stored.
+const SCARCE_BYTES: u64 = 1 << 20;
+/// Unit of `st_blocks`.
+const BLOCK_BYTES: u64 = 512;
+
+/// Why nothing can be stored below `dir`, with the remedy.
+pub(crate) fn trouble(dir: &Path) -> Option<String> {
+    let free = free_bytes(dir).ok()?;
+    (free < SCARCE_BYTES).then(|| {
+        format!(
+            "the disk under {} is full ({free} bytes free): free some space, then jobs continue",
+            dir.display()
+        )
+    })
+}
+
+/// Bytes that the files below `dir` take on the disk. Files that come and go meanwhile may be missing.
+pub(crate) fn used_bytes(dir: &Path) -> u64 {
+    let Ok(entries) = fs::read_dir(dir) else { return 0 };
+    let bytes_of = |entry: fs::DirEntry| match entry.metadata() {
+        Ok(about) if about.is_dir() => used_bytes(&entry.path()),
+        Ok(about) => about.blocks() * BLOCK_BYTES,
+        Err(_) => 0,
+    };
+    entries.flatten().map(bytes_of).sum()
 }

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use bytes::Bytes;
 use gristmill_local::EmbeddedTable;
-use gristmill_ports::{Item, ItemKey, Table, TableError, WriteOutcome, conformance};
+use gristmill_ports::{ItemKey, Table, TableError, TableItem, WriteOutcome, conformance};
 
 /// The variable that names the child's directory.
 const CHILD_DIR: &str = "GRISTMILL_TEST_TABLE";
@@ -23,7 +23,7 @@ async fn put(table: &EmbeddedTable, sk: &str, expected: u64, body: &[u8], expiry
     assert_eq!(outcome, WriteOutcome::Written);
 }
 
-async fn get(table: &EmbeddedTable, sk: &str) -> Option<Item> {
+async fn get(table: &EmbeddedTable, sk: &str) -> Option<TableItem> {
     table.read(&[key(sk)]).await.unwrap().remove(0)
 }
 

@@ -3,25 +3,27 @@
 #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
 use futures::future::join_all;
-use gristmill_host::{ServiceCalls, ServiceFile, StateDir, is_alive, registered};
-use gristmill_local::{ListenAddress, Service, ServiceConfig, StoredElsewhere, WorkerProgram};
+use gristmill_host::{HostServiceClient, ServiceFile, StateDir, is_alive, registered};
+use gristmill_local::{
+    ExternalStores, ListenAddress, MachineService, ServiceConfig, WorkerProgram,
+};
 use gristmill_model::{
     JobName,
-    splits::{Place, readers::RankRange},
+    splits::{SplitPlace, readers::RankRange},
     wire::{
-        Dataset, JobSpec, Poll, RefusalKind, Register, SourceFile, SpokenVersions, Status,
-        TrainerMetrics,
+        Dataset, JobSpec, PollCall, RefusalKind, RegisterCall, SourceFile, SpokenVersions,
+        StatusCall, TrainerMetrics,
     },
 };
 use gristmill_ports::{CallError, Coordinator};
 use std::{num::NonZeroU32, path::Path, time::Duration};
 use tokio::{io::AsyncWriteExt, net::TcpStream, time::timeout};
 
-async fn service(dir: &Path, listen: ListenAddress) -> Service {
+async fn service(dir: &Path, listen: ListenAddress) -> MachineService {
     service_of(dir, listen, &["/bin/false"]).await
 }
 
-async fn service_of(dir: &Path, listen: ListenAddress, worker: &[&str]) -> Service {
+async fn service_of(dir: &Path, listen: ListenAddress, worker: &[&str]) -> MachineService {
     speaking(SpokenVersions::BUILD, (dir, listen), worker).await
 }
 
@@ -30,7 +32,7 @@ async fn speaking(
     spoken: SpokenVersions,
     (dir, listen): (&Path, ListenAddress),
     worker: &[&str],
-) -> Service {
+) -> MachineService {
     let args = worker[1..].iter().map(Into::into).collect();
     let config = ServiceConfig {
         state: StateDir::open(dir).unwrap(),
@@ -42,13 +44,13 @@ async fn speaking(
         cache_gib: NonZeroU32::MIN,
         spoken,
         lambda: None,
-        elsewhere: StoredElsewhere::default(),
+        elsewhere: ExternalStores::default(),
     };
-    Service::start(config).await.unwrap()
+    MachineService::start(config).await.unwrap()
 }
 
 async fn all_answer(file: &ServiceFile, clients: usize) {
-    let clients = (0..clients).map(|_| async { ServiceCalls::new(file).status().await });
+    let clients = (0..clients).map(|_| async { HostServiceClient::new(file).status().await });
     let answers = timeout(Duration::from_secs(60), join_all(clients)).await.unwrap();
     let failed: Vec<_> = answers.iter().filter_map(|answer| answer.as_ref().err()).collect();
     assert!(failed.is_empty(), "{} failed: {}", failed.len(), failed[0]);
@@ -80,15 +82,15 @@ async fn a_socket_serves_many_and_knows_its_token() {
     let file = running.file().clone();
     assert!(registered().contains(&file));
     all_answer(&file, 1_000).await;
-    let calls = ServiceCalls::new(&file);
-    let ask = Status { job: "unknown".parse().unwrap() };
+    let calls = HostServiceClient::new(&file);
+    let ask = StatusCall { job: "unknown".parse().unwrap() };
     let answer = calls.exchange(&ask.into()).await;
     assert!(
         matches!(&answer, Err(CallError::Refused(refusal)) if refusal.kind == RefusalKind::NotFound),
         "{answer:?}"
     );
     let stranger = ServiceFile { token: file.token.replace(['0', '1', '2'], "f"), ..file.clone() };
-    let refused = ServiceCalls::new(&stranger).status().await;
+    let refused = HostServiceClient::new(&stranger).status().await;
     assert!(matches!(refused, Err(CallError::Denied(_))), "{refused:?}");
     assert!(calls.disk().await.unwrap().used_bytes > 0);
     assert_eq!(calls.kill_worker().await.unwrap(), None);
@@ -109,7 +111,7 @@ async fn a_killed_worker_is_reported_and_another_one_takes_its_place() {
     let dir = tempfile::tempdir().unwrap();
     let worker = ["/bin/sh", "-c", "exec sleep 1000"];
     let service = service_of(&dir.path().join("state"), ListenAddress::Socket, &worker).await;
-    let calls = ServiceCalls::new(service.file());
+    let calls = HostServiceClient::new(service.file());
     let coordinator: &dyn Coordinator = &calls;
     let job: JobName = "j".parse().unwrap();
     let pipeline = "source: { tfrecord: x, features: { v: { key: v, dtype: i64 } } }\n\
@@ -117,12 +119,12 @@ async fn a_killed_worker_is_reported_and_another_one_takes_its_place() {
     let pipeline = gristmill_operators::parse(pipeline).unwrap().canonical_json();
     let spec = JobSpec { workers: 1, ..JobSpec::new(pipeline) };
     let dataset = Dataset::one("data", vec![SourceFile::new("f", 100, "e")]);
-    coordinator.call(Register::new(job.clone(), spec, dataset)).await.unwrap();
+    coordinator.call(RegisterCall::new(job.clone(), spec, dataset)).await.unwrap();
     // The job goes on while its trainer polls.
-    let poll = Poll {
+    let poll = PollCall {
         job: job.clone(),
         registered_ms: 0,
-        from: Place { epoch: 0, position: 0 },
+        from: SplitPlace { epoch: 0, position: 0 },
         ranks: RankRange::all(NonZeroU32::MIN),
         of: NonZeroU32::MIN,
         join: None,
@@ -142,7 +144,7 @@ async fn a_killed_worker_is_reported_and_another_one_takes_its_place() {
     let first = timeout(within, killed()).await.unwrap();
     let second = timeout(within, killed()).await.unwrap();
     assert_ne!(first, second);
-    let status = coordinator.call(Status { job: job.clone() }).await.unwrap();
+    let status = coordinator.call(StatusCall { job: job.clone() }).await.unwrap();
     let counts = calls.status().await.unwrap().counts;
     // The second death may be reported by now.
     assert_eq!(counts["functions.worker"], 2, "{status:?}");
@@ -154,7 +156,7 @@ async fn a_killed_worker_is_reported_and_another_one_takes_its_place() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_service_of_another_release_is_spoken_to_or_named_in_one_line() {
     let dir = tempfile::tempdir().unwrap();
-    let ask = || Status { job: "unknown".parse().unwrap() }.into();
+    let ask = || StatusCall { job: "unknown".parse().unwrap() }.into();
     for (oldest, newest, words) in [
         (2, 2, None),
         (3, 4, None),
@@ -164,7 +166,7 @@ async fn a_service_of_another_release_is_spoken_to_or_named_in_one_line() {
         let spoken = SpokenVersions { oldest, newest };
         let state = dir.path().join(format!("state-{newest}"));
         let running = speaking(spoken, (&state, ListenAddress::Socket), &["/bin/false"]).await;
-        let calls = ServiceCalls::new(running.file());
+        let calls = HostServiceClient::new(running.file());
         assert_eq!(calls.status().await.unwrap().spoken, spoken);
         let answer = calls.exchange(&ask()).await.unwrap_err();
         match words {

@@ -2,7 +2,7 @@
 #![allow(unsafe_code, reason = "the buffer protocol hands out a pointer")]
 
 use bytes::Bytes;
-use gristmill_chunk::{Frame, FrameLayout};
+use gristmill_chunk::{ChunkFrame, FrameLayout};
 use gristmill_model::splits::Cursor;
 use pyo3::{exceptions::PyBufferError, ffi, prelude::*};
 use std::ffi::c_int;
@@ -11,8 +11,8 @@ use std::ffi::c_int;
 type Tensor = (String, &'static str, Vec<usize>, usize);
 
 /// The batch of one step. Its buffer is the fetcher's own: no byte is copied, and nobody else reads or writes it.
-#[pyclass(frozen, module = "gristmill._native")]
-pub struct Batch {
+#[pyclass(frozen, name = "Batch", module = "gristmill._native")]
+pub struct PyBatch {
     bytes: Bytes,
     layout: FrameLayout,
     #[pyo3(get)]
@@ -28,9 +28,13 @@ pub struct Batch {
     repeated_for: Option<u64>,
 }
 
-impl Batch {
+impl PyBatch {
     /// `frame` must be the only reader of its bytes.
-    pub fn new(frame: &Frame, (at, next): (Cursor, Cursor), repeated_for: Option<u64>) -> Self {
+    pub fn new(
+        frame: &ChunkFrame,
+        (at, next): (Cursor, Cursor),
+        repeated_for: Option<u64>,
+    ) -> Self {
         let (bytes, layout) = (frame.bytes().clone(), frame.layout().clone());
         let Cursor { epoch, batch_index: index } = at;
         let (rows, next) = (layout.rows(), (next.epoch, next.batch_index));
@@ -39,7 +43,7 @@ impl Batch {
 }
 
 #[pymethods]
-impl Batch {
+impl PyBatch {
     #[getter]
     fn tensors(&self) -> Vec<Tensor> {
         let mut tensors = Vec::new();
@@ -94,8 +98,8 @@ impl Batch {
 
 /// The end of an epoch.
 #[derive(Default)]
-#[pyclass(frozen, get_all, module = "gristmill._native")]
-pub struct EpochEnd {
+#[pyclass(frozen, get_all, name = "EpochEnd", module = "gristmill._native")]
+pub struct PyEpochEnd {
     pub batches: u64,
     /// Last batches, which are too few for a step and which no rank gets.
     pub left_out: u64,

@@ -1,8 +1,9 @@
 //! Exceptions of `gristmill.errors`, raised from failures.
 
-use gristmill_client::{Failure, FetchError, signals::Interruption};
+use gristmill_client::{Interruption, ProgramFailure};
 use gristmill_model::CheckpointError;
 use gristmill_pipeline::PipelineError;
+use gristmill_stream::FetchError;
 use pyo3::{prelude::*, types::PyType};
 
 /// An exception of class `name`; `line` is one of its attributes, if it is given.
@@ -46,11 +47,11 @@ pub fn of_fetch(py: Python<'_>, failed: &FetchError) -> PyErr {
     error(py, class, failed)
 }
 
-pub fn of_failure(py: Python<'_>, failure: &Failure) -> PyErr {
+pub fn of_failure(py: Python<'_>, failure: &ProgramFailure) -> PyErr {
     match failure {
-        Failure::Usage(why) => error(py, "OptionError", why),
-        Failure::Fetch(failed) => of_fetch(py, failed),
-        Failure::Interrupted(Interruption::Interrupted) => {
+        ProgramFailure::Usage(why) => error(py, "OptionError", why),
+        ProgramFailure::Fetch(failed) => of_fetch(py, failed),
+        ProgramFailure::Interrupted(Interruption::Interrupted) => {
             pyo3::exceptions::PyKeyboardInterrupt::new_err(())
         }
         failure => error(py, "ServiceError", failure.line().unwrap_or_default()),

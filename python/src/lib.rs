@@ -3,20 +3,20 @@
 
 mod batch;
 mod errors;
-mod job;
 mod log;
-mod opening;
 mod service;
 mod stream;
-mod tree;
 mod wait;
 
-use gristmill_client::{Authored, Launcher};
-use gristmill_operators::{describe::describe, registry};
+use gristmill_client::{AuthoredPipeline, ServiceLauncher};
+use gristmill_operators::describe::describe;
+use gristmill_operators::registry;
 use gristmill_sources::FORMATS;
-use gristmill_syntax::Node;
+use gristmill_syntax::SyntaxNode;
+use gristmill_syntax::node::NodeValue;
 use gristmill_synthetic::DatasetSpec;
 use pyo3::prelude::*;
+use serde_json::{Map, Number, json};
 use std::{ffi::OsString, ops::ControlFlow, path::PathBuf};
 
 /// Runs the command line `args`, whose first is the program's name; returns the exit code. `program` starts this
@@ -24,7 +24,7 @@ use std::{ffi::OsString, ops::ControlFlow, path::PathBuf};
 #[pyfunction]
 fn main(py: Python<'_>, program: Vec<OsString>, args: Vec<OsString>) -> u8 {
     let mut program = program.into_iter();
-    let launcher = Launcher {
+    let launcher = ServiceLauncher {
         program: program.next().map(PathBuf::from).unwrap_or_default(),
         args: program.collect(),
     };
@@ -34,7 +34,7 @@ fn main(py: Python<'_>, program: Vec<OsString>, args: Vec<OsString>) -> u8 {
 /// The canonical JSON of a pipeline file's text; its asset files are relative to `base`.
 #[pyfunction]
 fn canonical(py: Python<'_>, yaml: &str, base: PathBuf) -> PyResult<String> {
-    let authored = Authored::parse(yaml, &base);
+    let authored = AuthoredPipeline::parse(yaml, &base);
     let authored = authored.map_err(|error| errors::of_pipeline(py, &error))?;
     Ok(authored.pipeline.canonical_json())
 }
@@ -42,9 +42,9 @@ fn canonical(py: Python<'_>, yaml: &str, base: PathBuf) -> PyResult<String> {
 /// A pipeline file's text as JSON, `[tree, lines]`: the line of each operator, from 1.
 #[pyfunction]
 fn pipeline_tree(py: Python<'_>, yaml: &str) -> PyResult<String> {
-    let tree = Node::parse(yaml).map_err(|error| errors::of_pipeline(py, &error))?;
-    let lines = tree::lines_of_ops(&tree);
-    Ok(serde_json::json!([tree::json(&tree), lines]).to_string())
+    let tree = SyntaxNode::parse(yaml).map_err(|error| errors::of_pipeline(py, &error))?;
+    let lines = lines_of_ops(&tree);
+    Ok(serde_json::json!([json(&tree), lines]).to_string())
 }
 
 /// Generates a dataset unless it is there: "images" like ImageNet's, or "ints". Returns the directory of its TFRecord files,
@@ -110,20 +110,62 @@ fn unused_buffers() -> Vec<usize> {
 #[pymodule(gil_used = true)]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-    module.add_class::<batch::Batch>()?;
-    module.add_class::<batch::EpochEnd>()?;
-    module.add_class::<job::Job>()?;
-    module.add_class::<service::Service>()?;
-    module.add_class::<stream::Stream>()?;
-    module.add_class::<wait::Interrupt>()?;
+    module.add_class::<batch::PyBatch>()?;
+    module.add_class::<batch::PyEpochEnd>()?;
+    module.add_class::<service::PyJob>()?;
+    module.add_class::<service::PyService>()?;
+    module.add_class::<stream::PyStream>()?;
+    module.add_class::<wait::PyInterrupt>()?;
     module.add_function(wrap_pyfunction!(main, module)?)?;
     module.add_function(wrap_pyfunction!(canonical, module)?)?;
     module.add_function(wrap_pyfunction!(operators, module)?)?;
     module.add_function(wrap_pyfunction!(pipeline_tree, module)?)?;
-    module.add_function(wrap_pyfunction!(job::check_options, module)?)?;
+    module.add_function(wrap_pyfunction!(service::check_options, module)?)?;
     module.add_function(wrap_pyfunction!(generate, module)?)?;
     module.add_function(wrap_pyfunction!(keep_buffer, module)?)?;
     module.add_function(wrap_pyfunction!(let_go_buffer, module)?)?;
     module.add_function(wrap_pyfunction!(unused_buffers, module)?)?;
     Ok(())
+}
+
+// The tree of a pipeline file as JSON, for the builder in Python.
+
+/// The tree without lines. Numbers beyond JSON's become texts, which the pipeline's reader then refuses.
+pub fn json(node: &SyntaxNode) -> serde_json::Value {
+    match &node.value {
+        NodeValue::Null => serde_json::Value::Null,
+        NodeValue::Bool(value) => json!(value),
+        NodeValue::Int(value) => match Number::from_i128(*value) {
+            Some(number) => number.into(),
+            None => json!(value.to_string()),
+        },
+        NodeValue::Float(value) => match Number::from_f64(*value) {
+            Some(number) => number.into(),
+            None => json!(value.to_string()),
+        },
+        NodeValue::Str(text) => json!(text),
+        NodeValue::Seq(items) => items.iter().map(json).collect(),
+        NodeValue::Map(entries) => {
+            let entries = entries.iter().map(|(key, value)| (key_of(key), json(value)));
+            entries.collect::<Map<_, _>>().into()
+        }
+    }
+}
+
+/// A key as text.
+fn key_of(key: &SyntaxNode) -> String {
+    match &key.value {
+        NodeValue::Str(text) => text.clone(),
+        _ => json(key).to_string(),
+    }
+}
+
+/// The line of each item of the list `ops`.
+pub fn lines_of_ops(tree: &SyntaxNode) -> Vec<Option<u32>> {
+    let NodeValue::Map(entries) = &tree.value else { return Vec::new() };
+    let ops = entries.iter().find(|(key, _)| key_of(key) == "ops");
+    match ops.map(|(_, ops)| &ops.value) {
+        Some(NodeValue::Seq(items)) => items.iter().map(|item| item.line).collect(),
+        _ => Vec::new(),
+    }
 }

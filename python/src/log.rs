@@ -24,7 +24,7 @@ use tracing_subscriber::{
 /// Most events that wait for the trainer's thread; later ones are dropped.
 const MOST: usize = 256;
 /// Events that are records, unless `RUST_LOG` says otherwise.
-const FILTER: &str = "warn,gristmill_client=info";
+const FILTER: &str = "warn,gristmill_client=info,gristmill_serve=info,gristmill_stream=info";
 
 static QUEUE: Mutex<VecDeque<(Level, String)>> = Mutex::new(VecDeque::new());
 static IS_FILLED: AtomicBool = AtomicBool::new(false);

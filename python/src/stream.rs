@@ -1,32 +1,34 @@
 //! A job's stream of batches, for the rank of this process.
 
-mod turn;
-
 use crate::{
-    batch::{Batch, EpochEnd},
-    errors,
-    opening::{Opening, open},
-    wait::{self, Interrupt},
+    batch::{PyBatch, PyEpochEnd},
+    errors, log,
+    wait::{self, PyInterrupt},
 };
-use gristmill_chunk::{Frame, Limits};
-use gristmill_client::{
-    Acknowledger, Job, RankBatch, RankOptions, StepDelivery, Steps, StreamOptions,
-    waiting::{Link, Waiting, Watcher},
+use futures::FutureExt as _;
+use gristmill_chunk::{ChunkFrame, ChunkLimits};
+use gristmill_client::{JobHandle, ProgramFailure, RankOptions, StreamOptions};
+use gristmill_model::splits::Cursor;
+use gristmill_model::splits::ranks::{RunRanks, TailPolicy};
+use gristmill_model::wire::{JobState, JobStatus};
+use gristmill_serve::StartCandidates;
+use gristmill_stream::{
+    BatchAcknowledger, EpochTotals, FetchError, Fetcher, RankBatch, ServedRanks, StepDelivery,
+    StepStream,
+    waiting::{TrackedCoordinator, WaitExplainer, WaitReason},
 };
-use gristmill_model::splits::{Cursor, ranks::Tail};
 use pyo3::prelude::*;
 use std::{
     mem,
-    sync::{Arc, Mutex},
-    thread::ThreadId,
-    time::Duration,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError},
+    thread::{self, ThreadId},
+    time::{Duration, Instant},
 };
 use tokio::sync::watch;
-use turn::{Turns, lock};
 
 /// An open stream.
 struct Open {
-    steps: Steps,
+    steps: StepStream,
     /// The next delivery, which was taken and kept back.
     kept: Option<StepDelivery>,
 }
@@ -44,16 +46,16 @@ struct Place {
 ///
 /// One thread takes deliveries at a time. All else may be called at any moment, from any thread and from a signal handler
 /// that runs while its thread waits for a delivery.
-#[pyclass(frozen, module = "gristmill._native")]
-pub struct Stream {
+#[pyclass(frozen, name = "Stream", module = "gristmill._native")]
+pub struct PyStream {
     open: Mutex<Option<Open>>,
-    turns: watch::Sender<Turns>,
+    turns: watch::Sender<DeliveryTurn>,
     /// The thread that has `open`, and its turn.
     holder: Mutex<Option<(ThreadId, u64)>>,
     at: Mutex<Place>,
-    acknowledger: Acknowledger,
-    watcher: Watcher,
-    link: Arc<Link>,
+    acknowledger: BatchAcknowledger,
+    watcher: WaitExplainer,
+    link: Arc<TrackedCoordinator>,
     epochs: u32,
     patience: Duration,
     /// The place `(epoch, g)` at which it was opened.
@@ -66,32 +68,32 @@ pub struct Stream {
 
 /// An item of the stream.
 #[derive(IntoPyObject)]
-pub enum Item {
-    Batch(Batch),
-    EpochEnd(EpochEnd),
+pub enum PyStreamItem {
+    Batch(PyBatch),
+    EpochEnd(PyEpochEnd),
 }
 
-impl Stream {
+impl PyStream {
     pub fn open(
         py: Python<'_>,
-        job: &Job,
+        job: &JobHandle,
         at: Option<Cursor>,
         ranks: &RankOptions,
         options: &StreamOptions,
-        interrupt: Option<&Interrupt>,
+        interrupt: Option<&PyInterrupt>,
     ) -> PyResult<Self> {
         let link = Arc::clone(&job.service.link);
         let opening = open(job, at, ranks, options);
         let steps = wait::until(py, interrupt, opening, || Some(link.waiting()))?;
         let (steps, begin) = steps.map_err(|error| match error {
-            Opening::Refused(why) => errors::error(py, "CheckpointError", why),
-            Opening::Failed(error) => errors::of_fetch(py, &error),
+            StreamOpenError::Refused(why) => errors::error(py, "CheckpointError", why),
+            StreamOpenError::Failed(error) => errors::of_fetch(py, &error),
         })?;
         let all = steps.fetcher().batches_per_epoch();
         let count = u64::from(steps.ranks().count.get());
         let batches_per_epoch = all.map(|all| match steps.ranks().tail {
-            Tail::Drop => all / count,
-            Tail::Repeat | Tail::Uneven => all.div_ceil(count),
+            TailPolicy::Drop => all / count,
+            TailPolicy::Repeat | TailPolicy::Uneven => all.div_ceil(count),
         });
         Ok(Self {
             watcher: steps.fetcher().watcher(),
@@ -124,12 +126,12 @@ impl Stream {
         self.acknowledger.checkpointed_before(at.durable.min(at.next));
     }
 
-    fn reason(&self) -> Waiting {
+    fn reason(&self) -> WaitReason {
         self.link.or(self.watcher.waiting())
     }
 }
 
-impl Drop for Stream {
+impl Drop for PyStream {
     fn drop(&mut self) {
         // The tasks and their runtime are not in a fork.
         if wait::is_fork()
@@ -141,7 +143,7 @@ impl Drop for Stream {
 }
 
 #[pymethods]
-impl Stream {
+impl PyStream {
     /// Begins the next turn: who takes deliveries of an earlier one gets an error.
     fn turn(&self) -> u64 {
         self.turns.send_modify(|turns| turns.present += 1);
@@ -165,7 +167,7 @@ impl Stream {
     }
 
     /// The next batch of `epoch`, or its end; None behind its end.
-    fn next(&self, py: Python<'_>, turn: u64, epoch: u32) -> PyResult<Option<Item>> {
+    fn next(&self, py: Python<'_>, turn: u64, epoch: u32) -> PyResult<Option<PyStreamItem>> {
         let mut taken = self.take(py, turn)?;
         if epoch >= self.epochs || self.next_batch().epoch > epoch {
             return Ok(None);
@@ -245,7 +247,7 @@ impl Stream {
             }
         };
         let settled = wait::wait(py, settling, || {
-            let closing = Waiting::patiently("the service to take in the end of the stream");
+            let closing = WaitReason::patiently("the service to take in the end of the stream");
             Some(Some(self.reason()).filter(|waiting| waiting.is_fault).unwrap_or(closing))
         });
         self.close();
@@ -281,10 +283,299 @@ impl Stream {
 }
 
 /// The batch of this rank, which keeps nothing of the fetcher's memory budget: a trainer may keep any number.
-fn batch(py: Python<'_>, given: RankBatch, next: Cursor) -> PyResult<Batch> {
+fn batch(py: Python<'_>, given: RankBatch, next: Cursor) -> PyResult<PyBatch> {
     let RankBatch { batch, repeated_for } = given;
     let at = batch.cursor();
-    let frame = Frame::parse(batch.frame, &Limits::default());
+    let frame = ChunkFrame::parse(batch.frame, &ChunkLimits::default());
     let frame = frame.map_err(|error| errors::error(py, "ServiceError", error))?;
-    Ok(Batch::new(&frame, (at, next), repeated_for))
+    Ok(PyBatch::new(&frame, (at, next), repeated_for))
+}
+
+// Opening a stream, until the service has accepted it.
+
+pub enum StreamOpenError {
+    Refused(String),
+    Failed(FetchError),
+}
+
+impl From<FetchError> for StreamOpenError {
+    fn from(error: FetchError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// Opens a stream at `at`, or where the job's last trainer was; waits until the service has accepted it.
+pub async fn open(
+    job: &JobHandle,
+    at: Option<Cursor>,
+    ranks: &RankOptions,
+    options: &StreamOptions,
+) -> Result<(StepStream, Cursor), StreamOpenError> {
+    let refused = |why: ProgramFailure| StreamOpenError::Refused(why.to_string());
+    let asked = ranks.own(job).map_err(refused)?;
+    let status = match (asked, at) {
+        (None, Some(_)) if job.view.state != JobState::Done => None,
+        _ => Some(job.status(options.patience).await?),
+    };
+    let (own, begin) = match (asked, status) {
+        (Some(own), Some(status)) => {
+            let (begin, own) = begins(&status, own, at).map_err(StreamOpenError::Refused)?;
+            (Some(own), begin)
+        }
+        (_, Some(status)) => {
+            let beginning = StartCandidates::from_job_status(&status, at);
+            let past_end = at.map(|at| beginning.past_end(RunRanks::one(at), 0, at));
+            (None, first(&status, &beginning, past_end))
+        }
+        (_, None) => (None, at.unwrap_or_default()),
+    };
+    let fetcher = job.open_for(own, begin, options).await?;
+    let mut steps = StepStream::new(fetcher);
+    match accepted(steps.fetcher()).await {
+        // Another rank began the run, and nobody named another place.
+        Err(FetchError::RunBegan { from, .. }) if at.is_none() => {
+            steps.begin_run(from).await;
+            accepted(steps.fetcher()).await?;
+            Ok((steps, from))
+        }
+        // A state after the last batch of an epoch is before the stream, which begins with the next epoch.
+        accepted => Ok(accepted.map(|()| (steps, at.map_or(begin, |at| at.min(begin))))?),
+    }
+}
+
+/// The beginning of the stream of a rank that wants `at` next. In a run that has begun, that is where its last one was
+/// durable: the rank may return to any later state.
+fn begins(
+    status: &JobStatus,
+    own: ServedRanks,
+    at: Option<Cursor>,
+) -> Result<(Cursor, ServedRanks), String> {
+    let is_known = status.run.as_ref().is_some_and(|known| known.run.token == own.run.token);
+    let (beginning, own) =
+        StartCandidates::from_run_status(status, own, at.filter(|_| !is_known), None)?;
+    let rank = own.range.first;
+    let past_end = at.map(|at| beginning.past_end(own.run.ranks, rank, at));
+    let begin = first(status, &beginning, past_end);
+    match at.filter(|_| past_end < Some(begin)) {
+        None => Ok((begin, own)),
+        Some(at) => Err(format!(
+            "rank {rank} wants {at}, and its run is safe up to {begin}, of which nothing is kept: load a state at or \
+             after that, or begin a new run on all ranks (another run=...)"
+        )),
+    }
+}
+
+/// The first batch of a stream: none for a reader that has all of a job that is done.
+fn first(status: &JobStatus, beginning: &StartCandidates, past_end: Option<Cursor>) -> Cursor {
+    let end = Cursor::start_of(status.job.spec.epochs);
+    let has_all = status.job.state == JobState::Done && past_end == Some(end);
+    if has_all { end } else { beginning.known() }
+}
+
+/// Waits until the service has accepted the stream.
+async fn accepted(fetcher: &Fetcher) -> Result<(), FetchError> {
+    fetcher.located().await?;
+    fetcher.announce();
+    fetcher.admitted().await
+}
+
+// Turns: one thread takes deliveries at a time, and another may end its wait.
+
+/// How often a thread looks whether another has left the stream.
+const LOOK: Duration = Duration::from_millis(2);
+/// How long a thread waits for one whose turn is over: it leaves at once, unless a signal handler runs in it.
+const LEAVES_IN: Duration = Duration::from_secs(5);
+
+/// The turn in which deliveries are taken.
+#[derive(Clone, Copy, Default)]
+struct DeliveryTurn {
+    pub present: u64,
+    /// Nobody takes deliveries any more.
+    pub is_closing: bool,
+    /// The stream is dropped once nobody is in it.
+    pub is_closed: bool,
+}
+
+/// Why a wait ended without a delivery.
+enum Over {
+    Turn(DeliveryTurn),
+    LeftAlone(String),
+}
+
+/// The stream while one thread takes deliveries.
+struct StreamGuard<'a> {
+    stream: &'a PyStream,
+    open: Option<MutexGuard<'a, Option<Open>>>,
+    turn: u64,
+}
+
+impl Drop for StreamGuard<'_> {
+    fn drop(&mut self) {
+        *lock(&self.stream.holder) = None;
+        self.open = None;
+        self.stream.drop_if_closed();
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl PyStream {
+    /// Why deliveries are not for `turn`, if so.
+    fn over(py: Python<'_>, turns: DeliveryTurn, turn: u64) -> Option<PyErr> {
+        let why = match turns {
+            DeliveryTurn { is_closing: true, .. } => "the loader is closed, or its service is",
+            DeliveryTurn { present, .. } if present != turn => {
+                "this iteration is over: another one of this loader has begun, or its state was changed"
+            }
+            _ => return None,
+        };
+        Some(errors::error(py, "Error", why))
+    }
+
+    /// Begins to take deliveries.
+    ///
+    /// # Errors
+    /// The turn is over, or this thread takes deliveries already, below the signal handler that it runs.
+    fn take(&self, py: Python<'_>, turn: u64) -> PyResult<StreamGuard<'_>> {
+        // In a fork, another thread of the parent may have held the lock.
+        wait::runtime(py)?;
+        let (own, began) = (thread::current().id(), Instant::now());
+        loop {
+            let turns = *self.turns.borrow();
+            if let Some(over) = Self::over(py, turns, turn) {
+                return Err(over);
+            }
+            let open = match self.open.try_lock() {
+                Ok(open) => Some(open),
+                Err(TryLockError::Poisoned(open)) => Some(open.into_inner()),
+                Err(TryLockError::WouldBlock) => None,
+            };
+            if open.is_some() {
+                *lock(&self.holder) = Some((own, turn));
+                return Ok(StreamGuard { stream: self, open, turn });
+            }
+            let holder = *lock(&self.holder);
+            let why = match holder {
+                Some((thread, _)) if thread == own => {
+                    "a signal handler cannot read batches of the loader whose next batch the program waits for"
+                }
+                Some((_, of)) if of != turn && began.elapsed() > LEAVES_IN => {
+                    "another thread has not left the loader: it runs a signal handler"
+                }
+                _ => {
+                    py.detach(|| thread::sleep(LOOK));
+                    py.check_signals()?;
+                    continue;
+                }
+            };
+            return Err(errors::error(py, "Error", why));
+        }
+    }
+
+    /// Drops the stream if it is closed and nobody is in it.
+    fn drop_if_closed(&self) {
+        if self.turns.borrow().is_closed
+            && let Ok(mut open) = self.open.try_lock()
+        {
+            let _runtime = wait::entered();
+            drop(open.take());
+        }
+    }
+}
+
+impl StreamGuard<'_> {
+    pub fn open(&mut self, py: Python<'_>) -> PyResult<&mut Open> {
+        let open = self.open.as_mut().and_then(|open| open.as_mut());
+        open.ok_or_else(|| errors::error(py, "Error", "the loader is closed, or its service is"))
+    }
+
+    /// The next delivery.
+    ///
+    /// # Errors
+    /// Those of the stream, and the end of the turn.
+    pub fn delivery(&mut self, py: Python<'_>) -> PyResult<StepDelivery> {
+        let (stream, turn) = (self.stream, self.turn);
+        let Open { steps, kept } = self.open(py)?;
+        if let Some(kept) = kept.take() {
+            return Ok(kept);
+        }
+        let ready = {
+            let _runtime = wait::runtime(py)?.enter();
+            steps.next().now_or_never()
+        };
+        let delivery = match ready {
+            Some(delivery) => {
+                log::hand_over(py)?;
+                Ok(delivery)
+            }
+            None => {
+                let mut turns = stream.turns.subscribe();
+                let next = async {
+                    tokio::select! {
+                        biased;
+                        turns = turns.wait_for(|turns| turns.is_closing || turns.present != turn) => {
+                            Err(Over::Turn(turns.map(|turns| *turns).unwrap_or_default()))
+                        }
+                        next = steps.next() => Ok(next),
+                        why = stream.watcher.left_alone(stream.patience) => Err(Over::LeftAlone(why)),
+                    }
+                };
+                wait::wait(py, next, || Some(stream.reason()))?
+            }
+        };
+        match delivery {
+            Ok(delivery) => delivery.map_err(|error| errors::of_fetch(py, &error)),
+            Err(Over::Turn(turns)) => Err(PyStream::over(py, turns, turn)
+                .unwrap_or_else(|| errors::error(py, "Error", "the loader is closed"))),
+            Err(Over::LeftAlone(why)) => Err(errors::error(
+                py,
+                "JobError",
+                format!("{why}: all ranks make the same loaders, in the same order, and read them"),
+            )),
+        }
+    }
+
+    /// The next batch of `epoch`, or its end.
+    pub fn next(&mut self, py: Python<'_>, epoch: u32) -> PyResult<PyStreamItem> {
+        loop {
+            match self.delivery(py)? {
+                StepDelivery::Step { step, mut batches, next } => {
+                    let first = batches.iter().flatten().next();
+                    let Some(at) = first.map(|given| given.batch.cursor()) else {
+                        // With an uneven tail, the last step may have no batch for this rank.
+                        self.stream.come_to(next);
+                        continue;
+                    };
+                    if at.epoch > epoch {
+                        self.stream.come_to(Cursor::start_of(at.epoch));
+                        self.open(py)?.kept = Some(StepDelivery::Step { step, batches, next });
+                        return Ok(PyStreamItem::EpochEnd(PyEpochEnd::default()));
+                    }
+                    self.stream.come_to(next);
+                    if let Some(given) = batches.drain(..).flatten().next() {
+                        return batch(py, given, next).map(PyStreamItem::Batch);
+                    }
+                }
+                StepDelivery::EpochEnd { totals, left_out, .. } => {
+                    self.stream.come_to(Cursor::start_of(totals.epoch + 1));
+                    if totals.epoch == epoch {
+                        return Ok(PyStreamItem::EpochEnd(self.end(py, totals, left_out)?));
+                    }
+                }
+                StepDelivery::End => {
+                    self.stream.come_to(Cursor::start_of(self.stream.epochs));
+                    let totals = EpochTotals { epoch, ..EpochTotals::default() };
+                    return Ok(PyStreamItem::EpochEnd(self.end(py, totals, 0)?));
+                }
+            }
+        }
+    }
+
+    fn end(&mut self, py: Python<'_>, totals: EpochTotals, left_out: u64) -> PyResult<PyEpochEnd> {
+        let plan = self.open(py)?.steps.fetcher().view().and_then(|view| view.plan);
+        let why_empty = plan.and_then(|plan| totals.why_empty(&plan));
+        Ok(PyEpochEnd { batches: totals.batches, left_out, why_empty })
+    }
 }

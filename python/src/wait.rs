@@ -2,7 +2,7 @@
 #![allow(unsafe_code, reason = "the compiler cannot show that futures which borrow are Send")]
 
 use crate::{errors, log};
-use gristmill_client::waiting::{Pace, Waiting};
+use gristmill_stream::waiting::{WaitReason, WaitReportLimiter};
 use pyo3::prelude::*;
 use std::{
     mem::ManuallyDrop,
@@ -68,12 +68,12 @@ pub fn entered() -> Option<EnterGuard<'static>> {
 }
 
 /// Ends calls that were given it, from any thread.
-#[pyclass(frozen, module = "gristmill._native")]
+#[pyclass(frozen, name = "Interrupt", module = "gristmill._native")]
 #[derive(Default)]
-pub struct Interrupt(CancellationToken);
+pub struct PyInterrupt(CancellationToken);
 
 #[pymethods]
-impl Interrupt {
+impl PyInterrupt {
     #[new]
     fn new() -> Self {
         Self::default()
@@ -85,15 +85,15 @@ impl Interrupt {
 }
 
 /// A value with connections or child processes. A fork leaves them to the process that made them.
-pub struct OfProcess<T>(ManuallyDrop<T>);
+pub struct ProcessLocal<T>(ManuallyDrop<T>);
 
-impl<T> OfProcess<T> {
+impl<T> ProcessLocal<T> {
     pub fn new(value: T) -> Self {
         Self(ManuallyDrop::new(value))
     }
 }
 
-impl<T> Deref for OfProcess<T> {
+impl<T> Deref for ProcessLocal<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -101,7 +101,7 @@ impl<T> Deref for OfProcess<T> {
     }
 }
 
-impl<T> Drop for OfProcess<T> {
+impl<T> Drop for ProcessLocal<T> {
     fn drop(&mut self) {
         if !is_fork() {
             // SAFETY: dropped once, here, and not used afterwards.
@@ -129,12 +129,12 @@ impl<T> OnThisThread<T> {
 /// As [`wait`], and `Error` if it was interrupted.
 pub fn until<T>(
     py: Python<'_>,
-    interrupt: Option<&Interrupt>,
+    interrupt: Option<&PyInterrupt>,
     work: impl Future<Output = T>,
-    waiting: impl Fn() -> Option<Waiting>,
+    waiting: impl Fn() -> Option<WaitReason>,
 ) -> PyResult<T> {
     let done = match interrupt {
-        Some(Interrupt(token)) => wait(py, token.run_until_cancelled(work), waiting)?,
+        Some(PyInterrupt(token)) => wait(py, token.run_until_cancelled(work), waiting)?,
         None => Some(wait(py, work, waiting)?),
     };
     done.ok_or_else(|| {
@@ -149,7 +149,7 @@ pub fn until<T>(
 /// As [`until`].
 pub fn apart<T: Send + 'static>(
     py: Python<'_>,
-    interrupt: Option<&Interrupt>,
+    interrupt: Option<&PyInterrupt>,
     work: impl Future<Output = T> + Send + 'static,
 ) -> PyResult<T> {
     let task = AbortOnDropHandle::new(runtime(py)?.spawn(work));
@@ -164,10 +164,10 @@ pub fn apart<T: Send + 'static>(
 pub fn wait<T>(
     py: Python<'_>,
     work: impl Future<Output = T>,
-    waiting: impl Fn() -> Option<Waiting>,
+    waiting: impl Fn() -> Option<WaitReason>,
 ) -> PyResult<T> {
     let runtime = runtime(py)?;
-    let (mut pace, began) = (Pace::default(), Instant::now());
+    let (mut pace, began) = (WaitReportLimiter::default(), Instant::now());
     let mut work = std::pin::pin!(work);
     loop {
         let sliced = OnThisThread(async { tokio::time::timeout(SLICE, work.as_mut()).await });

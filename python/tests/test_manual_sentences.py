@@ -9,8 +9,8 @@ from manual import ROOT, says
 
 JOBS, TRAINING, PYTHON = "docs/jobs.md", "docs/training.md", "docs/python.md"
 E2E, RANKS = "cli/tests/e2e.rs", "cli/tests/rank_clients.rs"
-ONE_TRAINER = "shared/client/src/server/one_trainer_tests.rs"
-SERVER = "shared/client/src/server"
+ONE_TRAINER = "shared/serve/src/server/one_trainer_tests.rs"
+SERVER = "shared/serve/src/server"
 #: Sentences whose test is elsewhere.
 PROVEN = [
     (
@@ -101,7 +101,7 @@ PROVEN = [
     (
         TRAINING,
         "At most two steps are kept for ranks that have yet to take them",
-        f"{SERVER}/seats/tests.rs: a_rank_that_takes_nothing_holds_the_others_after_two_steps",
+        f"{SERVER}/rank_states/tests.rs: a_rank_that_takes_nothing_holds_the_others_after_two_steps",
     ),
     (
         TRAINING,

@@ -20,7 +20,7 @@ import gristmill as gm
 
 HERE = "python/tests/test_manual_tables.py"
 FRAMES = "python/tests/test_manual_frames.py"
-CLIENT = "shared/client/src"
+SERVE = "shared/serve/src"
 #: The test of a table, which reads its rows from the page; or the tests of its rows, by first cell.
 TABLES: dict[str, str | dict[str, str]] = {
     "README.md: to | read": "tests/tests/tidy/book.rs: links_between_documents_lead_somewhere",
@@ -33,17 +33,17 @@ TABLES: dict[str, str | dict[str, str]] = {
     "docs/training.md: frame | epoch, batch_index | payload": f"{FRAMES}: test_frames_of_ranks",
     "docs/training.md: option | meaning": f"{HERE}: test_options_of_ranks",
     "docs/training.md: what | then": {
-        "a rank": f"{CLIENT}/server/tests.rs: a_rank_that_returns_gets_the_same_bytes_and_no_other_rank_a_step_twice",
-        "a fetcher": f"{CLIENT}/server/tests.rs: ranks_go_on_with_the_fetcher_that_succeeds_theirs",
-        "a host, or all": f"{CLIENT}/server/tests.rs: the_first_rank_with_a_checkpoint_decides_where_a_run_begins",
+        "a rank": f"{SERVE}/server/tests.rs: a_rank_that_returns_gets_the_same_bytes_and_no_other_rank_a_step_twice",
+        "a fetcher": f"{SERVE}/server/tests.rs: ranks_go_on_with_the_fetcher_that_succeeds_theirs",
+        "a host, or all": f"{SERVE}/server/tests.rs: the_first_rank_with_a_checkpoint_decides_where_a_run_begins",
         "two clients say that they are one rank": (
-            f"{CLIENT}/server/tests.rs: a_second_client_of_a_rank_takes_its_seat_once_the_first_leaves"
+            f"{SERVE}/server/tests.rs: a_second_client_of_a_rank_takes_its_seat_once_the_first_leaves"
         ),
         "a fetcher of an earlier run": "shared/model/src/splits/run/tests.rs: a_reader_of_a_superseded_run_is_fenced",
     },
     "docs/training.md: `--visitation` | guarantee": {
         "`exactly-once` (the default)": (
-            f"{CLIENT}/server/one_trainer_tests.rs: a_trainer_that_returns_goes_on_after_its_last_acknowledgement"
+            f"{SERVE}/server/one_trainer_tests.rs: a_trainer_that_returns_goes_on_after_its_last_acknowledgement"
         ),
         "`at-most-once`": "cli/tests/visitation.rs: without_a_cursor_trainers_go_on_where_the_mode_says",
         "`zero-once-or-more`": "cli/tests/visitation.rs: without_a_cursor_trainers_go_on_where_the_mode_says",

@@ -2,7 +2,7 @@
 //! them: a change here makes every stored result unreachable, and needs a new operator version.
 
 use gristmill_model::Fingerprint;
-use gristmill_pipeline::{Asset, Pipeline, passes};
+use gristmill_pipeline::{AssetReference, Pipeline, passes};
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -10,7 +10,7 @@ fn described(path: &Path) -> Value {
     let yaml = fs::read_to_string(path).expect("an example can be read");
     let pipeline =
         gristmill_operators::parse(&yaml).unwrap_or_else(|error| panic!("{path:?}: {error}"));
-    let pipeline = pipeline.with_assets(&mut |path| Ok(Asset::hash(path.as_bytes())));
+    let pipeline = pipeline.with_assets(&mut |path| Ok(AssetReference::hash(path.as_bytes())));
     let pipeline = pipeline.expect("every asset has a hash");
     let optimised = passes::optimise(&pipeline, &BTreeMap::new()).pipeline;
     let dataset = Fingerprint([7; 32]);

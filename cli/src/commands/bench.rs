@@ -5,21 +5,13 @@ mod control;
 mod cores;
 mod ingest;
 mod pipelines;
-#[cfg(feature = "readers")]
-mod readers;
-#[cfg(not(feature = "readers"))]
-#[path = "bench/no_readers.rs"]
 mod readers;
 mod tokens;
 
-use crate::{
-    output::say,
-    thread_cpu,
-    training::{self, TrainOptions},
-};
+use crate::{output::say, thread_cpu, training::{self, TrainOptions}};
 use bytes::Bytes;
-use gristmill_client::{Failure, JobOptions, Source, Workers, report::Report};
-use gristmill_executor::Program;
+use gristmill_client::{ProgramFailure, JobOptions, DatasetLocation, WorkerCount, report::RunReport};
+use gristmill_executor::CompiledPipeline;
 use gristmill_pipeline::Pipeline;
 use gristmill_synthetic::DatasetSpec;
 use pipelines::{median, shards};
@@ -33,31 +25,31 @@ use std::{
 
 /// Measure gristmill on this machine
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct BenchArgs {
     #[command(subcommand)]
-    pub what: Bench,
+    pub what: BenchCommand,
 }
 
 #[derive(Debug, clap::Subcommand)]
-pub enum Bench {
+pub enum BenchCommand {
     /// CPU of the whole system and of the executor alone; table writes per split
-    E2e(E2eArgs),
+    E2e(BenchE2eArgs),
     /// CPU per sample of whole pipelines, compared with their kernels in a bare loop
-    Pipelines(pipelines::Args),
+    Pipelines(pipelines::BenchPipelinesArgs),
     /// Splits per second that claims, commits and polls sustain, by the number of workers
-    Control(control::Args),
+    Control(control::BenchControlArgs),
     /// Images per second by the number of workers, beside linear growth
-    Cores(cores::Args),
+    Cores(cores::BenchCoresArgs),
     /// Bytes of batches that the fetcher receives per second of CPU
-    Ingest(ingest::Args),
+    Ingest(ingest::BenchIngestArgs),
     /// Bytes, CPU and modelled dollars of stored objects, plain and compressed
-    Compression(compression::Args),
+    Compression(compression::BenchCompressionArgs),
     /// Calls and table units of several fetchers of one run, in virtual time
-    Readers(readers::Args),
+    Readers(readers::BenchReadersArgs),
 }
 
 #[derive(Debug, clap::Args)]
-pub struct E2eArgs {
+pub struct BenchE2eArgs {
     /// Images to generate
     #[arg(long, default_value_t = 2000)]
     pub images: u64,
@@ -72,16 +64,16 @@ pub struct E2eArgs {
     pub json: bool,
 }
 
-impl Args {
-    pub async fn run(self) -> Result<(), Failure> {
+impl BenchArgs {
+    pub async fn run(self) -> Result<(), ProgramFailure> {
         match self.what {
-            Bench::E2e(args) => e2e(args).await,
-            Bench::Pipelines(args) => pipelines::run(args).await,
-            Bench::Control(args) => control::run(args).await,
-            Bench::Cores(args) => cores::run(args).await,
-            Bench::Ingest(args) => ingest::run(args).await,
-            Bench::Compression(args) => compression::run(args).await,
-            Bench::Readers(args) => readers::run(args).await,
+            BenchCommand::E2e(args) => e2e(args).await,
+            BenchCommand::Pipelines(args) => pipelines::run(args).await,
+            BenchCommand::Control(args) => control::run(args).await,
+            BenchCommand::Cores(args) => cores::run(args).await,
+            BenchCommand::Ingest(args) => ingest::run(args).await,
+            BenchCommand::Compression(args) => compression::run(args).await,
+            BenchCommand::Readers(args) => readers::run(args).await,
         }
     }
 }
@@ -97,14 +89,14 @@ ops:
   - batch: { size: 4 }
 ";
 
-async fn e2e(args: E2eArgs) -> Result<(), Failure> {
+async fn e2e(args: BenchE2eArgs) -> Result<(), ProgramFailure> {
     let images = DatasetSpec::images(args.images, 0);
     let dir = training::make_dataset(images).await?;
-    let pipeline = gristmill_operators::parse(training::RESNET).map_err(Failure::failed)?;
+    let pipeline = gristmill_operators::parse(training::RESNET).map_err(ProgramFailure::failed)?;
     // Cores share caches and clock, so a millisecond of CPU does less while other cores work. In
     // the whole system they do, for fetcher and stand-ins, so the executor is measured with every
     // core busy.
-    let cores = std::thread::available_parallelism().map_err(Failure::failed)?.get();
+    let cores = std::thread::available_parallelism().map_err(ProgramFailure::failed)?.get();
     let (mut ratios, mut controls, mut rows) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..args.rounds {
         let idle = executor_alone(&pipeline, &dir, 1)?;
@@ -149,8 +141,8 @@ async fn e2e(args: E2eArgs) -> Result<(), Failure> {
 }
 
 /// CPU milliseconds per sample of the executor on `threads` threads, reading from memory.
-fn executor_alone(pipeline: &Pipeline, dir: &Path, threads: usize) -> Result<f64, Failure> {
-    let program = Program::compile(pipeline).map_err(Failure::failed)?;
+fn executor_alone(pipeline: &Pipeline, dir: &Path, threads: usize) -> Result<f64, ProgramFailure> {
+    let program = CompiledPipeline::compile(pipeline).map_err(ProgramFailure::failed)?;
     let shards = shards(pipeline, dir, ("", "train-"))?;
     let next = AtomicUsize::new(0);
     let parts = on_threads(threads, || {
@@ -159,11 +151,11 @@ fn executor_alone(pipeline: &Pipeline, dir: &Path, threads: usize) -> Result<f64
         loop {
             let at = next.fetch_add(1, Ordering::Relaxed);
             let Some(shard) = shards.get(at) else { return Ok((cpu, rows)) };
-            let data = Bytes::from(std::fs::read(&shard.path).map_err(Failure::failed)?);
+            let data = Bytes::from(std::fs::read(&shard.path).map_err(ProgramFailure::failed)?);
             let input = shard.input(data, at, shards.len());
             let before = thread_cpu();
             let output = program.run_split(&mut scratch, &input, &|| false);
-            let output = output.map_err(Failure::failed)?;
+            let output = output.map_err(ProgramFailure::failed)?;
             cpu += thread_cpu().saturating_sub(before);
             scratch.recycle(output.object);
             rows += u64::from(output.rows);
@@ -177,12 +169,12 @@ fn executor_alone(pipeline: &Pipeline, dir: &Path, threads: usize) -> Result<f64
 /// Results of `work` on each of `threads` threads.
 fn on_threads<T: Send>(
     threads: usize,
-    work: impl Fn() -> Result<T, Failure> + Sync,
-) -> Result<Vec<T>, Failure> {
+    work: impl Fn() -> Result<T, ProgramFailure> + Sync,
+) -> Result<Vec<T>, ProgramFailure> {
     std::thread::scope(|scope| {
         let running: Vec<_> = (0..threads).map(|_| scope.spawn(&work)).collect();
         let join = |thread: ScopedJoinHandle<'_, _>| {
-            thread.join().unwrap_or_else(|_| Err(Failure::failed("a benchmark thread panicked")))
+            thread.join().unwrap_or_else(|_| Err(ProgramFailure::failed("a benchmark thread panicked")))
         };
         running.into_iter().map(join).collect()
     })
@@ -193,22 +185,22 @@ async fn whole(
     dir: &Path,
     epochs: u32,
     workers: u32,
-) -> Result<Report, Failure> {
+) -> Result<RunReport, ProgramFailure> {
     let args = train_options(epochs, workers);
-    let source = Source::local(dir.to_owned(), "train-*");
+    let source = DatasetLocation::local(dir.to_owned(), "train-*");
     training::measured(&args, "bench", &pipeline.clone().into(), source).await
 }
 
 /// Table writes per split in a job whose splits cost nothing.
-async fn writes_per_split(splits: u64) -> Result<f64, Failure> {
+async fn writes_per_split(splits: u64) -> Result<f64, ProgramFailure> {
     // Each split is one batch of four records.
     let dir = training::make_dataset(DatasetSpec::ints(splits * 4, 0)).await?;
-    let pipeline = gristmill_operators::parse(SLEEP).map_err(Failure::failed)?;
+    let pipeline = gristmill_operators::parse(SLEEP).map_err(ProgramFailure::failed)?;
     let mut args = train_options(1, 8);
     args.job.settings.split_batches = Some(1);
-    let source = Source::local(dir, "train-*");
+    let source = DatasetLocation::local(dir, "train-*");
     let report = training::measured(&args, "bench", &pipeline.into(), source).await?;
-    report.writes_per_split().ok_or_else(|| Failure::failed("the service counts no writes"))
+    report.writes_per_split().ok_or_else(|| ProgramFailure::failed("the service counts no writes"))
 }
 
 /// Batches of a split of ImageNet, by its images and their mean size: generated datasets are so small that their splits
@@ -221,7 +213,7 @@ fn imagenet_split_batches(pipeline: &Pipeline) -> u64 {
 
 /// Options of a trainer that discards batches.
 fn train_options(epochs: u32, workers: u32) -> TrainOptions {
-    let workers = Workers::Fixed(workers);
+    let workers = WorkerCount::Fixed(workers);
     TrainOptions {
         own_service: true,
         job: JobOptions { epochs, workers, ..JobOptions::default() },

@@ -1,15 +1,10 @@
 //! `gristmill cache`: lists the cache, explains misses, and removes entries.
 
-use crate::{
-    coordinator::call,
-    output::say,
-    own_service::open_existing,
-    read_pipeline,
-};
-use gristmill_client::{Authored, Failure, Listing, Service, ServiceOptions, Source};
+use crate::{jobs::call, output::say, service::open_existing, read_pipeline};
+use gristmill_client::{AuthoredPipeline, ProgramFailure, DatasetListing, ServiceConnection, ServiceOptions, DatasetLocation};
 use gristmill_model::wire::{
-    CacheExplain, CacheList, CacheListed, CacheListing, CacheRemove, CacheRemoved, JobSettings, JobSpec,
-    PointFound,
+    CacheExplainCall, CacheListCall, ListedCacheEntry, CacheListReply, CacheRemoveCall, CacheRemoveReply, JobSettings, JobSpec,
+    ExplainedCachePoint,
 };
 use gristmill_model::{ErrorPolicy, Fingerprint};
 use serde_json::json;
@@ -23,7 +18,7 @@ use std::{
 #[command(
     after_help = "Without --endpoint, --state-dir or --backend this is the cache that `gristmill demo` and `run` keep on this machine.\n\nExamples:\n  gristmill cache ls\n  gristmill cache explain examples/autocache.yaml --data 'shards/train-*'\n  gristmill cache rm 5a3c0f"
 )]
-pub struct Args {
+pub struct CacheArgs {
     #[command(subcommand)]
     pub command: CacheCommand,
 }
@@ -31,15 +26,15 @@ pub struct Args {
 #[derive(Debug, clap::Subcommand)]
 pub enum CacheCommand {
     /// List cached entries, the latest first
-    Ls(ListArgs),
+    Ls(CacheListArgs),
     /// Report whether a pipeline's `autocache` points are cached, and if not, why
-    Explain(ExplainArgs),
+    Explain(CacheExplainArgs),
     /// Remove cached entries that no job reads
-    Rm(RemoveArgs),
+    Rm(CacheRemoveArgs),
 }
 
 #[derive(Debug, clap::Args)]
-pub struct ListArgs {
+pub struct CacheListArgs {
     #[command(flatten)]
     pub service: ServiceOptions,
     /// Print one JSON object
@@ -48,7 +43,7 @@ pub struct ListArgs {
 }
 
 #[derive(Debug, clap::Args)]
-pub struct ExplainArgs {
+pub struct CacheExplainArgs {
     /// The pipeline file
     pub pipeline: PathBuf,
     /// Dataset to read instead of the pipeline's
@@ -66,7 +61,7 @@ pub struct ExplainArgs {
 
 #[derive(Debug, clap::Args)]
 #[command(group(clap::ArgGroup::new("which").required(true).args(["prefix", "all"])))]
-pub struct RemoveArgs {
+pub struct CacheRemoveArgs {
     /// First digits of the prefix that `cache ls` prints
     pub prefix: Option<String>,
     /// Remove all entries that no job reads
@@ -82,8 +77,8 @@ pub struct RemoveArgs {
 /// Digits that are shown of a fingerprint, and that name it: enough to be unique.
 const SHOWN_DIGITS: usize = 12;
 
-impl Args {
-    pub async fn run(self) -> Result<(), Failure> {
+impl CacheArgs {
+    pub async fn run(self) -> Result<(), ProgramFailure> {
         match self.command {
             CacheCommand::Ls(args) => list(args).await,
             CacheCommand::Explain(args) => explain(args).await,
@@ -92,7 +87,7 @@ impl Args {
     }
 }
 
-async fn list(args: ListArgs) -> Result<(), Failure> {
+async fn list(args: CacheListArgs) -> Result<(), ProgramFailure> {
     let service = open_existing(&args.service).await?;
     let listed = cached(&service).await;
     service.close().await;
@@ -119,7 +114,7 @@ async fn list(args: ListArgs) -> Result<(), Failure> {
         "rows",
         "uses"
     );
-    for CacheListed { entry, uses, readers } in &listed {
+    for ListedCacheEntry { entry, uses, readers } in &listed {
         let (name, mb) = (short(&entry.fingerprint), entry.bytes as f64 / 1e6);
         let readers = match readers.len() {
             0 => String::new(),
@@ -136,15 +131,15 @@ async fn list(args: ListArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-async fn explain(args: ExplainArgs) -> Result<(), Failure> {
+async fn explain(args: CacheExplainArgs) -> Result<(), ProgramFailure> {
     let authored = read_pipeline(&args.pipeline)?;
     if authored.pipeline.cache_points().is_empty() {
-        return Err(Failure::usage(format!(
+        return Err(ProgramFailure::usage(format!(
             "{} has no `autocache`: put one where elements are worth keeping",
             args.pipeline.display()
         )));
     }
-    let source = authored.source(&args.pipeline, args.data.as_deref()).map_err(Failure::usage)?;
+    let source = authored.source(&args.pipeline, args.data.as_deref()).map_err(ProgramFailure::usage)?;
     let service = open_existing(&args.service).await?;
     let found = look_up(&service, args.seed, authored, source).await;
     service.close().await;
@@ -153,7 +148,7 @@ async fn explain(args: ExplainArgs) -> Result<(), Failure> {
         say!("{}", json!({ "points": found }));
         return Ok(());
     }
-    for (i, PointFound { after, fingerprint, hit, why }) in found.iter().enumerate() {
+    for (i, ExplainedCachePoint { after, fingerprint, hit, why }) in found.iter().enumerate() {
         let word = if *hit { "hit" } else { "miss" };
         say!("point {i} after `{after}` ({}): {word}", short(fingerprint));
         for line in why {
@@ -164,14 +159,14 @@ async fn explain(args: ExplainArgs) -> Result<(), Failure> {
 }
 
 async fn look_up(
-    service: &Service,
+    service: &ServiceConnection,
     seed: u64,
-    authored: Authored,
-    source: Source,
-) -> Result<Vec<PointFound>, Failure> {
+    authored: AuthoredPipeline,
+    source: DatasetLocation,
+) -> Result<Vec<ExplainedCachePoint>, ProgramFailure> {
     let (authored, _) = authored.prepared(None)?;
     let pipeline = &authored.pipeline;
-    let Listing { dataset, left_out } = service.list(pipeline, source).await?;
+    let DatasetListing { dataset, left_out } = service.list(pipeline, source).await?;
     if !left_out.is_empty() {
         gristmill_client::complain!("{left_out}");
     }
@@ -181,10 +176,10 @@ async fn look_up(
         numerics: authored.numerics(0, service.local.is_some()),
         ..JobSpec::new(pipeline.canonical_json())
     };
-    Ok(call(service, CacheExplain { spec, dataset }).await?.points)
+    Ok(call(service, CacheExplainCall { spec, dataset }).await?.points)
 }
 
-async fn remove(args: RemoveArgs) -> Result<(), Failure> {
+async fn remove(args: CacheRemoveArgs) -> Result<(), ProgramFailure> {
     let service = open_existing(&args.service).await?;
     let removed = remove_named(&service, &args).await;
     service.close().await;
@@ -201,7 +196,7 @@ struct Removed {
     bytes: u64,
 }
 
-async fn remove_named(service: &Service, args: &RemoveArgs) -> Result<Removed, Failure> {
+async fn remove_named(service: &ServiceConnection, args: &CacheRemoveArgs) -> Result<Removed, ProgramFailure> {
     let (listed, removing) = cached(service).await?;
     // An earlier removal may have deleted the entry, and with it the size.
     let mut known: BTreeMap<Fingerprint, u64> = removing.into_iter().map(|f| (f, 0)).collect();
@@ -212,10 +207,10 @@ async fn remove_named(service: &Service, args: &RemoveArgs) -> Result<Removed, F
     match (&args.prefix, known.len()) {
         (Some(prefix), 0) => {
             let advice = "`gristmill cache ls` lists the entries";
-            return Err(Failure::usage(format!("nothing is cached under {prefix}: {advice}")));
+            return Err(ProgramFailure::usage(format!("nothing is cached under {prefix}: {advice}")));
         }
         (Some(prefix), found @ 2..) => {
-            return Err(Failure::usage(format!(
+            return Err(ProgramFailure::usage(format!(
                 "{prefix} names {found} entries: give more digits"
             )));
         }
@@ -223,7 +218,7 @@ async fn remove_named(service: &Service, args: &RemoveArgs) -> Result<Removed, F
     }
     let mut removed = Removed::default();
     for (fingerprint, bytes) in known {
-        let CacheRemoved { objects } = call(service, CacheRemove { fingerprint }).await?;
+        let CacheRemoveReply { objects } = call(service, CacheRemoveCall { fingerprint }).await?;
         removed.entries += 1;
         removed.objects += objects;
         removed.bytes += bytes;
@@ -232,8 +227,8 @@ async fn remove_named(service: &Service, args: &RemoveArgs) -> Result<Removed, F
 }
 
 /// Entries, and unfinished removals.
-async fn cached(service: &Service) -> Result<(Vec<CacheListed>, Vec<Fingerprint>), Failure> {
-    let CacheListing { mut entries, removing } = call(service, CacheList {}).await?;
+async fn cached(service: &ServiceConnection) -> Result<(Vec<ListedCacheEntry>, Vec<Fingerprint>), ProgramFailure> {
+    let CacheListReply { mut entries, removing } = call(service, CacheListCall {}).await?;
     entries.sort_by_key(|listed| std::cmp::Reverse(listed.entry.stored_ms));
     Ok((entries, removing))
 }

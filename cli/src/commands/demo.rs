@@ -4,7 +4,7 @@ use crate::{
     read_pipeline,
     training::{self, RESNET, TrainOptions, make_dataset},
 };
-use gristmill_client::{Authored, Failure, Source};
+use gristmill_client::{AuthoredPipeline, ProgramFailure, DatasetLocation};
 use gristmill_synthetic::DatasetSpec;
 use std::path::{Path, PathBuf};
 
@@ -21,7 +21,7 @@ const BATCH_SIZE: u32 = 16;
     )),
     after_help = "Examples:\n  gristmill demo\n  gristmill demo --epochs 1 --images 500 --workers 4 --json\n  gristmill demo --sink /tmp/batches --chaos kill-workers\n  gristmill demo --ranks 4 --resize 3@40 --resize 5@90"
 )]
-pub struct Args {
+pub struct DemoArgs {
     /// Images to generate if --data is not given
     #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     images: u64,
@@ -32,25 +32,25 @@ pub struct Args {
     train: TrainOptions,
 }
 
-impl Args {
-    pub async fn run(mut self) -> Result<(), Failure> {
-        let authored: Authored = match &self.pipeline {
+impl DemoArgs {
+    pub async fn run(mut self) -> Result<(), ProgramFailure> {
+        let authored: AuthoredPipeline = match &self.pipeline {
             Some(path) => read_pipeline(path)?,
             None => {
                 self.train.job.batch_size.get_or_insert(BATCH_SIZE);
-                gristmill_operators::parse(RESNET).map_err(Failure::failed)?.into()
+                gristmill_operators::parse(RESNET).map_err(ProgramFailure::failed)?.into()
             }
         };
         let source = match (&self.train.job.data, &self.pipeline) {
-            (Some(data), _) => Source::parse(data, Path::new(".")).map_err(Failure::usage)?,
+            (Some(data), _) => DatasetLocation::parse(data, Path::new(".")).map_err(ProgramFailure::usage)?,
             // Only one dataset is generated.
             (None, Some(path)) if authored.pipeline.source().is_zip() => {
-                authored.source(path, None).map_err(Failure::usage)?
+                authored.source(path, None).map_err(ProgramFailure::usage)?
             }
             (None, _) => {
                 let spec = DatasetSpec::images(self.images, self.train.job.seed);
                 let root = make_dataset(spec).await?;
-                Source::local(root, "train-*")
+                DatasetLocation::local(root, "train-*")
             }
         };
         self.train.own_service = true;
@@ -68,7 +68,7 @@ mod tests {
         #[derive(clap::Parser)]
         struct Line {
             #[command(flatten)]
-            args: Args,
+            args: DemoArgs,
         }
         let Line { args } = clap::Parser::parse_from(["demo"]);
         let batches = args.images.div_ceil(BATCH_SIZE.into()) * u64::from(args.train.job.epochs);

@@ -1,11 +1,11 @@
 //! `gristmill explain`: how passes change a pipeline before it runs, and why.
 
 use crate::{output::say, read_pipeline, sample};
-use gristmill_client::{Authored, Failure, LeftOut};
-use gristmill_executor::Compiler;
+use gristmill_client::{AuthoredPipeline, ProgramFailure, LeftOutFiles};
+use gristmill_executor::PipelineCompiler;
 use gristmill_pipeline::{
-    FieldSchema, Pipeline, Schema, Source, Stage,
-    passes::{Basis, Change, Factor, Measured, Note, Optimised, optimise},
+    FieldSchema, Pipeline, ElementSchema, PipelineSource, PipelineStage,
+    passes::{FactorBasis, PassChange, InflationFactor, MeasuredBytes, PassNote, OptimisedPipeline, optimise},
 };
 use serde_json::{Value, json};
 use std::{
@@ -18,7 +18,7 @@ use std::{
 #[command(
     after_help = "Examples:\n  gristmill explain examples/resnet50.yaml\n  gristmill explain examples/resnet50.yaml --data 'shards/train-*' --json\n  gristmill explain zipped.yaml --sample 100"
 )]
-pub struct Args {
+pub struct ExplainArgs {
     /// Pipeline file (YAML)
     pub pipeline: PathBuf,
     /// Measure elements of this dataset: a directory, file or glob, or s3://bucket/prefix
@@ -32,13 +32,13 @@ pub struct Args {
     pub json: bool,
 }
 
-impl Args {
-    pub async fn run(self) -> Result<(), Failure> {
-        let Authored { pipeline, assets } = read_pipeline(&self.pipeline)?;
-        let mut left_out = LeftOut::default();
+impl ExplainArgs {
+    pub async fn run(self) -> Result<(), ProgramFailure> {
+        let AuthoredPipeline { pipeline, assets } = read_pipeline(&self.pipeline)?;
+        let mut left_out = LeftOutFiles::default();
         let mut idle_buckets = None;
         let (measured, sampled) = match (self.data.as_deref(), self.sample) {
-            (None, None) => (Measured::new(), 0),
+            (None, None) => (MeasuredBytes::new(), 0),
             (data, most) => {
                 let dir = self.pipeline.parent().unwrap_or(Path::new("."));
                 let data = sample::data(&pipeline, data, dir).await?;
@@ -49,9 +49,9 @@ impl Args {
                 (looked.measured, looked.elements)
             }
         };
-        let Optimised { pipeline: after, mut notes } = optimise(&pipeline, &measured);
-        let compiler = Compiler::new().assets(&assets);
-        let program = compiler.compile(&after).map_err(Failure::usage)?;
+        let OptimisedPipeline { pipeline: after, mut notes } = optimise(&pipeline, &measured);
+        let compiler = PipelineCompiler::new().assets(&assets);
+        let program = compiler.compile(&after).map_err(ProgramFailure::usage)?;
         let steps: Vec<&str> = program.steps().collect();
         notes.sort_by_key(|note| note.pass != "dead_ops");
         if self.json {
@@ -71,7 +71,7 @@ impl Args {
             return Ok(());
         }
         say!("as written:\n{}", table(&pipeline, &measured));
-        if notes.iter().any(|note| !matches!(note.change, Change::Refused { .. })) {
+        if notes.iter().any(|note| !matches!(note.change, PassChange::Refused { .. })) {
             say!("as it runs:\n{}", table(&after, &measured));
         } else {
             say!("It runs in this order.");
@@ -88,7 +88,7 @@ impl Args {
         let unknown = after.factors(&measured);
         if sampled == 0
             && unknown.iter().zip(after.stages()).any(|(factor, stage)| {
-                factor.basis == Basis::Unknown
+                factor.basis == FactorBasis::Unknown
                     && stage.op.field().is_some()
                     && stage.op.batching().is_none()
             })
@@ -104,15 +104,15 @@ impl Args {
 
 /// An operator, with the data on the edge after it.
 struct Edge<'a> {
-    stage: &'a Stage,
-    schema: &'a Schema,
-    factor: Factor,
+    stage: &'a PipelineStage,
+    schema: &'a ElementSchema,
+    factor: InflationFactor,
     /// `worker` or `fetcher`.
     runs_in: &'static str,
 }
 
 /// All operators: first those of workers, then those that the fetcher applies.
-fn operators_of<'a>(pipeline: &'a Pipeline, measured: &Measured) -> Vec<Edge<'a>> {
+fn operators_of<'a>(pipeline: &'a Pipeline, measured: &MeasuredBytes) -> Vec<Edge<'a>> {
     let edges = |(((stage, schema), factor), runs_in)| Edge { stage, schema, factor, runs_in };
     let in_workers = pipeline.stages().iter().zip(&pipeline.schemas()[1..]);
     let in_workers = in_workers.zip(pipeline.factors(measured)).zip(std::iter::repeat("worker"));
@@ -122,17 +122,17 @@ fn operators_of<'a>(pipeline: &'a Pipeline, measured: &Measured) -> Vec<Edge<'a>
 }
 
 /// The source and all operators, each with the data on the edge after it.
-fn edges(pipeline: &Pipeline, measured: &Measured) -> Vec<Value> {
+fn edges(pipeline: &Pipeline, measured: &MeasuredBytes) -> Vec<Value> {
     let mut source = json!({ "op": "source", "schema": pipeline.schemas()[0] });
     if pipeline.source().is_zip() {
-        let member = |source: &Source| {
+        let member = |source: &PipelineSource| {
             let fields: Vec<&String> = source.features.keys().collect();
             json!({ "format": source.format.name(), "repeat": source.repeat, "fields": fields })
         };
         source["zip"] = pipeline.source().members().map(member).collect();
     }
     let ops = operators_of(pipeline, measured).into_iter().map(|edge| {
-        let Edge { stage, schema, factor: Factor { inflation_factor, basis }, runs_in } = edge;
+        let Edge { stage, schema, factor: InflationFactor { inflation_factor, basis }, runs_in } = edge;
         let declared = stage.op.declaration();
         json!({
             "op": stage.op.name(),
@@ -153,7 +153,7 @@ fn edges(pipeline: &Pipeline, measured: &Measured) -> Vec<Value> {
     [source].into_iter().chain(ops).collect()
 }
 
-fn passes(notes: &[Note], steps: &[&str]) -> Vec<Value> {
+fn passes(notes: &[PassNote], steps: &[&str]) -> Vec<Value> {
     let notes = notes.iter().map(|note| json!(note));
     let fused = steps.iter().filter(|step| step.contains('+'));
     let fused = fused.map(|step| {
@@ -167,10 +167,10 @@ fn passes(notes: &[Note], steps: &[&str]) -> Vec<Value> {
     notes.chain(fused).collect()
 }
 
-fn table(pipeline: &Pipeline, measured: &Measured) -> String {
+fn table(pipeline: &Pipeline, measured: &MeasuredBytes) -> String {
     let mut text = String::new();
     let shown = |(name, field): (&String, &FieldSchema)| format!("{name}: {field}");
-    let fields = |schema: &Schema| schema.fields.iter().map(shown).collect::<Vec<_>>().join(", ");
+    let fields = |schema: &ElementSchema| schema.fields.iter().map(shown).collect::<Vec<_>>().join(", ");
     let records = &pipeline.schemas()[0];
     // Writing to a string does not fail.
     let _ = if pipeline.source().is_zip() { writeln!(text, "  zip of") } else { writeln!(text, "  {:<28} {:>9}  {}", "source", "", fields(records)) };
@@ -184,9 +184,9 @@ fn table(pipeline: &Pipeline, measured: &Measured) -> String {
     }
     for Edge { stage, schema, factor, runs_in } in operators_of(pipeline, measured) {
         let mark = match factor.basis {
-            Basis::Static | Basis::Unknown => "",
-            Basis::Typical => "~",
-            Basis::Sampled => "*",
+            FactorBasis::Static | FactorBasis::Unknown => "",
+            FactorBasis::Typical => "~",
+            FactorBasis::Sampled => "*",
         };
         let factor = factor.inflation_factor.map_or(String::new(), |f| format!("x{f:.2}{mark}"));
         let name = match runs_in {
@@ -198,19 +198,19 @@ fn table(pipeline: &Pipeline, measured: &Measured) -> String {
     text
 }
 
-fn sentence(note: &Note) -> String {
-    let Note { pass, op, line, change, reason, .. } = note;
+fn sentence(note: &PassNote) -> String {
+    let PassNote { pass, op, line, change, reason, .. } = note;
     let place = line.map_or(String::new(), |line| format!(" (line {line})"));
     match change {
-        Change::Removed => format!("{pass}: `{op}`{place} is removed: {reason}"),
-        Change::Moved { from, to, changes_results } => {
+        PassChange::Removed => format!("{pass}: `{op}`{place} is removed: {reason}"),
+        PassChange::Moved { from, to, changes_results } => {
             let marked = if *changes_results { ", which changes results" } else { "" };
             format!("{pass}: `{op}`{place} moves from place {from} to {to}{marked}: {reason}")
         }
-        Change::Refused { across } => {
+        PassChange::Refused { across } => {
             format!("{pass}: `{op}`{place} stays behind `{across}`: {reason}")
         }
-        Change::ToFetcher { .. } => {
+        PassChange::ToFetcher { .. } => {
             format!("{pass}: `{op}`{place} is left to the fetcher: {reason}")
         }
     }

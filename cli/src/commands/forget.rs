@@ -1,13 +1,8 @@
 //! `gristmill forget`: deletes a job that has ended.
 
-use crate::{
-    coordinator::call,
-    jobs::OneJob,
-    output::say,
-    own_service::open_existing,
-};
-use gristmill_client::Failure;
-use gristmill_model::wire::{Forget, Forgotten};
+use crate::{jobs::{call, NamedJobArgs}, output::say, service::open_existing};
+use gristmill_client::ProgramFailure;
+use gristmill_model::wire::{ForgetCall, ForgetReply};
 use serde_json::json;
 
 /// Delete an ended job, which frees its name
@@ -15,20 +10,20 @@ use serde_json::json;
 #[command(
     after_help = "Batches that were delivered stay with the trainer. The job's chunks, its reports of skipped records and its quarantined records are deleted; what it cached for others stays. A running job is refused: stop it first.\n\nExamples:\n  gristmill forget j1 --state-dir state\n  gristmill forget j1 --backend aws --json"
 )]
-pub struct Args {
+pub struct ForgetArgs {
     #[command(flatten)]
-    job: OneJob,
+    job: NamedJobArgs,
 }
 
-impl Args {
-    pub async fn run(self) -> Result<(), Failure> {
+impl ForgetArgs {
+    pub async fn run(self) -> Result<(), ProgramFailure> {
         let args = self.job;
         let service = open_existing(&args.service).await?;
         let (mut deleted_items, mut deleted_objects) = (0, 0);
         // A large job takes several calls.
         loop {
-            let Forgotten { items, objects, all } =
-                call(&service, Forget { job: args.job.clone() }).await?;
+            let ForgetReply { items, objects, all } =
+                call(&service, ForgetCall { job: args.job.clone() }).await?;
             deleted_items += items;
             deleted_objects += objects;
             if all {

@@ -1,16 +1,16 @@
 //! `gristmill operators`: the operators and sources of this program, as declared.
 
-use crate::{output::say, user_operators};
-use gristmill_client::Failure;
+use crate::{output::say, program};
+use gristmill_client::ProgramFailure;
 use gristmill_operators::describe::{describe, table, takes};
-use gristmill_pipeline::{DefaultValue, Parameter, Registry};
+use gristmill_pipeline::{DefaultValue, Parameter, OperatorRegistry};
 use gristmill_sources::FORMATS;
 use serde_json::json;
 
 /// List the operators of this program with their parameters, and with --json its sources
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  gristmill operators\n  gristmill operators --json")]
-pub struct Args {
+pub struct OperatorsArgs {
     /// Print one JSON object: operators and sources
     #[arg(long)]
     json: bool,
@@ -19,9 +19,9 @@ pub struct Args {
     markdown: bool,
 }
 
-impl Args {
-    pub async fn run(self) -> Result<(), Failure> {
-        let registry = user_operators::get();
+impl OperatorsArgs {
+    pub async fn run(self) -> Result<(), ProgramFailure> {
+        let registry = program::operators();
         if self.json {
             let (operators, sources) = (describe(&registry), FORMATS);
             say!("{}", json!({ "operators": operators, "sources": sources }));
@@ -32,7 +32,7 @@ impl Args {
     }
 }
 
-fn print_tables(registry: &Registry) {
+fn print_tables(registry: &OperatorRegistry) {
     for entry in registry.entries() {
         say!("### `{}`\n", entry.declaration.name);
         if let Some(table) = table(entry.parameters) {
@@ -41,7 +41,7 @@ fn print_tables(registry: &Registry) {
     }
 }
 
-fn print_list(registry: &Registry) {
+fn print_list(registry: &OperatorRegistry) {
     for entry in registry.entries() {
         say!("{}", entry.declaration.name);
         for Parameter { name, kind, default, .. } in entry.parameters {

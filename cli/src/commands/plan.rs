@@ -2,11 +2,11 @@
 //! records.
 
 use crate::{output::say, read_pipeline, sample, values::{parse_amount, parse_duration, parse_ratio}};
-use gristmill_client::{Authored, Failure, parse_budget, read_user_text, report::Division};
-use gristmill_pipeline::passes::{Measured, optimise};
+use gristmill_client::{AuthoredPipeline, ProgramFailure, parse_budget, read_user_text, report::DatasetDivision};
+use gristmill_pipeline::passes::{MeasuredBytes, optimise};
 use gristmill_policy::{
-    cost::{FunctionShape, Prices},
-    plan::{self, Job, Limits, LocalCosts, LocalRun, predict_local},
+    cost::{FunctionShape, PriceList},
+    plan::{self, PlannedJob, PlanLimits, LocalCosts, LocalJob, predict_local},
 };
 use serde_json::json;
 use std::{
@@ -21,7 +21,7 @@ use std::{
 #[command(
     after_help = "Runs a few hundred records on one core here, and works out the rest from prices.\n\nExamples:\n  gristmill plan examples/resnet50.yaml --data 'shards/train-*' --step-time 120ms --accelerator-usd-per-hour 4.96\n  gristmill plan p.yaml --data one-shard.tfrecord --records 1281167 --step-time 120ms --json"
 )]
-pub struct Args {
+pub struct PlanArgs {
     /// Pipeline file (YAML)
     pub pipeline: PathBuf,
     /// The trainer's time for a batch without waiting, for example 120ms
@@ -74,13 +74,13 @@ pub struct Args {
 /// Largest file of prices, in bytes.
 const MAX_PRICES_BYTES: u64 = 1 << 20;
 
-impl Args {
-    pub async fn run(self) -> Result<(), Failure> {
-        let Authored { mut pipeline, assets } = read_pipeline(&self.pipeline)?;
+impl PlanArgs {
+    pub async fn run(self) -> Result<(), ProgramFailure> {
+        let AuthoredPipeline { mut pipeline, assets } = read_pipeline(&self.pipeline)?;
         if let Some(size) = self.batch_size {
-            pipeline = pipeline.with_batch_size(size).map_err(Failure::usage)?;
+            pipeline = pipeline.with_batch_size(size).map_err(ProgramFailure::usage)?;
         }
-        let pipeline = optimise(&pipeline, &Measured::new()).pipeline;
+        let pipeline = optimise(&pipeline, &MeasuredBytes::new()).pipeline;
         let dir = self.pipeline.parent().unwrap_or(Path::new("."));
         let data = sample::data(&pipeline, self.data.as_deref(), dir).await?;
         let (mut measured, division) =
@@ -91,9 +91,9 @@ impl Args {
             Some(records) => sample::chosen_division(&pipeline, records, division.files, stored_bytes),
             None => division,
         };
-        let Division { records, split_records, .. } = division;
+        let DatasetDivision { records, split_records, .. } = division;
         let idle_buckets = division.idle_buckets(&pipeline);
-        let job = Job {
+        let job = PlannedJob {
             records,
             batch_size: pipeline.batch_size(),
             epochs: self.epochs,
@@ -102,13 +102,13 @@ impl Args {
             split_records: u32::try_from(split_records).ok(),
             shape: FunctionShape { memory_mb: self.memory_mb, ..FunctionShape::default() },
             prices: prices(&self)?,
-            ..Job::default()
+            ..PlannedJob::default()
         };
         let limits =
-            Limits { max_workers: self.max_workers, budget_usd_per_hour: self.budget_usd_per_hour };
+            PlanLimits { max_workers: self.max_workers, budget_usd_per_hour: self.budget_usd_per_hour };
         let plan = plan::plan(&measured, &job, &limits);
         let cores = available_parallelism().map_or(1, NonZero::get) as f64;
-        let here = LocalRun::of(&measured, &job, cores, self.local_workers);
+        let here = LocalJob::from_measured(&measured, &job, cores, self.local_workers);
         let here = predict_local(&here, &LocalCosts::default());
         if self.json {
             say!(
@@ -138,11 +138,11 @@ impl Args {
     }
 }
 
-fn prices(args: &Args) -> Result<Prices, Failure> {
-    let mut prices = Prices::default();
+fn prices(args: &PlanArgs) -> Result<PriceList, ProgramFailure> {
+    let mut prices = PriceList::default();
     if let Some(path) = &args.prices {
         let named = |error: &dyn std::fmt::Display| {
-            Failure::usage(format!("{}: {}", path.display(), error.to_string().trim_end()))
+            ProgramFailure::usage(format!("{}: {}", path.display(), error.to_string().trim_end()))
         };
         let text = read_user_text(path, MAX_PRICES_BYTES).map_err(|why| named(&why))?;
         prices = toml::from_str(&text).map_err(|error| named(&error.message()))?;
@@ -150,6 +150,6 @@ fn prices(args: &Args) -> Result<Prices, Failure> {
     if let Some(usd) = args.accelerator_usd_per_hour {
         prices.accelerator_usd_per_hour = usd;
     }
-    prices.check().map_err(Failure::usage)?;
+    prices.check().map_err(ProgramFailure::usage)?;
     Ok(prices)
 }

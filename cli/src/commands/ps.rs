@@ -1,8 +1,8 @@
 //! `gristmill ps`: the services of this user on this machine.
 
 use crate::output::say;
-use gristmill_client::Failure;
-use gristmill_host::{DiskUse, ServiceCalls, ServiceFile, ServiceStatus, is_alive, registered};
+use gristmill_client::ProgramFailure;
+use gristmill_host::{DiskUse, HostServiceClient, ServiceFile, ServiceStatus, is_alive, registered};
 use serde_json::json;
 use std::{
     path::Path,
@@ -14,7 +14,7 @@ use std::{
 #[command(
     after_help = "A service that `gristmill run` or Python started ends 5 s after the last process that uses it.\n\nExamples:\n  gristmill ps\n  gristmill ps --stop unix:/run/user/1000/gristmill/0f3a5c7e9b1d2f40.sock\n  gristmill ps --stop-all"
 )]
-pub struct Args {
+pub struct PsArgs {
     /// End the service at this endpoint or of this state directory; its jobs wait for the next one
     #[arg(long, value_name = "SERVICE")]
     pub stop: Vec<String>,
@@ -36,8 +36,8 @@ struct Listed {
     answer: Result<(ServiceStatus, DiskUse), String>,
 }
 
-impl Args {
-    pub async fn run(self) -> Result<(), Failure> {
+impl PsArgs {
+    pub async fn run(self) -> Result<(), ProgramFailure> {
         let services = registered();
         if !self.stop_all && self.stop.is_empty() {
             return list(services, self.json).await;
@@ -49,7 +49,7 @@ impl Args {
         if let Some(unknown) =
             self.stop.iter().find(|name| !services.iter().any(|file| is_meant(file, name)))
         {
-            return Err(Failure::usage(format!(
+            return Err(ProgramFailure::usage(format!(
                 "{unknown} is no service of yours: `gristmill ps` lists them"
             )));
         }
@@ -70,10 +70,10 @@ impl Args {
     }
 }
 
-async fn list(services: Vec<ServiceFile>, as_json: bool) -> Result<(), Failure> {
+async fn list(services: Vec<ServiceFile>, as_json: bool) -> Result<(), ProgramFailure> {
     let mut listed = Vec::new();
     for file in services {
-        let calls = ServiceCalls::new(&file);
+        let calls = HostServiceClient::new(&file);
         let answer = async { Ok((calls.status().await?, calls.disk().await?)) };
         let answer = answer.await.map_err(|error: gristmill_ports::CallError| error.to_string());
         listed.push(Listed { file, answer });
@@ -128,9 +128,9 @@ pub fn in_words(disk: DiskUse) -> String {
     format!("{:.2} of at most {:.0} GiB", gib(disk.used_bytes), gib(disk.bound_bytes))
 }
 
-async fn stop(file: &ServiceFile) -> Result<(), Failure> {
-    let failed = |why: String| Failure::failed(format!("{}: {why}", file.endpoint));
-    ServiceCalls::new(file).stop().await.map_err(|error| failed(error.to_string()))?;
+async fn stop(file: &ServiceFile) -> Result<(), ProgramFailure> {
+    let failed = |why: String| ProgramFailure::failed(format!("{}: {why}", file.endpoint));
+    HostServiceClient::new(file).stop().await.map_err(|error| failed(error.to_string()))?;
     let began = Instant::now();
     while is_alive(&file.state_dir) {
         if began.elapsed() > END_PATIENCE {

@@ -1,8 +1,8 @@
 //! `gristmill simulate`: policies against modelled trainers, workers and limits.
 
 use crate::output;
-use gristmill_client::Failure;
-use gristmill_scaling::Outcome;
+use gristmill_client::ProgramFailure;
+use gristmill_scaling::SimulateOutcome;
 
 /// Run the policies in modelled environments and check their decisions
 #[derive(Debug, clap::Args)]
@@ -11,19 +11,19 @@ use gristmill_scaling::Outcome;
 #[command(
     after_help = "Exit code: 0 all bars hold, 1 one does not, 2 bad input. docs/scenarios.md says how to write a scenario.\n\nExamples:\n  gristmill simulate --all\n  gristmill simulate my.toml --sweep"
 )]
-pub struct Args {
+pub struct SimulateArgs {
     #[command(flatten)]
-    simulation: gristmill_scaling::Args,
+    simulation: gristmill_scaling::ScalingArgs,
 }
 
-impl Args {
-    pub async fn run(self) -> Result<(), Failure> {
-        match gristmill_scaling::run(&self.simulation, &mut output::Output)
-            .map_err(Failure::usage)?
+impl SimulateArgs {
+    pub async fn run(self) -> Result<(), ProgramFailure> {
+        match gristmill_scaling::run(&self.simulation, &mut output::StandardOutput)
+            .map_err(ProgramFailure::usage)?
         {
-            Outcome::Held => Ok(()),
+            SimulateOutcome::Held => Ok(()),
             // The printed table names the failed checks.
-            Outcome::Failed => Err(Failure::Reported(1)),
+            SimulateOutcome::Failed => Err(ProgramFailure::Reported(1)),
         }
     }
 }

@@ -1,18 +1,13 @@
 //! `gristmill status`: the state of one job of a running service.
 
-use crate::{
-    commands::ps::in_words as disk_in_words,
-    coordinator::call,
-    jobs::{OneJob, state, word},
-    output::{say, say_all},
-    own_service::open_existing,
-};
-use gristmill_client::{Failure, Folders, report::SkippedRecords};
+use crate::{commands::ps::in_words as disk_in_words, jobs::{call, NamedJobArgs, state, word}, output::{say, say_all}, service::open_existing};
+use gristmill_client::{ProgramFailure, report::SkippedRecords};
+use gristmill_stream::FolderBuckets;
 use gristmill_model::Checkpoint;
-use gristmill_model::splits::ranks::Ranks;
+use gristmill_model::splits::ranks::RunRanks;
 use gristmill_model::splits::{Cursor, ReaderProgress, run::TrainingRun};
 use gristmill_model::wire::{
-    EpochMode, JobState, JobStatus, OptionChange, ReaderStatus, RunStatus, Status,
+    EpochCacheMode, JobState, JobStatus, OptionChange, ReaderStatus, RunStatus, StatusCall,
 };
 use gristmill_policy::scaling::PolicyName;
 use serde_json::json;
@@ -23,9 +18,9 @@ use std::collections::BTreeMap;
 #[command(
     after_help = "Examples:\n  gristmill status j1 --state-dir state\n  gristmill status j1 --skipped --backend aws\n  gristmill status j1 --checkpoint"
 )]
-pub struct Args {
+pub struct StatusArgs {
     #[command(flatten)]
-    pub job: OneJob,
+    pub job: NamedJobArgs,
     /// List the records that were left out, and why
     #[arg(long)]
     pub skipped: bool,
@@ -34,17 +29,17 @@ pub struct Args {
     pub checkpoint: bool,
 }
 
-impl Args {
-    pub async fn run(self) -> Result<(), Failure> {
+impl StatusArgs {
+    pub async fn run(self) -> Result<(), ProgramFailure> {
         status(self).await
     }
 }
 
-async fn status(Args { job: args, skipped, checkpoint }: Args) -> Result<(), Failure> {
+async fn status(StatusArgs { job: args, skipped, checkpoint }: StatusArgs) -> Result<(), ProgramFailure> {
     let service = open_existing(&args.service).await?;
-    let status = call(&service, Status { job: args.job.clone() }).await?;
+    let status = call(&service, StatusCall { job: args.job.clone() }).await?;
     if checkpoint {
-        say!("{}", Checkpoint::of(&status.job, status.durable));
+        say!("{}", Checkpoint::new(&status.job, status.durable));
         return Ok(());
     }
     if skipped {
@@ -81,7 +76,7 @@ async fn status(Args { job: args, skipped, checkpoint }: Args) -> Result<(), Fai
 }
 
 /// The status with the paths of `folders` in place of their buckets.
-fn in_words(mut status: JobStatus, folders: &Folders) -> JobStatus {
+fn in_words(mut status: JobStatus, folders: &FolderBuckets) -> JobStatus {
     status.trouble = status.trouble.map(|trouble| folders.in_words(&trouble));
     if let JobState::Failed { error } = &mut status.job.state {
         *error = folders.in_words(error);
@@ -130,7 +125,7 @@ fn change_json(OptionChange { option, from, to, since, at_ms, .. }: &OptionChang
 }
 
 fn run_json(RunStatus { run, readers, uncovered, .. }: &RunStatus) -> serde_json::Value {
-    let TrainingRun { ranks: Ranks { count, from, tail }, epochs, .. } = *run;
+    let TrainingRun { ranks: RunRanks { count, from, tail }, epochs, .. } = *run;
     let reader = |reader: &ReaderStatus| {
         let ReaderProgress { ranks, delivered, durable, .. } = reader.progress;
         json!({
@@ -215,7 +210,7 @@ fn as_text(status: &JobStatus, now_ms: u64) -> String {
     if let Some(run) = &status.run {
         text += &run_text(run);
     }
-    for EpochMode { from, mode, reason, .. } in job.caching.iter().flat_map(|c| &c.modes) {
+    for EpochCacheMode { from, mode, reason, .. } in job.caching.iter().flat_map(|c| &c.modes) {
         text += &format!("mode      from epoch {}: {mode} ({reason})\n", from + 1);
     }
     for OptionChange { option, from, to, since, .. } in job.changes.iter().rev().take(3).rev() {
@@ -234,27 +229,27 @@ fn as_text(status: &JobStatus, now_ms: u64) -> String {
 mod tests {
     use super::*;
     use gristmill_model::RunToken;
-    use gristmill_model::splits::ranks::Tail;
-    use gristmill_model::splits::{Place, readers::RankRange, run::TrainingRun};
+    use gristmill_model::splits::ranks::TailPolicy;
+    use gristmill_model::splits::{SplitPlace, readers::RankRange, run::TrainingRun};
     use std::num::NonZeroU32;
 
     fn run() -> RunStatus {
         let of = |count| NonZeroU32::new(count).unwrap();
-        let ranks = Ranks { count: of(8), from: Cursor::new(0, 0), tail: Tail::Drop };
+        let ranks = RunRanks { count: of(8), from: Cursor::new(0, 0), tail: TailPolicy::Drop };
         let progress = ReaderProgress {
             generation: 1,
             reader: 2,
             ranks: RankRange { first: 4, count: of(4) },
-            delivered: Place::new(0, 3),
+            delivered: SplitPlace::new(0, 3),
             durable: Cursor::new(0, 12),
-            durable_place: Place::new(0, 3),
+            durable_place: SplitPlace::new(0, 3),
             ended: None,
             heartbeat_ms: 5,
             local_workers: 0,
         };
         let reader = ReaderStatus { progress, lag_batches: 40, silent_ms: 12_900 };
         let uncovered = Some("rank 0 of 8 has no reader yet".to_owned());
-        let run = TrainingRun { token: RunToken::of("t"), ranks, epochs: None };
+        let run = TrainingRun { token: RunToken::from_name("t"), ranks, epochs: None };
         RunStatus { run, readers: vec![reader], uncovered, ended: None }
     }
 

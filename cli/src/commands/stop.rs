@@ -1,13 +1,8 @@
 //! `gristmill stop`: ends a job of a running service.
 
-use crate::{
-    coordinator::call,
-    jobs::{OneJob, state, word},
-    output::say,
-    own_service::open_existing,
-};
-use gristmill_client::Failure;
-use gristmill_model::wire::Stop;
+use crate::{jobs::{call, NamedJobArgs, state, word}, output::say, service::open_existing};
+use gristmill_client::ProgramFailure;
+use gristmill_model::wire::StopCall;
 use serde_json::json;
 
 /// Stop a job: its workers leave; its objects stay for an hour, or until `gristmill forget`
@@ -15,16 +10,16 @@ use serde_json::json;
 #[command(
     after_help = "Examples:\n  gristmill stop j1 --state-dir state\n  gristmill stop j1 --backend aws"
 )]
-pub struct Args {
+pub struct StopArgs {
     #[command(flatten)]
-    job: OneJob,
+    job: NamedJobArgs,
 }
 
-impl Args {
-    pub async fn run(self) -> Result<(), Failure> {
+impl StopArgs {
+    pub async fn run(self) -> Result<(), ProgramFailure> {
         let args = self.job;
         let service = open_existing(&args.service).await?;
-        let view = call(&service, Stop { job: args.job.clone() }).await?;
+        let view = call(&service, StopCall { job: args.job.clone() }).await?;
         if args.json { say!("{}", json!({ "job": view.job, "state": word(&view.state) })) } else { say!("job {} is {}", view.job, state(&view)) }
         Ok(())
     }

@@ -1,18 +1,12 @@
 //! `gristmill up`: a service on this machine, in its own process.
 
 use super::function;
-use crate::{
-    output::{self, say},
-    own_program, owner,
-};
-use gristmill_aws::{Aws, Credentials, Endpoints};
-use gristmill_client::{
-    Failure, ServiceFile, StartRefusal, needs_aws,
-    signals::{Interruption, InterruptionSignals},
-};
+use crate::{output::{self, say}, program};
+use gristmill_aws::{Aws, AwsCredentials, AwsEndpoints};
+use gristmill_client::{ProgramFailure, ServiceFile, StartRefusal, needs_aws, Interruption, InterruptionSignals};
 use gristmill_host::{ForeignS3, HostError, StateDir, credentials_id, default_state_dir};
 use gristmill_local::{
-    ListenAddress, OWN_BUCKET, Service, ServiceConfig, ServiceError, StoredElsewhere, WorkerProgram,
+    ListenAddress, OWN_BUCKET, MachineService, ServiceConfig, ServiceStartError, ExternalStores, WorkerProgram,
 };
 use gristmill_model::wire::SpokenVersions;
 use gristmill_policy::plan::deployment::{SCALER_CONCURRENCY, coordinator_concurrency};
@@ -26,7 +20,7 @@ use tokio::signal::unix::{SignalKind, signal};
 #[command(
     after_help = "Examples:\n  gristmill up --state-dir state\n  gristmill up --ephemeral --port 4571\n  gristmill up --aws-endpoint-url http://127.0.0.1:4566      # LocalStack, MiniStack\n  gristmill up --aws-endpoint-url-dynamodb http://127.0.0.1:8000      # DynamoDB Local; objects stay here"
 )]
-pub struct Args {
+pub struct UpArgs {
     /// Keep table and objects in the DynamoDB- and S3-compatible services at this address, and run
     /// only functions here. Signs with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY if they are set
     #[arg(long, value_name = "URL", value_parser = parse_endpoint)]
@@ -110,26 +104,26 @@ const CACHE_GIB: NonZeroU32 = NonZeroU32::new(16).unwrap();
 /// Keys for services that check none.
 const ANY_KEY: &str = "test";
 
-impl Args {
+impl UpArgs {
     /// Whether a person started it, and reads what it says.
     pub fn is_by_hand(&self) -> bool {
         !self.attended && !self.shared
     }
 
-    pub async fn run(self) -> Result<(), Failure> {
+    pub async fn run(self) -> Result<(), ProgramFailure> {
         if self.is_by_hand() { run(self).await } else { tell_owner(run(self).await) }
     }
 }
 
 /// Starts the service, announces it, and serves until the end is requested.
-async fn run(args: Args) -> Result<(), Failure> {
+async fn run(args: UpArgs) -> Result<(), ProgramFailure> {
     // All files are accessible to their owner only.
     rustix::process::umask(Mode::RWXG | Mode::RWXO);
     // The end of a terminal concerns the process that started the service, and not others that use it.
     let _hangups =
-        args.shared.then(|| signal(SignalKind::hangup())).transpose().map_err(Failure::failed)?;
+        args.shared.then(|| signal(SignalKind::hangup())).transpose().map_err(ProgramFailure::failed)?;
     let state = open_state(&args).map_err(failure)?;
-    let launcher = own_program::get()?;
+    let launcher = program::launcher()?;
     let worker = ["function", function::WORKER, function::LOCAL].map(Into::into);
     let config = ServiceConfig {
         state,
@@ -147,9 +141,9 @@ async fn run(args: Args) -> Result<(), Failure> {
         lambda: args.imitate_lambda.then(|| args.lambda.stack(args.max_workers)),
         elsewhere: elsewhere(&args).await?,
     };
-    let service = Service::start(config).await.map_err(|error| match error {
-        ServiceError::Host(error) => failure(error),
-        error => Failure::failed(error),
+    let service = MachineService::start(config).await.map_err(|error| match error {
+        ServiceStartError::Host(error) => failure(error),
+        error => ProgramFailure::failed(error),
     })?;
     // A program that reads that it is ready may end it at once.
     let mut signals = InterruptionSignals::new();
@@ -175,12 +169,12 @@ async fn run(args: Args) -> Result<(), Failure> {
     drop(unused);
     // Only SIGTERM is reported: Ctrl-C is the normal way to end it.
     if ended == Some(Interruption::Terminated) && known.is_ok() {
-        return Err(Failure::Reported(Interruption::Terminated.exit_code()));
+        return Err(ProgramFailure::Reported(Interruption::Terminated.exit_code()));
     }
     known
 }
 
-fn open_state(args: &Args) -> Result<StateDir, HostError> {
+fn open_state(args: &UpArgs) -> Result<StateDir, HostError> {
     match &args.state_dir {
         _ if args.ephemeral => StateDir::temporary(),
         Some(dir) => StateDir::open(dir),
@@ -188,40 +182,40 @@ fn open_state(args: &Args) -> Result<StateDir, HostError> {
     }
 }
 
-fn failure(error: HostError) -> Failure {
+fn failure(error: HostError) -> ProgramFailure {
     match error {
-        HostError::Unusable(_) => Failure::usage(error),
-        HostError::Busy(_) | HostError::Full(_) | HostError::Io { .. } => Failure::failed(error),
+        HostError::Unusable(_) => ProgramFailure::usage(error),
+        HostError::Busy(_) | HostError::Full(_) | HostError::Io { .. } => ProgramFailure::failed(error),
     }
 }
 
 /// The table and the objects that other services keep. Creates table and bucket there.
-async fn elsewhere(args: &Args) -> Result<StoredElsewhere, Failure> {
+async fn elsewhere(args: &UpArgs) -> Result<ExternalStores, ProgramFailure> {
     let both = &args.aws_endpoint_url;
     let s3 = args.aws_endpoint_url_s3.clone().or_else(|| both.clone());
     let dynamodb = args.aws_endpoint_url_dynamodb.clone().or_else(|| both.clone());
     if s3.is_none() && dynamodb.is_none() {
-        return Ok(StoredElsewhere::default());
+        return Ok(ExternalStores::default());
     }
     needs_aws("--aws-endpoint-url")?;
     let (access_key_id, secret_access_key) = keys()?;
     let region = std::env::var("AWS_REGION").unwrap_or_else(|_| "us-east-1".to_owned());
-    let endpoints = Endpoints { s3: s3.clone(), dynamodb: dynamodb.clone(), lambda: None };
-    let credentials = Credentials {
+    let endpoints = AwsEndpoints { s3: s3.clone(), dynamodb: dynamodb.clone(), lambda: None };
+    let credentials = AwsCredentials {
         access_key_id: access_key_id.clone(),
         secret_access_key: secret_access_key.clone(),
         session_token: None,
     };
-    let aws = Aws::with(endpoints, region.clone(), credentials).map_err(Failure::usage)?;
-    let mut stored = StoredElsewhere::default();
+    let aws = Aws::with(endpoints, region.clone(), credentials).map_err(ProgramFailure::usage)?;
+    let mut stored = ExternalStores::default();
     if let Some(at) = dynamodb {
-        aws.make_table(TABLE).await.map_err(|error| Failure::failed(format!("{at}: {error}")))?;
+        aws.make_table(TABLE).await.map_err(|error| ProgramFailure::failed(format!("{at}: {error}")))?;
         stored.table = Some(Arc::new(aws.table(TABLE)));
     }
     if let Some(endpoint) = s3 {
         aws.make_bucket(OWN_BUCKET)
             .await
-            .map_err(|error| Failure::failed(format!("{endpoint}: {error}")))?;
+            .map_err(|error| ProgramFailure::failed(format!("{endpoint}: {error}")))?;
         let s3 = ForeignS3 { endpoint, region, access_key_id, secret_access_key };
         stored.objects = Some((Arc::new(aws.objects()), s3, OWN_BUCKET.to_owned()));
     }
@@ -229,10 +223,10 @@ async fn elsewhere(args: &Args) -> Result<StoredElsewhere, Failure> {
 }
 
 /// The keys for other services, from the environment.
-fn keys() -> Result<(String, String), Failure> {
+fn keys() -> Result<(String, String), ProgramFailure> {
     let get = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
     if get("AWS_SESSION_TOKEN").is_some() {
-        return Err(Failure::usage(
+        return Err(ProgramFailure::usage(
             "AWS_SESSION_TOKEN is set, and temporary keys expire while the service runs: unset it \
              and use permanent keys",
         ));
@@ -245,7 +239,7 @@ fn keys() -> Result<(String, String), Failure> {
 const TROUBLE_LOOK: Duration = Duration::from_secs(1);
 
 /// Reports on standard error when the service cannot go on, and when it can again.
-async fn tell_trouble(service: &Service) -> Infallible {
+async fn tell_trouble(service: &MachineService) -> Infallible {
     let mut reported = false;
     loop {
         tokio::time::sleep(TROUBLE_LOOK).await;
@@ -260,12 +254,12 @@ async fn tell_trouble(service: &Service) -> Infallible {
 }
 
 /// Leaves the report of a failure to the process that started the service.
-fn tell_owner(outcome: Result<(), Failure>) -> Result<(), Failure> {
+fn tell_owner(outcome: Result<(), ProgramFailure>) -> Result<(), ProgramFailure> {
     outcome.map_err(|failure| {
         let code = failure.exit_code();
         let refusal = StartRefusal { code, failed: failure.to_string() };
         say!("{}", serde_json::json!(refusal));
-        Failure::Reported(code)
+        ProgramFailure::Reported(code)
     })
 }
 
@@ -296,7 +290,7 @@ async fn wait_for_end(
         if !attended {
             std::future::pending::<()>().await;
         }
-        owner::gone().await;
+        program::owner_ended().await;
     };
     let asked = async {
         loop {

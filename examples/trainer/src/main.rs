@@ -8,11 +8,11 @@
 use anyhow::{Context, Result};
 use clap::Parser;
 use gristmill_client::{
-    Authored, Batch, Delivery, Job, JobConfig, JobOptions, Launcher, Service, ServiceOptions,
-    Source, StreamOptions, connect,
-    cursor::{Cursor, CursorFile, CursorStore, Identity, Saved},
-    start_local,
+    AuthoredPipeline, DatasetLocation, JobConfig, JobHandle, JobOptions, ServiceConnection,
+    ServiceLauncher, ServiceOptions, StreamOptions, connect, start_local,
 };
+use gristmill_serve::cursor::{Cursor, CursorFile, CursorStore, SavedCursor, StreamIdentity};
+use gristmill_stream::{DeliveredBatch, StreamDelivery};
 use gristmill_synthetic::DatasetSpec;
 use std::{ops::ControlFlow, path::PathBuf, time::Duration};
 
@@ -43,7 +43,7 @@ async fn main() -> Result<()> {
     let options = Options::parse();
     let service = match &options.gristmill {
         Some(program) => {
-            let launcher = Launcher { program: program.clone(), args: Vec::new() };
+            let launcher = ServiceLauncher { program: program.clone(), args: Vec::new() };
             start_local(
                 &launcher,
                 options.service.state_dir.as_deref(),
@@ -58,13 +58,15 @@ async fn main() -> Result<()> {
     trained
 }
 
-async fn train(service: &Service, options: &Options) -> Result<()> {
+async fn train(service: &ServiceConnection, options: &Options) -> Result<()> {
     let mut checkpoint = CursorFile::open(&options.checkpoint)?;
     let saved = checkpoint.load()?;
     // The batches are those of the checkpoint only in splits of the same size.
     let job = start_job(service, saved.as_ref().map(|saved| saved.split_batches)).await?;
     let begin = match saved {
-        Some(saved) if saved.identity == Identity::of(&job.divided(PATIENCE).await?) => {
+        Some(saved)
+            if saved.identity == StreamIdentity::from_view(&job.divided(PATIENCE).await?) =>
+        {
             saved.cursor
         }
         _ => Cursor::default(),
@@ -73,24 +75,28 @@ async fn train(service: &Service, options: &Options) -> Result<()> {
     let mut model = Model::default();
     loop {
         match batches.next().await? {
-            Delivery::Batch(batch) => {
+            StreamDelivery::Batch(batch) => {
                 model.step(&batch);
                 // A real trainer saves less often, and saves its weights in the same file.
                 let cursor = batch.cursor().next();
                 let view = job.divided(PATIENCE).await?;
                 let split_batches = view.split_batches().unwrap_or(0);
-                checkpoint.save(&Saved { identity: Identity::of(&view), split_batches, cursor })?;
+                checkpoint.save(&SavedCursor {
+                    identity: StreamIdentity::from_view(&view),
+                    split_batches,
+                    cursor,
+                })?;
                 batches.checkpointed(batch.cursor());
             }
-            Delivery::EpochEnd(totals) => println!(
+            StreamDelivery::EpochEnd(totals) => println!(
                 "epoch {}: {} batches, waited {:.3} s",
                 totals.epoch,
                 totals.batches,
                 totals.waits.total().as_secs_f64()
             ),
             // Only a trainer of several ranks has other readers.
-            Delivery::OfOthers { .. } => {}
-            Delivery::End => break,
+            StreamDelivery::OfOthers { .. } => {}
+            StreamDelivery::End => break,
         }
     }
     batches.checkpointed_epochs(EPOCHS);
@@ -100,12 +106,12 @@ async fn train(service: &Service, options: &Options) -> Result<()> {
 }
 
 /// Starts the job over generated data, or joins it if it was started before.
-async fn start_job(service: &Service, split_batches: Option<u32>) -> Result<Job> {
+async fn start_job(service: &ServiceConnection, split_batches: Option<u32>) -> Result<JobHandle> {
     let spec = DatasetSpec::ints(1000, 0);
     let root = gristmill_synthetic::default_dir(&spec)?;
     gristmill_synthetic::ensure(&root, &spec, &|_, _| ControlFlow::Continue(()))?;
-    let source = Source::local(root, "train-*");
-    let authored = Authored::parse(PIPELINE, ".".as_ref()).context("the pipeline")?;
+    let source = DatasetLocation::local(root, "train-*");
+    let authored = AuthoredPipeline::parse(PIPELINE, ".".as_ref()).context("the pipeline")?;
     let options =
         JobOptions { job: Some("example".parse()?), epochs: EPOCHS, ..JobOptions::default() };
     let config = JobConfig::new(authored, source, options.resuming(split_batches));
@@ -121,7 +127,7 @@ struct Model {
 
 impl Model {
     /// One optimiser step; `batch.frame` is a safetensors blob.
-    fn step(&mut self, batch: &Batch) {
+    fn step(&mut self, batch: &DeliveredBatch) {
         self.steps += 1;
         self.rows += u64::from(batch.rows);
     }

@@ -11,10 +11,13 @@
 //!   - batch: { size: 64 }
 //! ```
 
-use gristmill_kernel::{Draw, Kernel, Made, Sink, Tools, Transform, View};
+use gristmill_kernel::{
+    Kernel, KernelOutput, KernelScratch, OperatorDraws, OutputSize, TransformKernel, ValueView,
+};
 use gristmill_pipeline::{
-    DType, Declaration, DefaultValue, Define, Effect, FieldSchema, Flow, KernelInput, Kind,
-    Operator, Parameter, PipelineError, Randomness, Registry, Table, Touched,
+    DefaultValue, FieldDType, FieldSchema, KernelInput, MappingReader, Operator,
+    OperatorDeclaration, OperatorDefinition, OperatorEffect, OperatorRegistry, Parameter,
+    ParameterKind, PipelineError, Randomness, SchemaFlow, TouchedFields,
 };
 use serde::Serialize;
 
@@ -25,7 +28,7 @@ const MAX: u32 = 16_384;
 ///
 /// # Errors
 /// Two operators have the same name.
-pub fn operators() -> Result<Registry, String> {
+pub fn operators() -> Result<OperatorRegistry, String> {
     gristmill_operators::registry().clone().with::<Cutout>()
 }
 
@@ -42,19 +45,19 @@ pub struct Cutout {
     holes: u32,
 }
 
-impl Define for Cutout {
-    const DECLARATION: Declaration = Declaration {
+impl OperatorDefinition for Cutout {
+    const DECLARATION: OperatorDeclaration = OperatorDeclaration {
         randomness: Randomness::Random,
         // Cutout commutes with mirroring, but not with resizing.
-        effect: Effect::Window,
-        ..Declaration::new("user_operator.cutout", 1)
+        effect: OperatorEffect::Window,
+        ..OperatorDeclaration::new("user_operator.cutout", 1)
     };
 
     const PARAMETERS: &'static [Parameter] = &[
-        Parameter::new("field", Kind::Field, DefaultValue::Value("image"), "The image."),
+        Parameter::new("field", ParameterKind::Field, DefaultValue::Value("image"), "The image."),
         Parameter::new(
             "into",
-            Kind::Field,
+            ParameterKind::Field,
             DefaultValue::Absent,
             "A new field for the result; the image itself unless given.",
         ),
@@ -62,7 +65,7 @@ impl Define for Cutout {
         Parameter::new("holes", COUNT, DefaultValue::Value("1"), "Number of squares."),
     ];
 
-    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         let field = params.field()?;
         let into = params.get("into").map(|node| params.text("into", node)).transpose()?;
         let size = params.require("size")?;
@@ -75,13 +78,16 @@ impl Define for Cutout {
     }
 }
 
-const COUNT: Kind = Kind::Whole { min: 1, max: MAX as u64 };
+const COUNT: ParameterKind = ParameterKind::Whole { min: 1, max: MAX as u64 };
 
 impl Operator for Cutout {
-    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+    fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
         let name = Self::DECLARATION.name;
         let input = flow.field(name, &self.field)?;
-        let moves = matches!(input.dtype, DType::U8 | DType::F16 | DType::BF16 | DType::F32);
+        let moves = matches!(
+            input.dtype,
+            FieldDType::U8 | FieldDType::F16 | FieldDType::BF16 | FieldDType::F32
+        );
         let [_, _, Some(_)] = input.shape[..] else {
             return Err("it takes images, [h, w, channels]".into());
         };
@@ -99,8 +105,11 @@ impl Operator for Cutout {
         }
     }
 
-    fn fields(&self) -> Touched<'_> {
-        Touched::Derives { field: &self.field, into: self.into.as_deref().unwrap_or(&self.field) }
+    fn fields(&self) -> TouchedFields<'_> {
+        TouchedFields::Derives {
+            field: &self.field,
+            into: self.into.as_deref().unwrap_or(&self.field),
+        }
     }
 
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
@@ -119,14 +128,14 @@ struct Blank {
     pixel_bytes: usize,
 }
 
-impl Transform for Blank {
+impl TransformKernel for Blank {
     fn run(
         &self,
-        input: View<'_>,
-        output: Sink<'_>,
-        _: &mut Tools,
-        draw: &mut Draw,
-    ) -> Result<Made, String> {
+        input: ValueView<'_>,
+        output: KernelOutput<'_>,
+        _: &mut KernelScratch,
+        draw: &mut OperatorDraws,
+    ) -> Result<OutputSize, String> {
         let [height, width] = input.size;
         let made = output.take(input.bytes.len())?;
         made.copy_from_slice(input.bytes);
@@ -140,12 +149,12 @@ impl Transform for Blank {
                     .fill(0);
             }
         }
-        Ok(Made { bytes: input.bytes.len(), size: input.size })
+        Ok(OutputSize { bytes: input.bytes.len(), size: input.size })
     }
 }
 
 /// The extent of a square along a side of `pixels` pixels, with its centre drawn from them.
-fn square(pixels: usize, size: usize, draw: &mut Draw) -> std::ops::Range<usize> {
+fn square(pixels: usize, size: usize, draw: &mut OperatorDraws) -> std::ops::Range<usize> {
     let middle = draw.up_to((pixels as u32).saturating_sub(1)) as usize;
     let start = middle.saturating_sub(size / 2);
     let end = (middle + size).saturating_sub(size / 2).min(pixels);

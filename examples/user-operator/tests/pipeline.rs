@@ -3,13 +3,15 @@
 #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
 use bytes::Bytes;
-use gristmill_chunk::{Chunk, Limits};
-use gristmill_executor::{ExecError, Part, Program, SplitInput};
-use gristmill_kernel::{Draw, Kernel, Made, Sink, Tools, Transform, View};
+use gristmill_chunk::{Chunk, ChunkLimits};
+use gristmill_executor::{CompiledPipeline, ExecError, InputRange, SplitInput};
+use gristmill_kernel::{
+    Kernel, KernelOutput, KernelScratch, OperatorDraws, OutputSize, TransformKernel, ValueView,
+};
 use gristmill_model::{Fingerprint, RecordKey};
 use gristmill_pipeline::{
-    Declaration, DefaultValue, Define, Flow, KernelInput, Kind, Operator, Parameter, Pipeline,
-    PipelineError, Table, Touched,
+    DefaultValue, KernelInput, MappingReader, Operator, OperatorDeclaration, OperatorDefinition,
+    Parameter, ParameterKind, Pipeline, PipelineError, SchemaFlow, TouchedFields,
 };
 use gristmill_sources::{IndexBuilder, jsonl::Jsonl};
 use gristmill_user_operator::operators;
@@ -27,30 +29,30 @@ fn parse(op: &str) -> Result<Pipeline, String> {
     Pipeline::parse(&yaml(op), &operators().unwrap()).map_err(|error| error.to_string())
 }
 
-fn run(program: &Program, seed: u64) -> Vec<Vec<f32>> {
+fn run(program: &CompiledPipeline, seed: u64) -> Vec<Vec<f32>> {
     try_run(program, seed).unwrap()
 }
 
 /// Runs four records of ones; returns the images.
-fn try_run(program: &Program, seed: u64) -> Result<Vec<Vec<f32>>, ExecError> {
+fn try_run(program: &CompiledPipeline, seed: u64) -> Result<Vec<Vec<f32>>, ExecError> {
     let line = format!("{{\"image\": {:?}}}\n", vec![1.0; SIDE * SIDE * 2]);
     let file = Bytes::from(line.repeat(4));
     let mut builder = IndexBuilder::new(&Jsonl.into()).unwrap();
     builder.push(&file).unwrap();
     let index = builder.finish().unwrap();
     let first = RecordKey { file: 0, record: 0 };
-    let part = Part { first, n_records: 4, data: file, index: &index };
+    let part = InputRange { first, n_records: 4, data: file, index: &index };
     let input = SplitInput { seed, ..SplitInput::whole(part) };
     let output = program.run_split(&mut program.scratch(), &input, &|| false)?;
-    let chunk = Chunk::open(Bytes::from(output.object), &Limits::default()).unwrap();
+    let chunk = Chunk::open(Bytes::from(output.object), &ChunkLimits::default()).unwrap();
     let frame = chunk.tensors(0).unwrap();
     let values = frame.get("image").unwrap().values();
     let values: Vec<f32> = values.as_chunks().0.iter().map(|x| f32::from_le_bytes(*x)).collect();
     Ok(values.chunks(SIDE * SIDE * 2).map(<[f32]>::to_vec).collect())
 }
 
-fn compile(pipeline: &Pipeline) -> Result<Program, String> {
-    Program::compile(pipeline).map_err(|error| error.to_string())
+fn compile(pipeline: &Pipeline) -> Result<CompiledPipeline, String> {
+    CompiledPipeline::compile(pipeline).map_err(|error| error.to_string())
 }
 
 #[test]
@@ -94,7 +96,7 @@ fn a_job_keeps_what_only_workers_must_have() {
     // A worker with the operator compiles it; one without reports that it is missing.
     let operators = operators().unwrap();
     compile(&Pipeline::from_canonical(&json, &operators).unwrap()).unwrap();
-    let error = Program::compile(&planned).unwrap_err().to_string();
+    let error = CompiledPipeline::compile(&planned).unwrap_err().to_string();
     assert!(
         error.starts_with("`user_operator.cutout` version 1 is an operator of a user"),
         "{error}"
@@ -138,27 +140,27 @@ fn mistakes_are_said_with_their_line() {
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 struct Broken(String, String);
 
-impl Define for Broken {
-    const DECLARATION: Declaration = Declaration::new("user_operator.broken", 1);
+impl OperatorDefinition for Broken {
+    const DECLARATION: OperatorDeclaration = OperatorDeclaration::new("user_operator.broken", 1);
 
     const PARAMETERS: &'static [Parameter] =
-        &[Parameter::new("how", Kind::Text, DefaultValue::Required, "How it is broken.")];
+        &[Parameter::new("how", ParameterKind::Text, DefaultValue::Required, "How it is broken.")];
 
-    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         let how = params.require("how")?;
         Ok(Broken(params.field()?, params.text("how", how)?))
     }
 }
 
 impl Operator for Broken {
-    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+    fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
         let same = flow.field("user_operator.broken", &self.0)?.clone();
         flow.write("user_operator.broken", &self.0, same);
         Ok(())
     }
 
-    fn fields(&self) -> Touched<'_> {
-        Touched::Replaces(&self.0)
+    fn fields(&self) -> TouchedFields<'_> {
+        TouchedFields::Replaces(&self.0)
     }
 
     fn kernel(&self, _: &KernelInput<'_>) -> Result<Kernel, String> {
@@ -168,21 +170,21 @@ impl Operator for Broken {
 
 struct BrokenKernel(String);
 
-impl Transform for BrokenKernel {
+impl TransformKernel for BrokenKernel {
     fn run(
         &self,
-        input: View<'_>,
-        output: Sink<'_>,
-        _: &mut Tools,
-        draw: &mut Draw,
-    ) -> Result<Made, String> {
+        input: ValueView<'_>,
+        output: KernelOutput<'_>,
+        _: &mut KernelScratch,
+        draw: &mut OperatorDraws,
+    ) -> Result<OutputSize, String> {
         let (bytes, size) = (input.bytes.len(), [0, 0]);
         match self.0.as_str() {
-            "silent" => return Ok(Made { bytes: 0, size }),
-            "boastful" => return Ok(Made { bytes, size }),
+            "silent" => return Ok(OutputSize { bytes: 0, size }),
+            "boastful" => return Ok(OutputSize { bytes, size }),
             "short" => {
                 output.take(3)?;
-                return Ok(Made { bytes: 3, size });
+                return Ok(OutputSize { bytes: 3, size });
             }
             "panics" => panic!("on\npurpose"),
             // Declared deterministic: draws are the same for every record and seed.
@@ -192,7 +194,7 @@ impl Transform for BrokenKernel {
                 made.as_chunks_mut().0.iter_mut().for_each(|to| *to = value);
             }
         }
-        Ok(Made { bytes, size })
+        Ok(OutputSize { bytes, size })
     }
 }
 
@@ -202,7 +204,7 @@ fn a_broken_operator_costs_its_records_and_no_more() {
     assert!(operators.clone().with::<Broken>().is_err());
     let program = |how: &str| {
         let yaml = yaml(&format!("user_operator.broken: {{ how: {how} }}").replace("} }", "}"));
-        Program::compile(&Pipeline::parse(&yaml, &operators).unwrap()).unwrap()
+        CompiledPipeline::compile(&Pipeline::parse(&yaml, &operators).unwrap()).unwrap()
     };
     for (how, why) in [
         ("silent", "the operator made 0 bytes"),

@@ -1,19 +1,23 @@
 //! Reads bundles of a part of the run, by key or with one query per partition.
 
 use crate::{
-    Coordinator,
-    items::{ItemName, JobItem, bundle_partition, bundle_sk, parse_bundle_sk},
-    store::{Versioned, decode},
+    JobRecords,
+    items::{
+        INDEX_EPOCH, ItemName, JobItem, SweepProgress, bundle_partition, bundle_sk, parse_bundle_sk,
+    },
+    store::{VersionedItem, decode},
 };
 use futures::future::try_join_all;
-use gristmill_model::splits::{
-    Bundle, Place, SplitKind, TRIAL_ATTEMPTS,
-    course::{Course, Leg},
-    order::Ramp,
+use gristmill_model::{
+    BundleIndex, Epoch, JobName, Position,
+    splits::{
+        Bundle, JobProgress, SplitKind, SplitPlace, TRIAL_ATTEMPTS,
+        course::{BundleRanges, EpochBundleRange},
+        order::BundleDivision,
+    },
+    wire::CallRefusal,
 };
-use gristmill_model::wire::Refusal;
-use gristmill_model::{BundleIndex, Epoch, JobName, Position};
-use gristmill_ports::Item;
+use gristmill_ports::{ItemKey, TableItem};
 use std::ops::Range;
 
 /// Up to this many bundles, one batch read is cheaper than one query per partition, if there are fewer
@@ -34,23 +38,27 @@ pub(crate) struct ScannedBundle {
 
 impl ScannedBundle {
     /// An unclaimed bundle. `base` is the epoch's first position, counted through all epochs.
-    pub fn unseen(ramp: &Ramp, (epoch, base): (Epoch, u64), index: BundleIndex) -> Self {
+    pub fn unseen(ramp: &BundleDivision, epoch: Epoch, base: u64, index: BundleIndex) -> Self {
         let positions = ramp.positions(index);
         let linear = base + u64::from(positions.start);
         Self { epoch, index, positions, linear, version: 0, item: None }
     }
 
     /// The bundles of a course, in its order.
-    pub fn all_unseen(course: &Course) -> Vec<Self> {
-        let of = |leg: &Leg| {
-            let epoch = (leg.epoch, leg.base);
-            move |index| Self::unseen(&course.ramp, epoch, index)
+    pub fn all_unseen(course: &BundleRanges) -> Vec<Self> {
+        let of = |leg: &EpochBundleRange| {
+            let (epoch, base) = (leg.epoch, leg.base);
+            move |index| Self::unseen(&course.ramp, epoch, base, index)
         };
         course.legs.iter().flat_map(|leg| leg.bundles.clone().map(of(leg))).collect()
     }
 
     /// Sets the bundle to the item that the table holds.
-    pub fn read(&mut self, name: &ItemName<'_>, stored: Option<&Item>) -> Result<(), Refusal> {
+    pub fn read(
+        &mut self,
+        name: &ItemName<'_>,
+        stored: Option<&TableItem>,
+    ) -> Result<(), CallRefusal> {
         let read = decode::<Bundle>(name, stored)?;
         (self.version, self.item) = (read.version, read.item);
         Ok(())
@@ -79,11 +87,11 @@ impl ScannedBundle {
     }
 
     /// The committed split with the most rows, if any, with its number of rows.
-    pub fn longest_committed(&self) -> Option<(u32, Place)> {
+    pub fn longest_committed(&self) -> Option<(u32, SplitPlace)> {
         let entries = self.positions.clone().zip(&self.item.as_ref()?.entries);
         let committed = entries.filter_map(|(position, entry)| {
             let entry = entry.filter(|entry| entry.outcome.kind != SplitKind::Poison)?;
-            Some((entry.outcome.rows, Place { epoch: self.epoch, position }))
+            Some((entry.outcome.rows, SplitPlace { epoch: self.epoch, position }))
         });
         committed.max_by_key(|(rows, _)| *rows)
     }
@@ -105,19 +113,20 @@ impl ScannedBundle {
         }
     }
 
-    pub fn versioned(&self) -> Versioned<Bundle> {
-        Versioned { version: self.version, item: self.item.clone() }
+    /// The item with its version, for a conditional write.
+    pub fn versioned(&self) -> VersionedItem<Bundle> {
+        VersionedItem { version: self.version, item: self.item.clone() }
     }
 }
 
-impl Coordinator {
+impl JobRecords {
     /// The bundles of `course`, in its order.
     pub(crate) async fn read_bundles(
         &self,
         job: &JobName,
         item: &JobItem,
-        course: &Course,
-    ) -> Result<Vec<ScannedBundle>, Refusal> {
+        course: &BundleRanges,
+    ) -> Result<Vec<ScannedBundle>, CallRefusal> {
         let mut bundles = ScannedBundle::all_unseen(course);
         if bundles.len() <= FEW.max(item.partitions() as usize) {
             self.read_by_key(job, item, &mut bundles).await?;
@@ -138,7 +147,7 @@ impl Coordinator {
         job: &JobName,
         item: &JobItem,
         bundles: &mut [ScannedBundle],
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), CallRefusal> {
         let name = |b: &ScannedBundle| ItemName::Bundle(job, item.home(b.index), b.epoch, b.index);
         let names: Vec<_> = bundles.iter().map(name).collect();
         let items = self.store.read_raw(&names).await?;
@@ -153,9 +162,9 @@ impl Coordinator {
         &self,
         job: &JobName,
         item: &JobItem,
-        leg: &Leg,
+        leg: &EpochBundleRange,
         bundles: &mut [ScannedBundle],
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), CallRefusal> {
         let (first, last) = (leg.bundles.start, leg.bundles.end.saturating_sub(1));
         let (from, to) = (&bundle_sk(first), &bundle_sk(last));
         let queries = (0..item.partitions()).map(|partition| async move {
@@ -171,5 +180,44 @@ impl Coordinator {
             bundle.read(&name, Some(&stored))?;
         }
         Ok(())
+    }
+}
+
+/// Most epochs that one round prunes.
+const EPOCHS_A_ROUND: Epoch = 64;
+
+impl JobRecords {
+    /// Deletes the bundles of the epochs before the last two that a checkpoint may name; of an ended job, all. Returns
+    /// their number.
+    pub(crate) async fn prune(
+        &self,
+        job: &JobName,
+        item: &JobItem,
+        progress: &JobProgress,
+    ) -> Result<u64, CallRefusal> {
+        if !self.settings.prunes_bundles {
+            return Ok(0);
+        }
+        let name = ItemName::Swept(job);
+        let read = self.store.read::<SweepProgress>(&name).await?;
+        let swept = read.item.unwrap_or_default();
+        // The sweep of objects reads the bundles, and stops where a cache still needs them.
+        let returnable = progress.collected_place.epoch.min(swept.place.epoch).saturating_sub(1);
+        let until = if item.state.is_ended() { item.spec.epochs } else { returnable };
+        let until = until.min(swept.pruned.saturating_add(EPOCHS_A_ROUND));
+        let mut deleted = 0;
+        let index = item.state.is_ended().then_some(INDEX_EPOCH);
+        for epoch in (swept.pruned..until).chain(index) {
+            for partition in 0..item.partitions() {
+                let pk = bundle_partition(&self.settings.ns, job, item.homes(partition), epoch);
+                for (sk, stored) in self.store.query(&pk).await? {
+                    let key = ItemKey { pk: pk.clone(), sk };
+                    deleted += u64::from(self.store.delete(&key, &stored).await?);
+                }
+            }
+        }
+        let pruned = |swept: &mut SweepProgress| swept.pruned = swept.pruned.max(until);
+        self.store.change_from(&name, read, pruned).await?;
+        Ok(deleted)
     }
 }

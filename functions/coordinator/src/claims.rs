@@ -1,25 +1,25 @@
 //! Claims: lease the bundle that a trainer waits for, a returned one, or the next bundle of a partition.
 
-mod leasing;
-mod needed;
-
-use self::leasing::leased;
 use crate::{
-    Coordinator, Handle,
+    CallHandler, Splits,
     bundles::ScannedBundle,
-    items::{INDEX_EPOCH, ItemName, bundle_partition, parse_bundle_sk},
-    scan::Reach,
+    items::{INDEX_EPOCH, ItemName, JobItem, bundle_partition, parse_bundle_sk},
+    scan::WorkableRange,
     snapshot::{FEW_ACTIVE, JobSnapshot},
-    store::{Unchanged, busy, invalid},
+    store::{ItemUpdateError, VersionedItem, busy, invalid},
 };
 use futures::future::try_join_all;
-use gristmill_model::splits::{
-    course::{BundleAt, Course, FEWEST_PARTITIONS},
-    search::{End, Scope, Search, Step},
-    window::Ahead,
+use gristmill_model::{
+    BundleIndex, Epoch, JobName,
+    splits::{
+        self, Bundle, BundleState, DeathEvidence, DeathLog, DeathRecord, JobProgress, LeaseTerm,
+        SplitPlace, TransitionRefusal as SplitRefusal,
+        course::{BundleRanges, EpochBundle, FEWEST_PARTITIONS},
+        search::{BundleSearch, PartitionEnd, SearchScope, SearchStep},
+        window::WindowOccupancy,
+    },
+    wire::{CallRefusal, ClaimCall, ClaimReply, IdleReason, IdleReply, Lease, LeaseWork},
 };
-use gristmill_model::wire::{Claim, ClaimReply, Idle, IdleReason, Refusal};
-use gristmill_model::{BundleIndex, Epoch};
 
 /// A claim picks one of this many returned bundles at random.
 const FIRST_RETURNED: usize = 4;
@@ -31,23 +31,23 @@ const LATEST_OF_RESENT: usize = 64;
 
 /// A claim in progress.
 struct Claiming<'a> {
-    claim: &'a Claim,
+    claim: &'a ClaimCall,
     snapshot: &'a JobSnapshot,
-    reach: Reach,
-    ahead: Ahead,
+    reach: WorkableRange,
+    ahead: WindowOccupancy,
     now_ms: u64,
 }
 
 impl<'a> Claiming<'a> {
-    fn new(claim: &'a Claim, snapshot: &'a JobSnapshot, now_ms: u64) -> Self {
+    fn new(claim: &'a ClaimCall, snapshot: &'a JobSnapshot, now_ms: u64) -> Self {
         let seen = snapshot.frontier.item.as_ref();
         let (window, ready_bytes) = seen.map_or((0, 0), |seen| (seen.window, seen.ready_bytes));
-        let reach = Reach::of(&snapshot.item, &snapshot.progress, window);
-        let ahead = Ahead { delivered: reach.delivered, ready: 0, ready_bytes };
+        let reach = WorkableRange::new(&snapshot.item, &snapshot.progress, window);
+        let ahead = WindowOccupancy { delivered: reach.delivered, ready: 0, ready_bytes };
         Self { claim, snapshot, reach, ahead, now_ms }
     }
 
-    fn course(&self) -> Course {
+    fn course(&self) -> BundleRanges {
         self.snapshot.item.course(self.reach.delivered..self.reach.end)
     }
 
@@ -62,27 +62,27 @@ impl<'a> Claiming<'a> {
     }
 }
 
-impl Handle<Claim> for Coordinator {
+impl CallHandler<ClaimCall> for Splits {
     /// Leases a claimable bundle, or says why the worker should stop.
-    async fn handle(&self, claim: &Claim) -> Result<ClaimReply, Refusal> {
-        let mut snapshot = self.snapshot_for(claim).await?;
+    async fn handle(&self, claim: &ClaimCall) -> Result<ClaimReply, CallRefusal> {
+        let mut snapshot = self.records.snapshot_for(claim).await?;
         let item = &snapshot.item;
         let another = claim.registered_ms != 0 && claim.registered_ms != item.registered_ms;
         if item.state.is_ended() || another {
             return Ok(idle(IdleReason::JobEnded));
         }
         if item.plan.is_some() && item.spec.numerics != claim.numerics {
-            match self.settle_numerics(claim, item).await {
+            match self.jobs.settle_numerics(claim, item).await {
                 Ok(settled) => snapshot.item = settled,
-                Err(Unchanged::Fault(fault)) => return Err(fault),
-                Err(Unchanged::Declined(error)) if claim.local => return Err(invalid(error)),
-                Err(Unchanged::Declined(error)) => {
-                    self.fail_job(&claim.job, item, error).await?;
+                Err(ItemUpdateError::Fault(fault)) => return Err(fault),
+                Err(ItemUpdateError::Declined(error)) if claim.local => return Err(invalid(error)),
+                Err(ItemUpdateError::Declined(error)) => {
+                    self.records.fail_job(&claim.job, item, error).await?;
                     return Ok(idle(IdleReason::JobEnded));
                 }
             }
         }
-        let claiming = Claiming::new(claim, &snapshot, self.clock.now_ms());
+        let claiming = Claiming::new(claim, &snapshot, self.records.clock.now_ms());
         // Without a plan there is nothing to need but an index.
         if let Some(place) = claim.needed.filter(|_| snapshot.item.plan.is_some()) {
             return self.take_needed(&claiming, place).await;
@@ -104,9 +104,9 @@ impl Handle<Claim> for Coordinator {
     }
 }
 
-impl Coordinator {
+impl Splits {
     /// Tries one of the first returned bundles, then the next of a partition, then the other returned ones.
-    async fn find(&self, claiming: &Claiming<'_>) -> Result<ClaimReply, Refusal> {
+    async fn find(&self, claiming: &Claiming<'_>) -> Result<ClaimReply, CallRefusal> {
         let mut returned = returned(claiming);
         let chance = u64::from_be_bytes(claiming.claim.nonce.0);
         // The trainer needs the first ones soonest; a random choice spreads concurrent claims over them.
@@ -134,9 +134,10 @@ impl Coordinator {
     async fn lease_taken_before(
         &self,
         claiming: &Claiming<'_>,
-    ) -> Result<Option<ClaimReply>, Refusal> {
+    ) -> Result<Option<ClaimReply>, CallRefusal> {
         let Claiming { claim, snapshot: JobSnapshot { item, progress, .. }, .. } = claiming;
-        let scan = self.scan(&claim.job, item, progress, progress.horizon().slowest).await?;
+        let scan =
+            self.records.scan(&claim.job, item, progress, progress.horizon().slowest).await?;
         let bundle = scan.owned_by(claim.nonce);
         Ok(bundle.and_then(|bundle| Some(leased(item, bundle, bundle.item.as_ref()?))))
     }
@@ -148,13 +149,13 @@ impl Coordinator {
         claiming: &Claiming<'_>,
         bundles: impl IntoIterator<Item = ScannedBundle>,
         put_off: &mut Vec<ScannedBundle>,
-    ) -> Result<Option<ClaimReply>, Refusal> {
+    ) -> Result<Option<ClaimReply>, CallRefusal> {
         let mut bundles: Vec<_> = bundles.into_iter().collect();
         if bundles.is_empty() {
             return Ok(None);
         }
         let Claiming { claim, snapshot: JobSnapshot { item, .. }, .. } = claiming;
-        self.read_by_key(&claim.job, item, &mut bundles).await?;
+        self.records.read_by_key(&claim.job, item, &mut bundles).await?;
         self.take_first(claiming, bundles, put_off).await
     }
 
@@ -164,7 +165,7 @@ impl Coordinator {
         claiming: &Claiming<'_>,
         bundles: Vec<ScannedBundle>,
         put_off: &mut Vec<ScannedBundle>,
-    ) -> Result<Option<ClaimReply>, Refusal> {
+    ) -> Result<Option<ClaimReply>, CallRefusal> {
         let Claiming { claim, snapshot: JobSnapshot { item, progress, .. }, now_ms, .. } = claiming;
         for bundle in bundles.into_iter().filter(|bundle| bundle.is_claimable(*now_ms)) {
             let control = if bundle.has_suspect() {
@@ -184,31 +185,31 @@ impl Coordinator {
     }
 
     /// Claims the first bundle behind the end of one of the partitions.
-    async fn take_next(&self, claiming: &Claiming<'_>) -> Result<Option<ClaimReply>, Refusal> {
+    async fn take_next(&self, claiming: &Claiming<'_>) -> Result<Option<ClaimReply>, CallRefusal> {
         let Claiming { claim, snapshot, reach, ahead, .. } = claiming;
         let item = &snapshot.item;
         let course = claiming.course();
         let (window, partitions) = (reach.window, item.partitions());
         let few = snapshot.active() < FEW_ACTIVE && partitions == FEWEST_PARTITIONS;
-        let scope = Scope { partitions, window, ahead: *ahead, few };
-        let ends = self.memory.ends(&claim.job, item);
-        let mut search = Search::new(&course, scope, claim.nonce, ends);
+        let scope = SearchScope { partitions, window, ahead: *ahead, few };
+        let ends = self.records.memory.ends(&claim.job, item);
+        let mut search = BundleSearch::new(&course, scope, claim.nonce, ends);
         let taken = self.search(claiming, &course, &mut search).await;
         let from = course.legs.first().map_or(0, |leg| leg.epoch);
-        self.memory.saw(&claim.job, item, search.into_ends(), from);
+        self.records.memory.saw(&claim.job, item, search.into_ends(), from);
         taken
     }
 
     async fn search(
         &self,
         claiming: &Claiming<'_>,
-        course: &Course,
-        search: &mut Search<'_>,
-    ) -> Result<Option<ClaimReply>, Refusal> {
+        course: &BundleRanges,
+        search: &mut BundleSearch<'_>,
+    ) -> Result<Option<ClaimReply>, CallRefusal> {
         let Claiming { claim, snapshot: JobSnapshot { item, .. }, .. } = claiming;
         loop {
             match search.step() {
-                Step::Look(ends) => {
+                SearchStep::Look(ends) => {
                     let latest = self.latest_of(claiming, course, &ends).await?;
                     let own = latest.iter().flatten().find(|bundle| {
                         bundle.item.as_ref().is_some_and(|item| item.is_held_by(claim.nonce))
@@ -220,18 +221,18 @@ impl Coordinator {
                         search.saw(end, latest.iter().map(|bundle| bundle.index).max());
                     }
                 }
-                Step::Claim(found) => {
+                SearchStep::Claim(found) => {
                     let Some(leg) = course.legs.get(found.end.leg) else { return Ok(None) };
                     let unseen =
-                        ScannedBundle::unseen(&course.ramp, (leg.epoch, leg.base), found.bundle);
+                        ScannedBundle::unseen(&course.ramp, leg.epoch, leg.base, found.bundle);
                     if let Some(reply) = self.take(claiming, &unseen, None).await? {
                         search.claimed(found);
                         return Ok(Some(reply));
                     }
                     search.taken(found);
                 }
-                Step::Nothing => return Ok(None),
-                Step::Crowded => {
+                SearchStep::Nothing => return Ok(None),
+                SearchStep::Crowded => {
                     return Err(busy("too many concurrent claims: send the call again"));
                 }
             }
@@ -243,18 +244,18 @@ impl Coordinator {
     async fn latest_of(
         &self,
         claiming: &Claiming<'_>,
-        course: &Course,
-        ends: &[End],
-    ) -> Result<Vec<Vec<ScannedBundle>>, Refusal> {
-        let Claiming { claim: Claim { job, .. }, snapshot, .. } = claiming;
+        course: &BundleRanges,
+        ends: &[PartitionEnd],
+    ) -> Result<Vec<Vec<ScannedBundle>>, CallRefusal> {
+        let Claiming { claim: ClaimCall { job, .. }, snapshot, .. } = claiming;
         let item = &snapshot.item;
         if course.len() > ends.len() || !snapshot.has_few_workers() {
-            let look = |end: &End| self.latest(claiming, course, *end);
+            let look = |end: &PartitionEnd| self.latest(claiming, course, *end);
             return try_join_all(ends.iter().map(look)).await;
         }
-        let bundles = self.read_bundles(job, item, course).await?;
+        let bundles = self.records.read_bundles(job, item, course).await?;
         let partitions = item.partitions();
-        let of_end = |end: &End| {
+        let of_end = |end: &PartitionEnd| {
             let epoch = course.legs.get(end.leg).map(|leg| leg.epoch);
             let lies_there = |bundle: &&ScannedBundle| {
                 let is_stored = bundle.version > 0;
@@ -270,20 +271,20 @@ impl Coordinator {
     async fn latest(
         &self,
         Claiming { claim, snapshot, .. }: &Claiming<'_>,
-        course: &Course,
-        end: End,
-    ) -> Result<Vec<ScannedBundle>, Refusal> {
+        course: &BundleRanges,
+        end: PartitionEnd,
+    ) -> Result<Vec<ScannedBundle>, CallRefusal> {
         let (job, item) = (&claim.job, &snapshot.item);
         let Some(leg) = course.legs.get(end.leg) else { return Ok(Vec::new()) };
         let home = item.homes(end.partition);
-        let pk = bundle_partition(&self.settings.ns, job, home, leg.epoch);
+        let pk = bundle_partition(&self.records.settings.ns, job, home, leg.epoch);
         let mut latest = Vec::new();
         let is_again = claim.resent && snapshot.has_many_workers();
         let most = if is_again { LATEST_OF_RESENT } else { LATEST };
-        for (sk, stored) in self.store.last(&pk, most).await? {
+        for (sk, stored) in self.records.store.last(&pk, most).await? {
             let Some(index) = parse_bundle_sk(&sk) else { continue };
             let name = ItemName::Bundle(job, home, leg.epoch, index);
-            let mut bundle = ScannedBundle::unseen(&course.ramp, (leg.epoch, leg.base), index);
+            let mut bundle = ScannedBundle::unseen(&course.ramp, leg.epoch, leg.base, index);
             bundle.read(&name, Some(&stored))?;
             latest.push(bundle);
         }
@@ -296,7 +297,7 @@ fn returned(claiming: &Claiming<'_>) -> Vec<ScannedBundle> {
     let JobSnapshot { item, frontier, .. } = claiming.snapshot;
     let ramp = item.ramp();
     let named = frontier.item.iter().flat_map(|seen| &seen.returned);
-    let of_job = |(epoch, index): &&BundleAt| {
+    let of_job = |(epoch, index): &&EpochBundle| {
         (*epoch == INDEX_EPOCH) == item.plan.is_none() && *index < ramp.bundles()
     };
     let base = |epoch: Epoch| match epoch {
@@ -304,7 +305,7 @@ fn returned(claiming: &Claiming<'_>) -> Vec<ScannedBundle> {
         epoch => u64::from(epoch) * u64::from(ramp.n_splits()),
     };
     let unseen = |&(epoch, index): &(Epoch, BundleIndex)| {
-        ScannedBundle::unseen(&ramp, (epoch, base(epoch)), index)
+        ScannedBundle::unseen(&ramp, epoch, base(epoch), index)
     };
     let mut returned: Vec<_> =
         named.filter(of_job).map(unseen).filter(|bundle| claiming.admits(bundle)).collect();
@@ -313,5 +314,207 @@ fn returned(claiming: &Claiming<'_>) -> Vec<ScannedBundle> {
 }
 
 fn idle(reason: IdleReason) -> ClaimReply {
-    ClaimReply::Idle(Idle { reason })
+    ClaimReply::Idle(IdleReply { reason })
+}
+
+impl Splits {
+    /// Leases the bundle of the split at `place`, if it is claimable: one read by key, and no search. The window
+    /// does not matter: what fills it is freed only after this split is made.
+    async fn take_needed(
+        &self,
+        claiming: &Claiming<'_>,
+        place: SplitPlace,
+    ) -> Result<ClaimReply, CallRefusal> {
+        let (claim, item) = (claiming.claim, &claiming.snapshot.item);
+        let Some(plan) = item.plan else { return Ok(claiming.idle()) };
+        let at = place.linear(plan.n_splits);
+        let course = item.course(at..at.saturating_add(1).min(claiming.reach.most));
+        let mut bundles = ScannedBundle::all_unseen(&course);
+        self.records.read_by_key(&claim.job, item, &mut bundles).await?;
+        for bundle in &bundles {
+            // An earlier sending of the claim has leased it.
+            if let Some(held) = bundle.item.as_ref().filter(|held| held.is_held_by(claim.nonce)) {
+                return Ok(leased(item, bundle, held));
+            }
+        }
+        let mut put_off = Vec::new();
+        if let Some(reply) = self.take_first(claiming, bundles, &mut put_off).await? {
+            return Ok(reply);
+        }
+        for bundle in put_off {
+            if let Some(reply) = self.take(claiming, &bundle, None).await? {
+                return Ok(reply);
+            }
+        }
+        Ok(idle(IdleReason::AllClaimed))
+    }
+}
+
+/// The bundle (epoch, index) of a job whose operators are measured. Not the first one: its time is part of
+/// how long a new worker takes to start.
+const PROFILED: EpochBundle = (0, 1);
+impl Splits {
+    /// Claims a bundle; none if another worker has it.
+    async fn take(
+        &self,
+        claiming: &Claiming<'_>,
+        candidate: &ScannedBundle,
+        control: Option<SplitPlace>,
+    ) -> Result<Option<ClaimReply>, CallRefusal> {
+        let Claiming { claim, snapshot: JobSnapshot { item, .. }, .. } = claiming;
+        let Some(after) = self.claim_one(claiming, candidate, control).await? else {
+            return Ok(None);
+        };
+        match after.state {
+            BundleState::Leased if after.owner == claim.nonce => {
+                Ok(Some(leased(item, candidate, &after)))
+            }
+            BundleState::Dead => {
+                let error = after.error.unwrap_or_default();
+                self.records.fail_job(&claim.job, item, error).await?;
+                Ok(Some(idle(IdleReason::JobEnded)))
+            }
+            // Another worker won the race.
+            _ => Ok(None),
+        }
+    }
+
+    async fn claim_one(
+        &self,
+        claiming: &Claiming<'_>,
+        candidate: &ScannedBundle,
+        control: Option<SplitPlace>,
+    ) -> Result<Option<Bundle>, CallRefusal> {
+        let Claiming { claim, snapshot: JobSnapshot { item, .. }, now_ms, .. } = claiming;
+        let home = item.home(candidate.index);
+        let name = ItemName::Bundle(&claim.job, home, candidate.epoch, candidate.index);
+        let records = records_of(item, candidate);
+        let limits = self.records.settings.limits_of(item.spec.settings.on_error);
+        let is_new = candidate.version == 0;
+        let mut death = None;
+        // The first try may find a dead owner: its death is recorded and the claim repeated. Each attempt
+        // has at most one death.
+        for _ in 0..3 {
+            let decide = |before: Option<&Bundle>| {
+                // Another worker has claimed this bundle meanwhile. If it came back, it may need a control,
+                // which only claims of returned bundles choose.
+                if let Some(other) = before.filter(|b| is_new && !b.is_held_by(claim.nonce)) {
+                    let until_ms = other.until_ms;
+                    return Err(ItemUpdateError::Declined(SplitRefusal::Leased { until_ms }));
+                }
+                let open = before.map_or(records.len(), |bundle| bundle.todo().len()) as u64;
+                let command = splits::ClaimTransition {
+                    nonce: claim.nonce,
+                    invocation: &claim.invocation,
+                    term: LeaseTerm {
+                        now_ms: *now_ms,
+                        remaining_ms: claim.remaining_ms,
+                        predicted_ms: claim.split_ms.saturating_mul(open),
+                    },
+                    first: candidate.positions.start,
+                    records: &records,
+                    death,
+                    control,
+                };
+                splits::claim(before, &command, &limits).map_err(ItemUpdateError::Declined)
+            };
+            let claimed =
+                self.records.store.update_versioned(&name, candidate.versioned(), decide).await;
+            let refusal = match claimed {
+                Ok((after, version)) => {
+                    if after.is_held_by(claim.nonce) && claiming.snapshot.has_few_workers() {
+                        let at = (claim.job.clone(), home, (candidate.epoch, candidate.index));
+                        let item = Some(after.clone());
+                        self.records.memory.keep_lease(at, VersionedItem { version, item });
+                    }
+                    return Ok(Some(after));
+                }
+                Err(ItemUpdateError::Fault(fault)) => return Err(fault),
+                Err(ItemUpdateError::Declined(refusal)) => refusal,
+            };
+            match refusal {
+                SplitRefusal::DeathUnrecorded { attempt, split_index } => {
+                    let (epoch, bundle) = (candidate.epoch, candidate.index);
+                    let record = DeathRecord { epoch, bundle, attempt };
+                    death =
+                        Some(self.record_death(&claim.job, record, split_index.is_some()).await?);
+                }
+                SplitRefusal::Dead { error } => {
+                    self.records.fail_job(&claim.job, item, error).await?;
+                    return Ok(None);
+                }
+                SplitRefusal::Invalid { what } => return Err(invalid(what)),
+                _ => return Ok(None),
+            }
+        }
+        Ok(None)
+    }
+
+    async fn record_death(
+        &self,
+        job: &JobName,
+        record: DeathRecord,
+        is_marked: bool,
+    ) -> Result<DeathEvidence, CallRefusal> {
+        tracing::info!(%job, ?record, is_marked, "a worker died");
+        let decide = |before: Option<&DeathLog>| {
+            Ok::<_, CallRefusal>(DeathLog::record(before, record, is_marked))
+        };
+        let log = self.records.store.update(&ItemName::Deaths(job), decide).await?;
+        Ok(log.death(record, is_marked))
+    }
+}
+
+fn leased(item: &JobItem, candidate: &ScannedBundle, bundle: &Bundle) -> ClaimReply {
+    let first = candidate.positions.start;
+    let planned = item.plan.is_some();
+    let caching = item.caching.as_ref().filter(|_| planned);
+    let mut cache = caching.map(|c| c.view.orders(candidate.epoch)).unwrap_or_default();
+    // The splits of one bundle are measured in every job, to report what its workers spend their time on.
+    cache.profile |= planned && (candidate.epoch, candidate.index) == PROFILED;
+    ClaimReply::Leased(Lease {
+        home: item.home(candidate.index),
+        control: bundle.control,
+        epoch: candidate.epoch,
+        bundle: candidate.index,
+        attempt: bundle.attempt,
+        work: if planned { LeaseWork::Splits } else { LeaseWork::Index },
+        first,
+        todo: bundle.todo().into_iter().map(|at| first + u32::from(at)).collect(),
+        cache,
+        on_error: item.spec.settings.on_error,
+        compress: item.spec.compress,
+    })
+}
+
+/// Source records of each position, counted as skipped if the split is poisoned. The last split of a file
+/// may hold fewer, which only its worker knows.
+fn records_of(item: &JobItem, candidate: &ScannedBundle) -> Vec<u32> {
+    let records = item.plan.map_or(0, |plan| plan.split_records);
+    candidate.positions.clone().map(|_| records).collect()
+}
+
+/// Number of splits behind the trainer to search if none ahead of it is committed.
+const SEARCHED_BACK: u64 = 64;
+
+impl Splits {
+    /// The committed split with the most rows ahead of the trainer, or else just behind it.
+    pub(crate) async fn control(
+        &self,
+        job: &JobName,
+        item: &JobItem,
+        progress: &JobProgress,
+    ) -> Result<Option<SplitPlace>, CallRefusal> {
+        let longest = |bundles: &[ScannedBundle]| {
+            let committed = bundles.iter().filter_map(ScannedBundle::longest_committed);
+            committed.max_by_key(|(rows, _)| *rows).map(|(_, place)| place)
+        };
+        let scan = self.records.scan(job, item, progress, progress.horizon().slowest).await?;
+        if let Some(place) = longest(&scan.bundles) {
+            return Ok(Some(place));
+        }
+        let delivered = scan.ahead.delivered;
+        let behind = delivered.saturating_sub(SEARCHED_BACK)..delivered;
+        Ok(longest(&self.records.read_bundles(job, item, &item.course(behind)).await?))
+    }
 }

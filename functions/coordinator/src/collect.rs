@@ -2,33 +2,34 @@
 //! same item as the cursor; an interrupted sweep is repeated from where the last one ended.
 
 use crate::{
-    Coordinator,
+    Consumers,
     bundles::ScannedBundle,
-    caching::Passed,
-    items::{ItemName, JobItem, Swept},
-    store::{Unchanged, Versioned},
+    caching::ChunkRetention,
+    items::{ItemName, JobItem, SweepProgress},
+    store::{ItemUpdateError, VersionedItem},
 };
 use gristmill_model::JobName;
 use gristmill_model::splits::{
-    self, JobProgress, Place, SplitKind,
-    collect::{ChunkName, Verdict, verdict},
-    course::Course,
+    self, JobProgress, SplitKind, SplitPlace,
+    collect::{ChunkName, CollectionDecision, verdict},
+    course::BundleRanges,
     job::JobState,
 };
 use gristmill_model::stored::keys;
-use gristmill_model::wire::{Plan, Refusal};
+use gristmill_model::wire::{CallRefusal, EpochPlan};
 
 /// Most splits whose objects one poll deletes, so that it is answered in time.
 const MOST_SWEPT: u64 = 4_000;
 
-impl Coordinator {
+impl Consumers {
     /// Deletes objects that `progress` has durably passed, once they are worth two writes.
     pub(crate) async fn collect(
         &self,
         job: &JobName,
         item: &JobItem,
-        (progress, swept): (JobProgress, Versioned<Swept>),
-    ) -> Result<(), Refusal> {
+        progress: JobProgress,
+        swept: VersionedItem<SweepProgress>,
+    ) -> Result<(), CallRefusal> {
         let Some(plan) = item.plan.filter(|plan| plan.n_splits > 0) else { return Ok(()) };
         let n = plan.n_splits;
         let passed =
@@ -43,18 +44,15 @@ impl Coordinator {
         // Splits that are made again are deleted when they are made.
         let collected = collected.min(progress.horizon().slowest);
         let behind = swept.item.unwrap_or_default().place < collected;
-        if is_due || behind {
-            self.sweep(job, item, plan, (swept, collected)).await
-        } else {
-            Ok(())
-        }
+        if is_due || behind { self.sweep(job, item, plan, swept, collected).await } else { Ok(()) }
     }
 
     /// Moves the horizon to the durable cursor; a run that begins before it computes again what it needs.
-    pub(crate) async fn move_horizon(&self, job: &JobName) -> Result<JobProgress, Refusal> {
-        let decide =
-            |before: Option<&JobProgress>| splits::collected(before).map_err(Unchanged::Declined);
-        Ok(self.store.update(&ItemName::Progress(job), decide).await?)
+    pub(crate) async fn move_horizon(&self, job: &JobName) -> Result<JobProgress, CallRefusal> {
+        let decide = |before: Option<&JobProgress>| {
+            splits::collected(before).map_err(ItemUpdateError::Declined)
+        };
+        Ok(self.records.store.update(&ItemName::Progress(job), decide).await?)
     }
 
     /// Deletes remaining objects of splits before `horizon`, a limited number; the next poll goes on.
@@ -62,30 +60,34 @@ impl Coordinator {
         &self,
         job: &JobName,
         item: &JobItem,
-        plan: Plan,
-        (read, horizon): (Versioned<Swept>, Place),
-    ) -> Result<(), Refusal> {
+        plan: EpochPlan,
+        read: VersionedItem<SweepProgress>,
+        horizon: SplitPlace,
+    ) -> Result<(), CallRefusal> {
         let caching = item.caching.as_ref();
-        let passed = |epoch| caching.map_or(Passed::Deleted, |caching| caching.passed(epoch));
+        let passed =
+            |epoch| caching.map_or(ChunkRetention::Deleted, |caching| caching.passed(epoch));
         let n = plan.n_splits;
         let swept = read.item.unwrap_or_default().place;
         // Stop at an epoch whose chunks are undecided; a later sweep goes on from there.
         let undecided =
-            (swept.epoch..=horizon.epoch).find(|&epoch| passed(epoch) == Passed::Undecided);
-        let decided = undecided.map_or(horizon, |epoch| horizon.min(Place { epoch, position: 0 }));
+            (swept.epoch..=horizon.epoch).find(|&epoch| passed(epoch) == ChunkRetention::Undecided);
+        let decided =
+            undecided.map_or(horizon, |epoch| horizon.min(SplitPlace { epoch, position: 0 }));
         let from = swept.linear(n);
         let to = decided.linear(n).min(from.saturating_add(MOST_SWEPT));
-        let course =
-            Course::of_run(item.ramp(), from..to, |epoch| passed(epoch) == Passed::Deleted);
+        let course = BundleRanges::from_positions(item.ramp(), from..to, |epoch| {
+            passed(epoch) == ChunkRetention::Deleted
+        });
         let mut doomed = Vec::new();
-        for bundle in self.read_bundles(job, item, &course).await? {
+        for bundle in self.records.read_bundles(job, item, &course).await? {
             let shelf = caching.and_then(|caching| caching.view.chunks_shelf(bundle.epoch));
             doomed.extend(self.deletable(job, shelf, &bundle, horizon).await?);
         }
-        self.delete_objects(&doomed).await?;
-        let place = Place::of(to, n);
-        let swept = |swept: &mut Swept| swept.place = swept.place.max(place);
-        self.store.change_from(&ItemName::Swept(job), read, swept).await?;
+        self.objects.delete_objects(&doomed).await?;
+        let place = SplitPlace::from_linear(to, n);
+        let swept = |swept: &mut SweepProgress| swept.place = swept.place.max(place);
+        self.records.store.change_from(&ItemName::Swept(job), read, swept).await?;
         Ok(())
     }
 
@@ -96,10 +98,10 @@ impl Coordinator {
         job: &JobName,
         shelf: Option<&str>,
         bundle: &ScannedBundle,
-        horizon: Place,
-    ) -> Result<Vec<String>, Refusal> {
+        horizon: SplitPlace,
+    ) -> Result<Vec<String>, CallRefusal> {
         let Some(item) = &bundle.item else { return Ok(Vec::new()) };
-        let own = keys::bundle_prefix(&self.settings.ns, job, bundle.epoch, bundle.index);
+        let own = keys::bundle_prefix(&self.records.settings.ns, job, bundle.epoch, bundle.index);
         let prefix = shelf.map_or(own, |shelf| keys::shelf_bundle(shelf, bundle.index));
         let mut doomed = Vec::new();
         for (position, entry) in bundle.positions.clone().zip(&item.entries) {
@@ -108,18 +110,20 @@ impl Coordinator {
             };
             let (attempt, nonce) = (entry.attempt, entry.nonce);
             let name = ChunkName { epoch: bundle.epoch, position, attempt, nonce };
-            if verdict(&name, Some(item), bundle.positions.start, horizon, false) != Verdict::Keep {
+            if verdict(&name, Some(item), bundle.positions.start, horizon, false)
+                != CollectionDecision::Keep
+            {
                 doomed.push(keys::chunk(&prefix, position, attempt, nonce));
             }
         }
         if item.attempt > 1 && item.state == splits::BundleState::Done {
-            for info in self.list_objects(&prefix).await? {
+            for info in self.objects.list_objects(&prefix).await? {
                 let orphan = keys::parse_chunk(&prefix, &info.key).is_some_and(
                     |(position, attempt, nonce)| {
                         let name = ChunkName { epoch: bundle.epoch, position, attempt, nonce };
                         let verdict =
                             verdict(&name, Some(item), bundle.positions.start, horizon, false);
-                        verdict == Verdict::DeleteOrphan
+                        verdict == CollectionDecision::DeleteOrphan
                     },
                 );
                 if orphan {

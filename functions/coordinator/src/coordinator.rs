@@ -1,214 +1,198 @@
 //! The coordinator: checks a request's version and namespace, and dispatches its call to a handler.
 
 use crate::{
-    Settings,
-    items::{ItemName, JobItem},
-    kicks::Kicks,
-    meter,
-    snapshot::Memory,
-    store::{Store, invalid},
+    CoordinatorMemory, CoordinatorSettings,
+    files::BucketObjects,
+    kicks::ScalerKicks,
+    records::JobRecords,
+    store::{NamespaceTable, invalid},
 };
-use gristmill_model::JobName;
-use gristmill_model::splits::job::{JobEvent, apply};
-use gristmill_model::splits::{Outcome, Refusal as SplitRefusal};
 use gristmill_model::wire::{
-    AnyCall, AnyReply, Call, Describe, JobView, Refusal, RefusalKind, Request, SpokenVersions, Stop,
+    AnyCall, AnyReply, CallEnvelope, CallRefusal, CoordinatorCall, DescribeCall, JobView,
+    SpokenVersions, StopCall,
 };
-use gristmill_ports::{Clock, Invoker, Metrics, Objects, Table};
+use gristmill_ports::{Clock, FunctionMetrics, Invoker, MetricValue, ObjectStore, Table};
 use std::sync::Arc;
 
 /// The handler of one kind of call.
-pub trait Handle<C: Call> {
-    fn handle(&self, call: &C) -> impl Future<Output = Result<C::Reply, Refusal>> + Send;
+pub(crate) trait CallHandler<C: CoordinatorCall> {
+    fn handle(&self, call: &C) -> impl Future<Output = Result<C::Reply, CallRefusal>> + Send;
 }
 
-/// The coordinator with its ports and settings.
+/// The coordinator: its three rooms, and what checks and counts calls.
 #[derive(Clone)]
-pub struct Coordinator {
-    pub(crate) store: Store,
-    pub(crate) objects: Arc<dyn Objects>,
-    pub(crate) invoker: Arc<dyn Invoker>,
-    pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) settings: Arc<Settings>,
-    pub(crate) kicks: Arc<Kicks>,
-    pub(crate) memory: Memory,
-    /// The version of the call that is answered.
-    pub(crate) version: u32,
-    metrics: Option<Metrics>,
+pub struct CoordinatorFunction {
+    pub(crate) jobs: Jobs,
+    pub(crate) splits: Splits,
+    pub(crate) consumers: Consumers,
+    metrics: Option<FunctionMetrics>,
 }
 
-impl Coordinator {
+/// Jobs from their registration to the deletion of what they leave: what each is to deliver, its index and plan, what it
+/// caches, its epochs.
+#[derive(Clone)]
+pub(crate) struct Jobs {
+    pub records: JobRecords,
+    pub objects: BucketObjects,
+    pub kicks: ScalerKicks,
+    /// The version of the call that is answered.
+    pub version: u32,
+}
+
+/// The splits of jobs: claims and leases of workers, commits, failures, and workers that are gone.
+#[derive(Clone)]
+pub(crate) struct Splits {
+    pub records: JobRecords,
+    pub jobs: Jobs,
+}
+
+/// Trainers: their polls and acknowledgements, the readers of a run, the window ahead of them, and what they have passed.
+#[derive(Clone)]
+pub(crate) struct Consumers {
+    pub records: JobRecords,
+    pub objects: BucketObjects,
+    pub kicks: ScalerKicks,
+    pub jobs: Jobs,
+    pub splits: Splits,
+}
+
+impl CoordinatorFunction {
+    /// A coordinator over these ports; it speaks the newest version of `settings`.
     pub fn new(
         table: Arc<dyn Table>,
-        objects: Arc<dyn Objects>,
+        objects: Arc<dyn ObjectStore>,
         invoker: Arc<dyn Invoker>,
         clock: Arc<dyn Clock>,
-        settings: Settings,
+        settings: CoordinatorSettings,
     ) -> Self {
-        let store = Store::new(table, Arc::clone(&clock), settings.ns.clone());
-        Self {
-            store,
-            objects,
-            invoker,
-            clock,
-            version: settings.spoken.newest,
-            settings: Arc::new(settings),
-            kicks: Arc::default(),
-            memory: Memory::default(),
-            metrics: None,
-        }
+        let store = NamespaceTable::new(table, Arc::clone(&clock), settings.ns.clone());
+        let (version, settings) = (settings.spoken.newest, Arc::new(settings));
+        let objects = BucketObjects {
+            store: objects,
+            clock: Arc::clone(&clock),
+            settings: Arc::clone(&settings),
+        };
+        let kicks = ScalerKicks::new(invoker, Arc::clone(&settings));
+        let memory = CoordinatorMemory::default();
+        let records = JobRecords { store, clock, settings, memory };
+        Self::over(Jobs { records, objects, kicks, version })
+    }
+
+    fn over(jobs: Jobs) -> Self {
+        let Jobs { records, objects, kicks, .. } = jobs.clone();
+        let splits = Splits { records: records.clone(), jobs: jobs.clone() };
+        let consumers =
+            Consumers { records, objects, kicks, jobs: jobs.clone(), splits: splits.clone() };
+        Self { jobs, splits, consumers, metrics: None }
     }
 
     /// Shares `memory` with other coordinators of the same process.
     #[must_use]
-    pub fn sharing(self, memory: &Memory) -> Self {
-        Self { memory: memory.clone(), ..self }
+    pub fn sharing(self, memory: &CoordinatorMemory) -> Self {
+        let records = JobRecords { memory: memory.clone(), ..self.jobs.records };
+        Self { metrics: self.metrics, ..Self::over(Jobs { records, ..self.jobs }) }
     }
 
     /// Prints metrics of each call.
-    pub fn metered(self, metrics: Metrics) -> Self {
+    pub fn metered(self, metrics: FunctionMetrics) -> Self {
         Self { metrics: Some(metrics), ..self }
     }
 
     /// Answers one request; every error becomes a refusal.
-    pub async fn answer(&self, request: &Request) -> AnyReply {
-        let started_ms = self.clock.now_ms();
+    pub async fn answer(&self, request: &CallEnvelope) -> AnyReply {
+        let started_ms = self.jobs.records.clock.now_ms();
         let reply = self.try_answer(request).await.unwrap_or_else(AnyReply::Refused);
         if let Some(metrics) = &self.metrics {
-            let (ended_ms, conflicts) = (self.clock.now_ms(), self.store.take_conflicts());
-            meter::print(metrics, &request.call, &reply, started_ms, ended_ms, conflicts);
+            let (ended_ms, conflicts) =
+                (self.jobs.records.clock.now_ms(), self.jobs.records.store.take_conflicts());
+            print_metrics(metrics, &request.call, &reply, started_ms, ended_ms, conflicts);
         }
         reply
     }
 
-    async fn try_answer(&self, request: &Request) -> Result<AnyReply, Refusal> {
-        let spoken = self.settings.spoken;
+    async fn try_answer(&self, request: &CallEnvelope) -> Result<AnyReply, CallRefusal> {
+        let spoken = self.jobs.records.settings.spoken;
         if !spoken.includes(request.v) {
             return Err(spoken.refuse(request.v));
         }
-        if request.ns != self.settings.ns {
+        if request.ns != self.jobs.records.settings.ns {
             return Err(invalid(format!(
                 "the call is for namespace {}, this coordinator serves {}",
-                request.ns, self.settings.ns
+                request.ns, self.jobs.records.settings.ns
             )));
         }
-        Self { version: request.v, ..self.clone() }.dispatch(&request.call).await
+        let jobs = Jobs { version: request.v, ..self.jobs.clone() };
+        Self { jobs, ..self.clone() }.dispatch(&request.call).await
     }
 
     /// Answers a call that this process makes itself.
     pub async fn answer_own(&self, call: impl Into<AnyCall>) -> AnyReply {
-        let (v, ns) = (self.settings.spoken.newest, self.settings.ns.clone());
-        self.answer(&Request { v, ns, call: call.into() }).await
+        let (v, ns) =
+            (self.jobs.records.settings.spoken.newest, self.jobs.records.settings.ns.clone());
+        self.answer(&CallEnvelope { v, ns, call: call.into() }).await
+    }
+
+    /// Answers a call of the newest version, without counting it.
+    ///
+    /// # Errors
+    /// The coordinator's refusal.
+    pub async fn call<C: CoordinatorCall>(&self, call: C) -> Result<C::Reply, CallRefusal> {
+        let reply = self.dispatch(&call.into()).await?;
+        C::reply_from(reply)
+            .map_err(|other| invalid(format!("{} is answered by {other:?}", C::NAME)))
     }
 
     /// The versions of the protocol that it speaks.
     pub fn spoken(&self) -> SpokenVersions {
-        self.settings.spoken
-    }
-
-    /// The job of that name.
-    pub(crate) async fn job(&self, job: &JobName) -> Result<JobItem, Refusal> {
-        let read = self.store.read::<JobItem>(&ItemName::Job(job)).await?;
-        read.item.ok_or_else(|| no_job(job))
-    }
-
-    /// Fails the job that was read as `seen`; a job that has ended, or gone on after a failure since, stays as it is.
-    pub(crate) async fn fail_job(
-        &self,
-        job: &JobName,
-        seen: &JobItem,
-        error: String,
-    ) -> Result<JobItem, Refusal> {
-        self.end_job(job, Some(seen.resumed), &JobEvent::Failed { error }).await
-    }
-
-    /// Stops the job; one that has ended stays as it is.
-    pub(crate) async fn stop_job(&self, job: &JobName) -> Result<JobItem, Refusal> {
-        self.end_job(job, None, &JobEvent::Stopped).await
-    }
-
-    async fn end_job(
-        &self,
-        job: &JobName,
-        resumed: Option<u32>,
-        event: &JobEvent,
-    ) -> Result<JobItem, Refusal> {
-        let end = |item: &mut JobItem| {
-            if resumed.is_none_or(|resumed| resumed == item.resumed) {
-                match apply(&item.state, event) {
-                    Ok(Outcome::Write(state)) => item.state = state,
-                    Ok(Outcome::AlreadyApplied(_)) | Err(SplitRefusal::Ended { .. }) => {}
-                    Err(refusal) => return Err(invalid(refusal.to_string())),
-                }
-            }
-            Ok(())
-        };
-        self.change_job(job, end).await
-    }
-
-    /// Lets `change` change the job. One that stays as it is is not written.
-    pub(crate) async fn change_job<E: From<Refusal>>(
-        &self,
-        job: &JobName,
-        change: impl Fn(&mut JobItem) -> Result<(), E>,
-    ) -> Result<JobItem, E> {
-        let decide = |before: Option<&JobItem>| {
-            let mut after = before.cloned().ok_or_else(|| no_job(job))?;
-            change(&mut after)?;
-            Ok(Outcome::of(before, after))
-        };
-        self.store.update(&ItemName::Job(job), decide).await
+        self.jobs.records.settings.spoken
     }
 }
 
 macro_rules! dispatch {
-    ($($name:ident[$($job:tt)*] $text:literal $reply:ident)*) => {
-        impl Coordinator {
-            async fn dispatch(&self, call: &AnyCall) -> Result<AnyReply, Refusal> {
+    ($($room:ident: $($name:ident)*;)*) => {
+        impl CoordinatorFunction {
+            async fn dispatch(&self, call: &AnyCall) -> Result<AnyReply, CallRefusal> {
                 match call {
-                    $(AnyCall::$name(call) => self.handle(call).await.map(AnyReply::$name),)*
+                    $($(AnyCall::$name(call) => self.$room.handle(call).await.map(AnyReply::$name),)*)*
                 }
             }
         }
     };
 }
 
-gristmill_model::for_each_call!(dispatch);
+dispatch! {
+    jobs: Register Describe Stop Forget CacheList CacheExplain CacheRemove;
+    splits: Claim Mark Flush Fail Release Leave;
+    consumers: Poll Status;
+}
 
-impl Handle<Describe> for Coordinator {
-    async fn handle(&self, Describe { job }: &Describe) -> Result<JobView, Refusal> {
-        Ok(self.job(job).await?.view(job))
+impl CallHandler<DescribeCall> for Jobs {
+    async fn handle(&self, DescribeCall { job }: &DescribeCall) -> Result<JobView, CallRefusal> {
+        Ok(self.records.job(job).await?.view(job))
     }
 }
 
-impl Handle<Stop> for Coordinator {
-    async fn handle(&self, Stop { job }: &Stop) -> Result<JobView, Refusal> {
-        Ok(self.stop_job(job).await?.view(job))
+impl CallHandler<StopCall> for Jobs {
+    async fn handle(&self, StopCall { job }: &StopCall) -> Result<JobView, CallRefusal> {
+        Ok(self.records.stop_job(job).await?.view(job))
     }
 }
 
-pub(crate) fn no_job(job: &JobName) -> Refusal {
-    let message = format!("there is no job {job} here");
-    Refusal { kind: RefusalKind::NotFound, message }
-}
-
-/// Converts a refusal of the split table to the refusal of a call.
-pub(crate) fn refuse(refusal: &SplitRefusal) -> Refusal {
-    let kind = match refusal {
-        SplitRefusal::Lost
-        | SplitRefusal::Leased { .. }
-        | SplitRefusal::NotDue { .. }
-        | SplitRefusal::Done
-        | SplitRefusal::Dead { .. }
-        | SplitRefusal::DeathUnrecorded { .. } => RefusalKind::LeaseLost,
-        SplitRefusal::Fenced { .. } | SplitRefusal::Replaced { .. } => RefusalKind::Fenced,
-        SplitRefusal::Collected { .. } => RefusalKind::Collected,
-        SplitRefusal::NotDone { .. } | SplitRefusal::NotDurable { .. } => RefusalKind::Busy,
-        SplitRefusal::RunDiffers { run, .. } => RefusalKind::RunDiffers { run: *run },
-        SplitRefusal::Contradiction { .. }
-        | SplitRefusal::Invalid { .. }
-        | SplitRefusal::TooManySkipped { .. }
-        | SplitRefusal::Ended { .. } => RefusalKind::Invalid,
-    };
-    Refusal { kind, message: refusal.to_string() }
+/// Prints the measures of a call that has ended at `ended_ms`. The platform sends an environment one call at a time, so
+/// `conflicts` are those of this call.
+fn print_metrics(
+    metrics: &FunctionMetrics,
+    call: &AnyCall,
+    reply: &AnyReply,
+    started_ms: u64,
+    ended_ms: u64,
+    conflicts: u64,
+) {
+    let measured = [
+        MetricValue::count(call.name(), 1),
+        MetricValue::count("refusals", u64::from(matches!(reply, AnyReply::Refused(_)))),
+        MetricValue::count("conflicts", conflicts),
+        MetricValue::ms("latency_ms", ended_ms.saturating_sub(started_ms)),
+    ];
+    metrics.print(ended_ms, &measured, &[("job", call.job().map_or("", |job| job.as_str()))]);
 }

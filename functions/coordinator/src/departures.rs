@@ -1,15 +1,22 @@
 //! Workers that end: frees their bundles, and updates the scaler's state and the hints for claims.
 
 use crate::{
-    Coordinator, Handle,
+    CallHandler, Splits,
+    bundles::ScannedBundle,
     items::{ItemName, JobItem},
-    scan::Scan,
+    scan::WindowScan,
     snapshot::JobSnapshot,
-    store::{Unchanged, accepted, decode},
+    store::{ItemUpdateError, accepted, decode},
 };
-use gristmill_model::splits::{self, Bundle, BundleState, course::BundleAt, frontier::Frontier};
-use gristmill_model::wire::{Applied, LEFT_SHARD, Leave, Left, Refusal, Release, ScaleState};
-use gristmill_model::{InvocationId, JobName};
+use gristmill_model::{
+    InvocationId, JobName,
+    splits::{
+        self, Bundle, BundleState, course::EpochBundle, silence::patience_ms, window::WindowHints,
+    },
+    wire::{
+        AppliedReply, CallRefusal, DepartedWorkers, LEFT_SHARD, LeaveCall, ReleaseCall, ScaleState,
+    },
+};
 use std::collections::BTreeMap;
 
 /// Dead invocations kept in the scaler's state: more than can have a claim in flight at one time.
@@ -21,24 +28,24 @@ struct Freed {
     owners: Vec<InvocationId>,
     /// Bundles that are claimable at once. A bundle on trial waits for the next look, which allows one
     /// trial at a time.
-    bundles: Vec<BundleAt>,
+    bundles: Vec<EpochBundle>,
 }
 
-impl Handle<Release> for Coordinator {
+impl CallHandler<ReleaseCall> for Splits {
     /// Frees the bundles of a dead invocation, and removes its worker from the scaler's state. An event that expired
     /// has none, and hundreds may expire within a second.
-    async fn handle(&self, release: &Release) -> Result<Applied, Refusal> {
-        let Release { job, invocation, worker, blameless, expired, error } = release;
+    async fn handle(&self, release: &ReleaseCall) -> Result<AppliedReply, CallRefusal> {
+        let ReleaseCall { job, invocation, worker, blameless, expired, error } = release;
         if *expired {
             if let Some(worker) = worker {
-                self.note_left(job, *worker, Left::with_expired).await?;
+                self.note_left(job, *worker, DepartedWorkers::with_expired).await?;
             }
-            return Ok(Applied {});
+            return Ok(AppliedReply {});
         }
-        let JobSnapshot { item, progress, .. } = self.snapshot(job).await?;
-        let scan = self.scan(job, &item, &progress, progress.horizon().slowest).await?;
+        let JobSnapshot { item, progress, .. } = self.records.snapshot(job).await?;
+        let scan = self.records.scan(job, &item, &progress, progress.horizon().slowest).await?;
         let dead = std::slice::from_ref(invocation);
-        let freed = self.release_held((job, &item), &scan, dead, *blameless).await?;
+        let freed = self.release_held(job, &item, &scan, dead, *blameless).await?;
         if !freed.owners.is_empty() {
             self.note_freed(job, &freed.bundles).await?;
         }
@@ -48,45 +55,46 @@ impl Handle<Release> for Coordinator {
             let ended = (!blameless).then_some((scan.progress(&item), error.as_str()));
             self.remove_worker(job, *worker, Some(invocation), ended).await?;
         }
-        Ok(Applied {})
+        Ok(AppliedReply {})
     }
 }
 
-impl Handle<Leave> for Coordinator {
+impl CallHandler<LeaveCall> for Splits {
     /// Removes a worker that leaves, in good order or with an error.
-    async fn handle(&self, leave: &Leave) -> Result<Applied, Refusal> {
-        let Leave { job, worker, error } = leave;
+    async fn handle(&self, leave: &LeaveCall) -> Result<AppliedReply, CallRefusal> {
+        let LeaveCall { job, worker, error } = leave;
         let Some(error) = error else {
-            self.note_left(job, *worker, Left::with).await?;
-            return Ok(Applied {});
+            self.note_left(job, *worker, DepartedWorkers::with).await?;
+            return Ok(AppliedReply {});
         };
-        let progress = self.snapshot(job).await?.hints().progress;
+        let progress = self.records.snapshot(job).await?.hints().progress;
         self.remove_worker(job, *worker, None, Some((progress, error))).await?;
-        Ok(Applied {})
+        Ok(AppliedReply {})
     }
 }
 
-impl Coordinator {
+impl Splits {
     /// Frees the bundles in `scan` that the `dead` invocations have leased.
     async fn release_held(
         &self,
-        (job, item): (&JobName, &JobItem),
-        scan: &Scan,
+        job: &JobName,
+        item: &JobItem,
+        scan: &WindowScan,
         dead: &[InvocationId],
         blameless: bool,
-    ) -> Result<Freed, Refusal> {
+    ) -> Result<Freed, CallRefusal> {
         let mut freed = Freed::default();
         for bundle in &scan.bundles {
             let held = |b: &&Bundle| b.state == BundleState::Leased && dead.contains(&b.invocation);
             let Some(lease) = bundle.item.as_ref().filter(held) else { continue };
             let (invocation, attempt) = (&lease.invocation, Some(lease.attempt));
-            let command = splits::Release { invocation, attempt, blameless };
+            let command = splits::ReleaseTransition { invocation, attempt, blameless };
             let name = ItemName::Bundle(job, item.home(bundle.index), bundle.epoch, bundle.index);
             let decide = |before: Option<&Bundle>| {
-                splits::release(before, &command).map_err(Unchanged::Declined)
+                splits::release(before, &command).map_err(ItemUpdateError::Declined)
             };
             // On a refusal the bundle has moved on, so there is nothing to free.
-            let released = self.store.update_from(&name, bundle.versioned(), decide).await;
+            let released = self.records.store.update_from(&name, bundle.versioned(), decide).await;
             if accepted(released)?.is_some() {
                 freed.owners.push(invocation.clone());
                 if !bundle.is_on_trial() {
@@ -102,16 +110,17 @@ impl Coordinator {
     /// duplicated event under the same name, that worker loses only one lease.
     pub(crate) async fn release_late_claims(
         &self,
-        (job, item): (&JobName, &JobItem),
-        scan: &Scan,
+        job: &JobName,
+        item: &JobItem,
+        scan: &WindowScan,
         dead: &[InvocationId],
-    ) -> Result<bool, Refusal> {
-        let released = self.release_held((job, item), scan, dead, false).await?.owners;
+    ) -> Result<bool, CallRefusal> {
+        let released = self.release_held(job, item, scan, dead, false).await?.owners;
         if released.is_empty() {
             return Ok(false);
         }
         let forget = |scale: &mut ScaleState| scale.dead.retain(|dead| !released.contains(dead));
-        self.store.change(&ItemName::Scale(job), forget).await?;
+        self.records.store.change(&ItemName::Scale(job), forget).await?;
         Ok(true)
     }
 
@@ -120,10 +129,13 @@ impl Coordinator {
         &self,
         job: &JobName,
         worker: u32,
-        add: fn(Left, u32) -> Left,
-    ) -> Result<(), Refusal> {
+        add: fn(DepartedWorkers, u32) -> DepartedWorkers,
+    ) -> Result<(), CallRefusal> {
         let name = ItemName::Left(job, worker / LEFT_SHARD);
-        self.store.change(&name, |left: &mut Left| *left = add(*left, worker)).await?;
+        self.records
+            .store
+            .change(&name, |left: &mut DepartedWorkers| *left = add(*left, worker))
+            .await?;
         Ok(())
     }
 
@@ -133,15 +145,17 @@ impl Coordinator {
         &self,
         job: &JobName,
         mut scale: ScaleState,
-        scan: &Scan,
-    ) -> Result<ScaleState, Refusal> {
-        let at_work = scan.workers_at_work(self.clock.now_ms());
+        scan: &WindowScan,
+    ) -> Result<ScaleState, CallRefusal> {
+        let at_work = scan.workers_at_work(self.records.clock.now_ms());
         let shards = scale.outstanding.shards(|number| !at_work.contains(&number));
         let names: Vec<_> = shards.iter().map(|shard| ItemName::Left(job, *shard)).collect();
-        let items = self.store.read_raw(&names).await?;
+        let items = self.records.store.read_raw(&names).await?;
         let mut left = BTreeMap::new();
         for ((shard, name), item) in shards.into_iter().zip(&names).zip(items) {
-            left.extend(decode::<Left>(name, item.as_ref())?.item.map(|bits| (shard, bits)));
+            left.extend(
+                decode::<DepartedWorkers>(name, item.as_ref())?.item.map(|bits| (shard, bits)),
+            );
         }
         scale.outstanding.settle(&left);
         Ok(scale)
@@ -151,10 +165,12 @@ impl Coordinator {
     pub(crate) async fn note_freed(
         &self,
         job: &JobName,
-        bundles: &[BundleAt],
-    ) -> Result<(), Refusal> {
-        let decide = |before: Option<&Frontier>| Ok::<_, Refusal>(Frontier::freed(before, bundles));
-        self.store.update(&ItemName::Frontier(job), decide).await?;
+        bundles: &[EpochBundle],
+    ) -> Result<(), CallRefusal> {
+        let decide = |before: Option<&WindowHints>| {
+            Ok::<_, CallRefusal>(WindowHints::freed(before, bundles))
+        };
+        self.records.store.update(&ItemName::Frontier(job), decide).await?;
         Ok(())
     }
 
@@ -166,8 +182,8 @@ impl Coordinator {
         worker: u32,
         dead: Option<&InvocationId>,
         ended: Option<(u64, &str)>,
-    ) -> Result<(), Refusal> {
-        let now_ms = self.clock.now_ms();
+    ) -> Result<(), CallRefusal> {
+        let now_ms = self.records.clock.now_ms();
         let remove = |scale: &mut ScaleState| {
             let known = dead.is_none_or(|dead| !scale.dead.contains(dead));
             if let Some((progress, error)) = ended.filter(|_| known) {
@@ -180,7 +196,81 @@ impl Coordinator {
                 scale.dead.drain(..excess);
             }
         };
-        self.store.change(&ItemName::Scale(job), remove).await?;
+        self.records.store.change(&ItemName::Scale(job), remove).await?;
         Ok(())
     }
 }
+
+/// A bundle with commits, as evidence of how long splits take.
+struct Witness<'a> {
+    bundle: &'a Bundle,
+    split_ms: u64,
+}
+
+fn witness(bundle: &ScannedBundle) -> Option<Witness<'_>> {
+    let bundle = bundle.item.as_ref()?;
+    let committed = bundle.entries.iter().flatten().count() as u64;
+    (committed > 0).then(|| Witness { bundle, split_ms: bundle.times.total_ms() / committed })
+}
+
+/// Indices of bundles in `scan` whose workers have most likely died. Looks at the window have been regular
+/// since `steady_since_ms`; before that, workers may have been silent because their calls were not answered.
+pub(crate) fn overdue(scan: &WindowScan, steady_since_ms: u64, now_ms: u64) -> Vec<usize> {
+    let witnesses: Vec<_> = scan.bundles.iter().filter_map(witness).collect();
+    let longest_ms = witnesses.iter().map(|witness| witness.split_ms).max().unwrap_or(0);
+    let steady_ms = now_ms.saturating_sub(steady_since_ms);
+    let is_overdue = |bundle: &Bundle| {
+        let Some(patience_ms) = patience_ms(longest_ms, bundle.entries.len(), bundle.attempt)
+        else {
+            return false;
+        };
+        let last_contact_ms = bundle.last_contact_ms();
+        let others_went_on = || {
+            let by_other = |w: &Witness<'_>| w.bundle.invocation != bundle.invocation;
+            witnesses.iter().any(|w| by_other(w) && w.bundle.since_ms > last_contact_ms)
+        };
+        bundle.state == BundleState::Leased
+            && bundle.until_ms > now_ms
+            && now_ms.saturating_sub(last_contact_ms) > patience_ms
+            && steady_ms > patience_ms
+            && others_went_on()
+    };
+    let bundles = scan.bundles.iter().enumerate();
+    bundles.filter(|(_, b)| b.item.as_ref().is_some_and(is_overdue)).map(|(i, _)| i).collect()
+}
+
+impl Splits {
+    /// Ends the leases of workers that have most likely died.
+    pub(crate) async fn end_overdue(
+        &self,
+        job: &JobName,
+        item: &JobItem,
+        scan: &mut WindowScan,
+        steady_since_ms: u64,
+    ) -> Result<(), CallRefusal> {
+        let now_ms = self.records.clock.now_ms();
+        for i in overdue(scan, steady_since_ms, now_ms) {
+            let bundle = &mut scan.bundles[i];
+            let Some(seen) = &bundle.item else { continue };
+            let command =
+                splits::LapseTransition { attempt: seen.attempt, until_ms: seen.until_ms, now_ms };
+            let name = ItemName::Bundle(job, item.home(bundle.index), bundle.epoch, bundle.index);
+            let decide = |before: Option<&Bundle>| {
+                splits::lapse(before, &command).map_err(ItemUpdateError::Declined)
+            };
+            let lapsed =
+                self.records.store.update_versioned(&name, bundle.versioned(), decide).await;
+            // On a refusal the worker is alive or the bundle has moved on.
+            if let Some((after, version)) = accepted(lapsed)? {
+                let invocation = &after.invocation.0;
+                tracing::info!(%job, invocation, "a worker is silent while others make progress");
+                (bundle.version, bundle.item) = (version, Some(after));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[path = "silence_tests.rs"]
+mod silence_tests;

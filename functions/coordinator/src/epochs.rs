@@ -2,19 +2,20 @@
 //! them. Closing the last epoch ends the job.
 
 use crate::{
-    Coordinator,
-    items::{ItemName, JobItem, Swept},
-    store::{Unchanged, invalid},
+    Jobs,
+    items::{ItemName, JobItem, SweepProgress},
+    store::{ItemUpdateError, invalid},
 };
 use gristmill_model::splits::{
-    Bundle, JobProgress, LackingSplits, Outcome, Place, Refusal as SplitRefusal,
-    epoch::{self, EpochItem, Seal},
+    Bundle, JobProgress, LackingSplits, SplitPlace, TransitionOutcome,
+    TransitionRefusal as SplitRefusal,
+    epoch::{self, EpochItem, SealTransition},
     job::JobState,
 };
-use gristmill_model::wire::Refusal;
+use gristmill_model::wire::CallRefusal;
 use gristmill_model::{BundleIndex, Epoch, JobName};
 
-impl Coordinator {
+impl Jobs {
     /// Seals and closes every epoch that `progress` has durably passed. Repeatable: a crash leaves work for
     /// the next poll.
     pub(crate) async fn close_epochs(
@@ -22,17 +23,17 @@ impl Coordinator {
         job: &JobName,
         mut item: JobItem,
         progress: &JobProgress,
-    ) -> Result<JobItem, Refusal> {
+    ) -> Result<JobItem, CallRefusal> {
         while item.closed < progress.horizon().passed_epochs().min(item.spec.epochs) {
             match self.close_epoch(job, &item, progress).await {
                 Ok(()) => {}
-                Err(Unchanged::Declined(refusal @ SplitRefusal::TooManySkipped { .. })) => {
+                Err(ItemUpdateError::Declined(refusal @ SplitRefusal::TooManySkipped { .. })) => {
                     let error =
                         format!("{refusal}; `gristmill status {job} --skipped` says which and why");
-                    self.fail_job(job, &item, error).await?;
-                    return self.job(job).await;
+                    self.records.fail_job(job, &item, error).await?;
+                    return self.records.job(job).await;
                 }
-                Err(Unchanged::Declined(SplitRefusal::NotDone { bundle })) => {
+                Err(ItemUpdateError::Declined(SplitRefusal::NotDone { bundle })) => {
                     self.make_again(job, &item, bundle).await?;
                     return Ok(item);
                 }
@@ -50,21 +51,21 @@ impl Coordinator {
         job: &JobName,
         item: &JobItem,
         bundle: BundleIndex,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), CallRefusal> {
         let epoch = item.closed;
-        let from = Place { epoch, position: item.ramp().positions(bundle).start };
+        let from = SplitPlace { epoch, position: item.ramp().positions(bundle).start };
         tracing::warn!(
             %job,
             "epoch {epoch} is passed, and the table has lost its splits from {} on: they are made again",
             from.position
         );
-        let lacking = LackingSplits { from, to: Place::start_of(epoch + 1) };
+        let lacking = LackingSplits { from, to: SplitPlace::start_of(epoch + 1) };
         let note = |before: Option<&JobProgress>| {
             let before = before.copied().unwrap_or_default();
             let noted = |progress: JobProgress| progress.with_lacking(Some(lacking));
-            Ok::<_, Refusal>(Outcome::AlreadyApplied(before).with(noted))
+            Ok::<_, CallRefusal>(TransitionOutcome::AlreadyApplied(before).with(noted))
         };
-        self.store.update(&ItemName::Progress(job), note).await.map(|_| ())
+        self.records.store.update(&ItemName::Progress(job), note).await.map(|_| ())
     }
 
     /// Lets a job go on for a trainer that went back to `progress`, behind what is kept: its splits are made again.
@@ -72,7 +73,7 @@ impl Coordinator {
         &self,
         job: &JobName,
         progress: &JobProgress,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), CallRefusal> {
         self.list(job).await?;
         let durable = progress.horizon().durable.epoch;
         let reopen = |item: &mut JobItem| {
@@ -81,15 +82,15 @@ impl Coordinator {
             }
             item.closed = item.closed.min(durable);
             item.resumed += 1;
-            Ok::<_, Refusal>(())
+            Ok::<_, CallRefusal>(())
         };
-        self.change_job(job, reopen).await?;
+        self.records.change_job(job, reopen).await?;
         // Objects that are made again are deleted again.
-        let behind = |swept: &mut Swept| {
-            swept.place = swept.place.min(Place::start_of(durable));
+        let behind = |swept: &mut SweepProgress| {
+            swept.place = swept.place.min(SplitPlace::start_of(durable));
             swept.pruned = swept.pruned.min(durable);
         };
-        self.store.change(&ItemName::Swept(job), behind).await.map(|_| ())
+        self.records.store.change(&ItemName::Swept(job), behind).await.map(|_| ())
     }
 
     async fn close_epoch(
@@ -97,24 +98,24 @@ impl Coordinator {
         job: &JobName,
         item: &JobItem,
         progress: &JobProgress,
-    ) -> Result<(), Unchanged<SplitRefusal>> {
+    ) -> Result<(), ItemUpdateError<SplitRefusal>> {
         let Some(plan) = item.plan else { return Err(invalid("the job has no plan").into()) };
         let (number, name) = (item.closed, ItemName::Epoch(job, item.closed));
         let cached = item.caching.as_ref().filter(|c| c.view.delivered_shelf(number).is_some());
         // An epoch that is delivered from the cache has no bundles.
         let first = u64::from(number) * u64::from(plan.n_splits);
         let course = item.course(first..first + u64::from(plan.n_splits));
-        let scanned = self.read_bundles(job, item, &course).await?;
+        let scanned = self.records.read_bundles(job, item, &course).await?;
         let bundles: Vec<Option<&Bundle>> = scanned.iter().map(|b| b.item.as_ref()).collect();
-        let seal = Seal {
+        let seal = SealTransition {
             bundles: &bundles,
             batch_size: plan.batch_size,
             drop_last: plan.drop_last,
             max_skipped: item.spec.settings.max_skipped.allowed(plan.records),
         };
         let open = |before: Option<&EpochItem>| match before {
-            Some(before) => Ok(Outcome::AlreadyApplied(*before)),
-            None => epoch::open(None, item.spec.seed).map_err(Unchanged::Declined),
+            Some(before) => Ok(TransitionOutcome::AlreadyApplied(*before)),
+            None => epoch::open(None, item.spec.seed).map_err(ItemUpdateError::Declined),
         };
         let seal = |before: Option<&EpochItem>| {
             let sealed = match cached {
@@ -123,20 +124,20 @@ impl Coordinator {
                     epoch::seal_cached(before, cached.totals.unwrap_or_default(), &seal)
                 }
             };
-            sealed.map_err(Unchanged::Declined)
+            sealed.map_err(ItemUpdateError::Declined)
         };
         let durable = [progress.horizon().durable];
         let close = |before: Option<&EpochItem>| {
-            epoch::close(before, number, &durable).map_err(Unchanged::Declined)
+            epoch::close(before, number, &durable).map_err(ItemUpdateError::Declined)
         };
-        self.store.update(&name, open).await?;
-        self.store.update(&name, seal).await?;
-        self.store.update(&name, close).await?;
+        self.records.store.update(&name, open).await?;
+        self.records.store.update(&name, seal).await?;
+        self.records.store.update(&name, close).await?;
         Ok(())
     }
 
     /// Records that epoch `closed` is closed; after the last epoch the job is done.
-    async fn advance(&self, job: &JobName, closed: Epoch) -> Result<JobItem, Refusal> {
+    async fn advance(&self, job: &JobName, closed: Epoch) -> Result<JobItem, CallRefusal> {
         let close = |item: &mut JobItem| {
             if item.closed <= closed {
                 item.closed = closed + 1;
@@ -146,6 +147,6 @@ impl Coordinator {
             }
             Ok(())
         };
-        self.change_job(job, close).await
+        self.records.change_job(job, close).await
     }
 }

@@ -1,12 +1,13 @@
 //! Objects of the bucket: JSON, lists and deletions, with the store's errors as refusals.
 
 use crate::{
-    Coordinator,
+    CoordinatorSettings,
     store::{busy, invalid},
 };
-use gristmill_model::wire::Refusal;
-use gristmill_ports::{ObjectError, ObjectInfo, ObjectPath};
+use gristmill_model::wire::CallRefusal;
+use gristmill_ports::{Clock, ObjectError, ObjectInfo, ObjectPath, ObjectStore};
 use serde::{Serialize, de::DeserializeOwned};
+use std::sync::Arc;
 
 /// Time for which a call deletes objects; its sender waits for 10 s.
 const CALL_MS: u64 = 5_000;
@@ -19,12 +20,13 @@ pub(crate) struct DeletedObjects {
 }
 
 impl DeletedObjects {
+    /// Both deletions together.
     pub fn and(self, then: Self) -> Self {
         Self { objects: self.objects + then.objects, all: self.all && then.all }
     }
 }
 
-pub(crate) fn object_fault(error: &ObjectError) -> Refusal {
+pub(crate) fn object_fault(error: &ObjectError) -> CallRefusal {
     match error {
         ObjectError::Unavailable(_) | ObjectError::Full(_) | ObjectError::Denied(_) => {
             busy(error.to_string())
@@ -33,15 +35,23 @@ pub(crate) fn object_fault(error: &ObjectError) -> Refusal {
     }
 }
 
-impl Coordinator {
+/// The stack's bucket.
+#[derive(Clone)]
+pub(crate) struct BucketObjects {
+    pub store: Arc<dyn ObjectStore>,
+    pub clock: Arc<dyn Clock>,
+    pub settings: Arc<CoordinatorSettings>,
+}
+
+impl BucketObjects {
     /// The object under `key`, which is `what`; none if there is no object.
     pub(crate) async fn read_json<T: DeserializeOwned>(
         &self,
         key: String,
         what: &str,
-    ) -> Result<Option<T>, Refusal> {
+    ) -> Result<Option<T>, CallRefusal> {
         let path = ObjectPath::new(&self.settings.bucket, key);
-        match self.objects.get(&path).await {
+        match self.store.get(&path).await {
             Ok(body) => serde_json::from_slice(&body)
                 .map(Some)
                 .map_err(|error| invalid(format!("{path} is not {what}: {error}"))),
@@ -56,23 +66,23 @@ impl Coordinator {
         key: String,
         value: &impl Serialize,
         put_id: &str,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), CallRefusal> {
         let body = serde_json::to_vec(value).map_err(|error| invalid(error.to_string()))?;
         let path = ObjectPath::new(&self.settings.bucket, key);
-        let put = self.objects.put_if_absent(&path, body.into(), put_id).await;
+        let put = self.store.put_if_absent(&path, body.into(), put_id).await;
         put.map(|_| ()).map_err(|error| object_fault(&error))
     }
 
-    pub(crate) async fn list_objects(&self, prefix: &str) -> Result<Vec<ObjectInfo>, Refusal> {
-        let listed = self.objects.list(&self.settings.bucket, prefix).await;
+    pub(crate) async fn list_objects(&self, prefix: &str) -> Result<Vec<ObjectInfo>, CallRefusal> {
+        let listed = self.store.list(&self.settings.bucket, prefix).await;
         listed.map_err(|error| object_fault(&error))
     }
 
-    pub(crate) async fn delete_objects(&self, keys: &[String]) -> Result<(), Refusal> {
+    pub(crate) async fn delete_objects(&self, keys: &[String]) -> Result<(), CallRefusal> {
         if keys.is_empty() {
             return Ok(());
         }
-        let deleted = self.objects.delete(&self.settings.bucket, keys).await;
+        let deleted = self.store.delete(&self.settings.bucket, keys).await;
         deleted.map_err(|error| object_fault(&error))
     }
 
@@ -88,10 +98,10 @@ impl Coordinator {
         prefix: &str,
         until_ms: u64,
         doomed: impl Fn(&str) -> bool,
-    ) -> Result<DeletedObjects, Refusal> {
+    ) -> Result<DeletedObjects, CallRefusal> {
         let (mut objects, mut after) = (0, String::new());
         loop {
-            let page = self.objects.list_after(&self.settings.bucket, prefix, &after).await;
+            let page = self.store.list_after(&self.settings.bucket, prefix, &after).await;
             let page = page.map_err(|error| object_fault(&error))?;
             let Some(last) = page.last() else { return Ok(DeletedObjects { objects, all: true }) };
             after.clone_from(&last.key);

@@ -4,14 +4,15 @@ use crate::{
     bundles::ScannedBundle,
     items::{BundleLayout, JobItem},
     snapshot::JobSnapshot,
-    store::Versioned,
+    store::VersionedItem,
 };
 use gristmill_model::splits::readers::RankRange;
 use gristmill_model::splits::{
-    Claim, Commit, Flush, JobProgress, Limits, SplitOutcome, Term, WorkerTimes, claim, flush,
-    frontier::Frontier, job::JobState, order::Ramp,
+    BundleRetryLimits, ClaimTransition, FlushTransition, JobProgress, LeaseTerm, SplitCommit,
+    SplitOutcome, WorkerTimes, claim, flush, job::JobState, order::BundleDivision,
+    window::WindowHints,
 };
-use gristmill_model::wire::{JobSpec, Plan, Poll, TrainerMetrics};
+use gristmill_model::wire::{EpochPlan, JobSpec, PollCall, TrainerMetrics};
 use gristmill_model::{Fingerprint, InvocationId, Nonce};
 use std::num::NonZeroU32;
 
@@ -21,7 +22,7 @@ pub(crate) const EPOCHS: u32 = 2;
 
 /// A running job of [`EPOCHS`] epochs, whose workers may be 40 splits ahead of the trainer.
 pub(crate) fn running_job() -> JobItem {
-    let plan = Plan {
+    let plan = EpochPlan {
         records: 1_000,
         copies: 1,
         batch_size: 10,
@@ -38,9 +39,9 @@ pub(crate) fn running_job() -> JobItem {
     JobItem {
         registered_ms: 1,
         registered_by: None,
-        layout: BundleLayout::of(&spec, 16),
+        layout: BundleLayout::new(&spec, 16),
         spec,
-        dataset_version: Fingerprint::of("test", b"data"),
+        dataset_version: Fingerprint::from_content("test", b"data"),
         n_files: 16,
         state: JobState::Running,
         plan: Some(plan),
@@ -58,14 +59,14 @@ pub(crate) fn indexing_job() -> JobItem {
 }
 
 /// [`running_job`] with a trainer at the start, and the hints of the last look if there was one.
-pub(crate) fn snapshot(hints: Option<Frontier>) -> JobSnapshot {
-    let frontier = Versioned { version: u64::from(hints.is_some()), item: hints };
+pub(crate) fn snapshot(hints: Option<WindowHints>) -> JobSnapshot {
+    let frontier = VersionedItem { version: u64::from(hints.is_some()), item: hints };
     JobSnapshot { item: running_job(), progress: JobProgress::default(), frontier }
 }
 
 /// A poll of a plain trainer, which is a run of one rank, that neither joins nor reports.
-pub(crate) fn poll() -> Poll {
-    Poll {
+pub(crate) fn poll() -> PollCall {
+    PollCall {
         job: "j".parse().unwrap(),
         registered_ms: 1,
         from: Default::default(),
@@ -79,24 +80,25 @@ pub(crate) fn poll() -> Poll {
 }
 
 /// A commit of one batch of `rows` rows.
-pub(crate) fn commit(split_index: u8, rows: u32) -> Commit {
+pub(crate) fn commit(split_index: u8, rows: u32) -> SplitCommit {
     let outcome = SplitOutcome { object_bytes: 1, rows, batches: 1, ..SplitOutcome::default() };
-    Commit { split_index, outcome }
+    SplitCommit { split_index, outcome }
 }
 
 /// A bundle of the first epoch, claimed at `claimed_ms` by `worker`, with commits made at `flushed_ms`.
 pub(crate) fn bundle(
-    ramp: &Ramp,
+    ramp: &BundleDivision,
     index: u32,
     worker: u8,
-    (claimed_ms, flushed_ms): (u64, u64),
-    commits: &[Commit],
+    claimed_ms: u64,
+    flushed_ms: u64,
+    commits: &[SplitCommit],
     times: WorkerTimes,
 ) -> ScannedBundle {
-    let mut bundle = ScannedBundle::unseen(ramp, (0, 0), index);
+    let mut bundle = ScannedBundle::unseen(ramp, 0, 0, index);
     let nonce = Nonce([worker; 8]);
-    let term = |now_ms| Term { now_ms, remaining_ms: 600_000, predicted_ms: 0 };
-    let command = Claim {
+    let term = |now_ms| LeaseTerm { now_ms, remaining_ms: 600_000, predicted_ms: 0 };
+    let command = ClaimTransition {
         nonce,
         invocation: &InvocationId(worker.to_string()),
         term: term(claimed_ms),
@@ -105,9 +107,9 @@ pub(crate) fn bundle(
         death: None,
         control: None,
     };
-    let leased = claim(None, &command, &Limits::default()).unwrap().into_item();
+    let leased = claim(None, &command, &BundleRetryLimits::default()).unwrap().into_item();
     let term = term(flushed_ms);
-    let command = Flush { attempt: 1, nonce, commits, next: None, term, times };
+    let command = FlushTransition { attempt: 1, nonce, commits, next: None, term, times };
     bundle.item = Some(if commits.is_empty() {
         leased
     } else {

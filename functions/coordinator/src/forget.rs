@@ -1,7 +1,7 @@
 //! Forgets an ended job: deletes its items and objects, so that the name is free again.
 
 use crate::{
-    Coordinator, Handle,
+    CallHandler, Jobs,
     files::DeletedObjects,
     items::{INDEX_EPOCH, ItemName, JobItem, bundle_partition},
     snapshot::JobSnapshot,
@@ -9,7 +9,7 @@ use crate::{
 };
 use futures::future::try_join_all;
 use gristmill_model::stored::keys;
-use gristmill_model::wire::{Forget, Forgotten, Refusal};
+use gristmill_model::wire::{CallRefusal, ForgetCall, ForgetReply};
 use gristmill_model::{Epoch, JobName};
 use gristmill_ports::ItemKey;
 
@@ -18,11 +18,11 @@ const ITEMS_AT_ONCE: u64 = 2_000;
 /// Number of concurrent writes.
 const WRITES: usize = 16;
 
-impl Handle<Forget> for Coordinator {
+impl CallHandler<ForgetCall> for Jobs {
     /// Deletes a job: its objects, its bundles, its other items, and the job's own item last, so that an
     /// interrupted call can be repeated.
-    async fn handle(&self, Forget { job }: &Forget) -> Result<Forgotten, Refusal> {
-        let JobSnapshot { item, progress, .. } = self.snapshot(job).await?;
+    async fn handle(&self, ForgetCall { job }: &ForgetCall) -> Result<ForgetReply, CallRefusal> {
+        let JobSnapshot { item, progress, .. } = self.records.snapshot(job).await?;
         if !item.state.is_ended() {
             return Err(invalid(format!(
                 "job {job} is running: stop it first (`gristmill stop {job}`), or wait for its end"
@@ -31,40 +31,41 @@ impl Handle<Forget> for Coordinator {
         let DeletedObjects { objects, all } = self.forget_objects(job, &item).await?;
         let mut items = 0;
         if !all {
-            return Ok(Forgotten { items, objects, all });
+            return Ok(ForgetReply { items, objects, all });
         }
         // Bundles exist up to the trainer's epoch, and in the next one if the window reaches it.
         let reached = progress.horizon().fastest.epoch.saturating_add(2).min(item.spec.epochs);
         for epoch in (0..reached).chain([INDEX_EPOCH]) {
             items += self.forget_bundles(job, &item, epoch).await?;
             if items >= ITEMS_AT_ONCE {
-                return Ok(Forgotten { items, objects, all: false });
+                return Ok(ForgetReply { items, objects, all: false });
             }
         }
-        for pk in keys::left_partitions(&self.settings.ns, job) {
+        for pk in keys::left_partitions(&self.records.settings.ns, job) {
             items += self.forget_partition(&pk, |_| true).await?;
         }
-        let own = keys::job_partition(&self.settings.ns, job);
-        let listed = ItemName::Listed(job).key(&self.settings.ns);
-        let last = ItemName::Job(job).key(&self.settings.ns);
+        let own = keys::job_partition(&self.records.settings.ns, job);
+        let listed = ItemName::Listed(job).key(&self.records.settings.ns);
+        let last = ItemName::Job(job).key(&self.records.settings.ns);
         items += self.forget_partition(&own, |key| *key != last).await?;
         items += self.forget_partition(&listed.pk, |key| *key == listed).await?;
         items += self.forget_partition(&own, |_| true).await?;
-        Ok(Forgotten { items, objects, all: true })
+        Ok(ForgetReply { items, objects, all: true })
     }
 }
 
-impl Coordinator {
+impl Jobs {
     async fn forget_objects(
         &self,
         job: &JobName,
         item: &JobItem,
-    ) -> Result<DeletedObjects, Refusal> {
-        let (ns, until_ms) = (&self.settings.ns, self.in_time_of_a_call());
+    ) -> Result<DeletedObjects, CallRefusal> {
+        let (ns, until_ms) = (&self.records.settings.ns, self.objects.in_time_of_a_call());
         let mut deleted = self.tidy_shelves(item.caching.as_ref(), until_ms).await?;
         for prefix in [keys::job_prefix(ns, job), keys::quarantine_prefix(ns, job)] {
             if deleted.all {
-                deleted = deleted.and(self.delete_below(&prefix, until_ms, |_| true).await?);
+                deleted =
+                    deleted.and(self.objects.delete_below(&prefix, until_ms, |_| true).await?);
             }
         }
         Ok(deleted)
@@ -75,10 +76,10 @@ impl Coordinator {
         job: &JobName,
         item: &JobItem,
         epoch: Epoch,
-    ) -> Result<u64, Refusal> {
+    ) -> Result<u64, CallRefusal> {
         let mut items = 0;
         for partition in 0..item.partitions() {
-            let pk = bundle_partition(&self.settings.ns, job, item.homes(partition), epoch);
+            let pk = bundle_partition(&self.records.settings.ns, job, item.homes(partition), epoch);
             items += self.forget_partition(&pk, |_| true).await?;
         }
         Ok(items)
@@ -88,13 +89,13 @@ impl Coordinator {
         &self,
         pk: &str,
         doomed: impl Fn(&ItemKey) -> bool,
-    ) -> Result<u64, Refusal> {
-        let found = self.store.query(pk).await?.into_iter();
+    ) -> Result<u64, CallRefusal> {
+        let found = self.records.store.query(pk).await?.into_iter();
         let found = found.map(|(sk, item)| (ItemKey { pk: pk.to_owned(), sk }, item));
         let found: Vec<_> = found.filter(|(key, _)| doomed(key)).collect();
         let mut items = 0;
         for some in found.chunks(WRITES) {
-            let deleted = some.iter().map(|(key, item)| self.store.delete(key, item));
+            let deleted = some.iter().map(|(key, item)| self.records.store.delete(key, item));
             let deleted = try_join_all(deleted).await?;
             items += deleted.into_iter().filter(|deleted| *deleted).count() as u64;
         }

@@ -2,16 +2,16 @@
 
 use crate::{
     caching::CacheUse,
-    items::{JobItem, Listed, Skips, Swept},
-    store::Stored,
+    items::{JobItem, ListedJob, SkipCounts, SweepProgress},
+    store::ItemCodec,
 };
 use gristmill_model::RunToken;
 use gristmill_model::splits::{
-    Bundle, DeathLog, JobProgress, ReaderProgress, epoch::EpochItem, frontier::Frontier,
+    Bundle, DeathLog, JobProgress, ReaderProgress, epoch::EpochItem, window::WindowHints,
 };
 use gristmill_model::wire::{
-    CacheEntry, CacheManifest, Dataset, Left, Manifest, ScaleState, SpokenVersions, VERSION,
-    WorkProfile,
+    CacheEntry, CacheManifest, Dataset, DatasetManifest, DepartedWorkers, ScaleState,
+    SpokenVersions, VERSION, WorkProfile,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -38,7 +38,7 @@ fn golden() -> Vec<Sample> {
     samples
 }
 
-fn stored<T: Stored>(value: &Value) -> Result<Value, String> {
+fn stored<T: ItemCodec>(value: &Value) -> Result<Value, String> {
     let item = T::decode(&serde_json::to_vec(value).unwrap())?;
     Ok(serde_json::from_slice(&item.encode()?).unwrap())
 }
@@ -64,21 +64,21 @@ fn again(kind: &str, value: &Value) -> Result<Value, String> {
         "item C" => stored::<JobProgress>(value),
         "item DEATHS" => stored::<DeathLog>(value),
         "item E" => stored::<EpochItem>(value),
-        "item FRONTIER" => stored::<Frontier>(value),
+        "item FRONTIER" => stored::<WindowHints>(value),
         "item JOB" => stored::<JobItem>(value),
-        "item Left" => stored::<Left>(value),
-        "item Listed" => stored::<Listed>(value),
+        "item Left" => stored::<DepartedWorkers>(value),
+        "item Listed" => stored::<ListedJob>(value),
         "item NUMERICS" => stored::<String>(value),
         "item PROFILE" => stored::<WorkProfile>(value),
         "item R" => stored::<ReaderProgress>(value),
         "item SCALE" => stored::<ScaleState>(value),
-        "item SKIPS" => stored::<Skips>(value),
-        "item SWEPT" => stored::<Swept>(value),
+        "item SKIPS" => stored::<SkipCounts>(value),
+        "item SWEPT" => stored::<SweepProgress>(value),
         "item T" => stored::<RunToken>(value),
         "item USE" => stored::<CacheUse>(value),
         "object cache_entry" => object::<CacheEntry>(value),
         "object listing" => object::<Dataset>(value),
-        "object manifest" => object::<Manifest>(value),
+        "object manifest" => object::<DatasetManifest>(value),
         "object shelf_manifest" => object::<CacheManifest>(value),
         _ => panic!("{kind} is stored nowhere"),
     }

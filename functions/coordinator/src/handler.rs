@@ -1,10 +1,11 @@
 //! The function's entry points: calls to its URL or through Lambda's endpoint, failure reports of the
 //! platform, and a schedule.
 
-use crate::Coordinator;
+use crate::CoordinatorFunction;
 use gristmill_model::InvocationId;
 use gristmill_model::wire::{
-    AnyReply, MAX_MESSAGE_BYTES, Refusal, RefusalKind, Release, Request, WorkerEvent, protocol,
+    AnyReply, CallEnvelope, CallRefusal, MAX_MESSAGE_BYTES, RefusalKind, ReleaseCall, WorkerEvent,
+    protocol,
 };
 use lambda_http::{
     Body, Error, Request as HttpRequest, Response, request::RequestContext, service_fn,
@@ -12,7 +13,7 @@ use lambda_http::{
 use serde::Deserialize;
 
 /// Serves calls until the platform ends the environment.
-pub async fn serve(coordinator: Coordinator) -> Result<(), Error> {
+pub async fn serve(coordinator: CoordinatorFunction) -> Result<(), Error> {
     lambda_http::run(service_fn(move |request: HttpRequest| {
         let coordinator = coordinator.clone();
         async move { handle(&coordinator, &request).await }
@@ -22,7 +23,7 @@ pub async fn serve(coordinator: Coordinator) -> Result<(), Error> {
 
 /// Answers one request to the function's URL, or one event that does not arrive through it.
 pub async fn handle(
-    coordinator: &Coordinator,
+    coordinator: &CoordinatorFunction,
     request: &HttpRequest,
 ) -> Result<Response<Body>, Error> {
     let body: &[u8] = request.body();
@@ -46,22 +47,22 @@ pub async fn handle(
     answer(coordinator, body).await
 }
 
-async fn answer(coordinator: &Coordinator, body: &[u8]) -> Result<Response<Body>, Error> {
+async fn answer(coordinator: &CoordinatorFunction, body: &[u8]) -> Result<Response<Body>, Error> {
     let (version, reply) = match parse(coordinator, body) {
         Ok(request) => (request.v, coordinator.answer(&request).await),
-        Err(refusal) => (Request::version_of(body), AnyReply::Refused(refusal)),
+        Err(refusal) => (CallEnvelope::version_of(body), AnyReply::Refused(refusal)),
     };
     let reply = protocol::write(&reply, version)?;
     let response = Response::builder().header("content-type", "application/json");
     Ok(response.body(Body::Text(String::from_utf8(reply)?))?)
 }
 
-fn parse(coordinator: &Coordinator, body: &[u8]) -> Result<Request, Refusal> {
+fn parse(coordinator: &CoordinatorFunction, body: &[u8]) -> Result<CallEnvelope, CallRefusal> {
     if body.len() > MAX_MESSAGE_BYTES {
         let message = format!("the call is larger than {MAX_MESSAGE_BYTES} bytes");
-        return Err(Refusal { kind: RefusalKind::Invalid, message });
+        return Err(CallRefusal { kind: RefusalKind::Invalid, message });
     }
-    Request::read(body, coordinator.spoken())
+    CallEnvelope::read(body, coordinator.spoken())
 }
 
 /// Events that do not arrive through the URL.
@@ -106,7 +107,7 @@ struct FailurePayload {
 
 /// Releases the bundles of a dead invocation, so that they are claimable at once. Never starts a worker:
 /// that could loop, from worker to report to worker.
-async fn release_failed(coordinator: &Coordinator, report: FailureReport) {
+async fn release_failed(coordinator: &CoordinatorFunction, report: FailureReport) {
     let FailureReport { request_context, request_payload, response_payload } = report;
     // A worker may have died because nobody here speaks the version of its event.
     let read = protocol::read_event::<WorkerEvent>(request_payload.clone());
@@ -114,13 +115,13 @@ async fn release_failed(coordinator: &Coordinator, report: FailureReport) {
         Ok(event) => event,
         Err(error) => return tracing::warn!(%error, "cannot read the event of a dead worker"),
     };
-    let release = Release {
+    let release = ReleaseCall {
         job: event.job,
         // A split can be at fault only if the function ran and failed.
         blameless: request_context.condition != "RetriesExhausted",
         // One that ran for longer than an event lives has a response.
         expired: request_context.condition == "EventAgeExceeded" && response_payload.is_none(),
-        invocation: InvocationId::of(event.worker, &request_context.request_id),
+        invocation: InvocationId::new(event.worker, &request_context.request_id),
         worker: Some(event.worker),
         error: response_payload.unwrap_or_default().error_message,
     };

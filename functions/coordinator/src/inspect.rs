@@ -2,16 +2,16 @@
 
 use crate::{
     items::{ItemName, JobItem, parse_bundle_sk},
-    store::{DELETED, Stored as _},
+    store::{DELETED, ItemCodec as _},
 };
 use gristmill_model::splits::{Bundle, JobProgress, job::JobState};
-use gristmill_model::wire::Home;
+use gristmill_model::wire::BundlePartition;
 use gristmill_model::{BundleIndex, Epoch, JobName, Namespace};
 use gristmill_ports::ItemKey;
 
 /// An item by its type; the split protocol constrains all types but `Other`.
 #[derive(Debug, Clone)]
-pub enum Stored {
+pub enum DecodedItem {
     Bundle(Box<Bundle>),
     Progress(Box<JobProgress>),
     Job(JobState),
@@ -22,15 +22,15 @@ pub enum Stored {
 ///
 /// # Errors
 /// Returns a one-line message if the body does not decode to the type that its key stands for.
-pub fn decode(key: &ItemKey, body: &[u8]) -> Result<Stored, String> {
+pub fn decode(key: &ItemKey, body: &[u8]) -> Result<DecodedItem, String> {
     if body == DELETED {
-        return Ok(Stored::Other);
+        return Ok(DecodedItem::Other);
     }
     match key.sk.split_once('#') {
-        Some(("B", _)) => Bundle::decode(body).map(Box::new).map(Stored::Bundle),
-        Some(("C", _)) => JobProgress::decode(body).map(Box::new).map(Stored::Progress),
-        None if key.sk == "JOB" => JobItem::decode(body).map(|job| Stored::Job(job.state)),
-        _ => Ok(Stored::Other),
+        Some(("B", _)) => Bundle::decode(body).map(Box::new).map(DecodedItem::Bundle),
+        Some(("C", _)) => JobProgress::decode(body).map(Box::new).map(DecodedItem::Progress),
+        None if key.sk == "JOB" => JobItem::decode(body).map(|job| DecodedItem::Job(job.state)),
+        _ => Ok(DecodedItem::Other),
     }
 }
 
@@ -38,7 +38,7 @@ pub fn decode(key: &ItemKey, body: &[u8]) -> Result<Stored, String> {
 pub fn bundle_key(
     ns: &Namespace,
     job: &JobName,
-    home: Home,
+    home: BundlePartition,
     epoch: Epoch,
     bundle: BundleIndex,
 ) -> ItemKey {
@@ -46,7 +46,7 @@ pub fn bundle_key(
 }
 
 /// The home of a bundle, from the body of the stored job.
-pub fn home(job: &[u8], bundle: BundleIndex) -> Option<Home> {
+pub fn home(job: &[u8], bundle: BundleIndex) -> Option<BundlePartition> {
     JobItem::decode(job).ok().map(|job| job.home(bundle))
 }
 

@@ -1,14 +1,16 @@
 //! Items of the table: [`ItemName`] defines every key, and one type defines what is stored under each.
 
-use crate::caching::Caching;
+use crate::caching::JobCaching;
 use gristmill_model::splits::{
-    Place,
-    course::{Course, FEWEST_PARTITIONS, partitions},
+    SplitPlace,
+    course::{BundleRanges, FEWEST_PARTITIONS, partitions},
     job::JobState,
-    order::Ramp,
+    order::BundleDivision,
 };
 use gristmill_model::stored::keys;
-use gristmill_model::wire::{Home, JobSpec, JobView, OptionChange, Plan, SpokenVersions};
+use gristmill_model::wire::{
+    BundlePartition, EpochPlan, JobSpec, JobView, OptionChange, SpokenVersions,
+};
 use gristmill_model::{BundleIndex, Epoch, Fingerprint, JobName, Namespace, Nonce, RunToken};
 use gristmill_ports::ItemKey;
 use serde::{Deserialize, Serialize};
@@ -47,7 +49,7 @@ pub(crate) enum ItemName<'a> {
     /// Measurements of its operators.
     Profile(&'a JobName),
     Epoch(&'a JobName, Epoch),
-    Bundle(&'a JobName, Home, Epoch, BundleIndex),
+    Bundle(&'a JobName, BundlePartition, Epoch, BundleIndex),
     /// Use and readers of a cache entry.
     CacheUse(Fingerprint),
     /// The numerics class of this namespace's workers, as last seen.
@@ -106,8 +108,13 @@ impl ItemName<'_> {
 }
 
 /// The partition of an epoch's bundles.
-pub(crate) fn bundle_partition(ns: &Namespace, job: &JobName, home: Home, epoch: Epoch) -> String {
-    let Home { registered_ms, partition } = home;
+pub(crate) fn bundle_partition(
+    ns: &Namespace,
+    job: &JobName,
+    home: BundlePartition,
+    epoch: Epoch,
+) -> String {
+    let BundlePartition { registered_ms, partition } = home;
     format!("{}#R#{registered_ms:x}#E#{epoch:06}#P#{partition}", keys::job_partition(ns, job))
 }
 
@@ -133,7 +140,7 @@ pub(crate) fn parse_bundle_sk(sk: &str) -> Option<BundleIndex> {
 
 /// Entry in the list of jobs, which upkeep goes through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Listed {
+pub(crate) struct ListedJob {
     pub registered_ms: u64,
     /// The job has ended and its chunks and items are cleaned up.
     pub tidied: bool,
@@ -153,12 +160,12 @@ pub(crate) struct JobItem {
     pub n_files: u32,
     #[serde(flatten)]
     pub state: JobState,
-    pub plan: Option<Plan>,
+    pub plan: Option<EpochPlan>,
     /// Epochs before this one are closed.
     pub closed: Epoch,
     /// Set for pipelines with `autocache` points.
     #[serde(default)]
-    pub caching: Option<Caching>,
+    pub caching: Option<JobCaching>,
     #[serde(default, skip_serializing_if = "BundleLayout::is_least")]
     pub layout: BundleLayout,
     /// The latest changes of its options by those who joined.
@@ -180,7 +187,7 @@ pub(crate) struct JobItem {
 pub(crate) struct BundleLayout {
     /// Partitions that the bundles of each epoch are spread over.
     pub partitions: u32,
-    /// Files per index bundle, before [`Ramp::new`] clamps it to 1 to 8.
+    /// Files per index bundle, before [`BundleDivision::new`] clamps it to 1 to 8.
     pub index_files: u32,
 }
 
@@ -208,7 +215,8 @@ impl BundleLayout {
         *self == Self::default()
     }
 
-    pub fn of(spec: &JobSpec, n_files: u32) -> Self {
+    /// The layout of a job of `n_files` files that is not indexed yet.
+    pub fn new(spec: &JobSpec, n_files: u32) -> Self {
         let workers = spec.workers.clamp(FEWEST_INDEXING, u32::MAX / INDEX_BUNDLES_A_WORKER);
         Self {
             partitions: partitions(spec.all_workers()),
@@ -236,20 +244,20 @@ impl JobItem {
     }
 
     /// The home of a bundle.
-    pub fn home(&self, bundle: BundleIndex) -> Home {
+    pub fn home(&self, bundle: BundleIndex) -> BundlePartition {
         self.homes(bundle % self.partitions())
     }
 
     /// The home of the bundles of one partition.
-    pub fn homes(&self, partition: u32) -> Home {
-        Home { registered_ms: self.registered_ms, partition }
+    pub fn homes(&self, partition: u32) -> BundlePartition {
+        BundlePartition { registered_ms: self.registered_ms, partition }
     }
 
     /// How positions form bundles: splits of an epoch, or files to index.
-    pub fn ramp(&self) -> Ramp {
+    pub fn ramp(&self) -> BundleDivision {
         match self.plan {
-            Some(plan) => Ramp::new(plan.n_splits, plan.max_bundle_splits),
-            None => Ramp::new(self.n_files, self.layout.index_files),
+            Some(plan) => BundleDivision::new(plan.n_splits, plan.max_bundle_splits),
+            None => BundleDivision::new(self.n_files, self.layout.index_files),
         }
     }
 
@@ -261,22 +269,23 @@ impl JobItem {
 
     /// The bundles that hold the positions `stretch`, counted through all epochs. Epochs that are delivered
     /// from the cache have no bundles.
-    pub fn course(&self, stretch: Range<u64>) -> Course {
+    pub fn course(&self, stretch: Range<u64>) -> BundleRanges {
         let stretch = stretch.start..stretch.end.min(self.run());
         if self.plan.is_none() {
             let file = |at: u64| u32::try_from(at).unwrap_or(u32::MAX);
-            return Course::of_epoch(
+            return BundleRanges::from_epoch(
                 self.ramp(),
                 INDEX_EPOCH,
                 file(stretch.start)..file(stretch.end),
             );
         }
         let caching = self.caching.as_ref().map(|caching| &caching.view);
-        Course::of_run(self.ramp(), stretch, |epoch| {
+        BundleRanges::from_positions(self.ramp(), stretch, |epoch| {
             caching.is_none_or(|caching| caching.delivered_shelf(epoch).is_none())
         })
     }
 
+    /// The job as its callers see it.
     pub fn view(&self, job: &JobName) -> JobView {
         JobView {
             job: job.clone(),
@@ -295,8 +304,8 @@ impl JobItem {
 
 /// Place up to which collected objects are deleted; behind the horizon only while a sweep is under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub(crate) struct Swept {
-    pub place: Place,
+pub(crate) struct SweepProgress {
+    pub place: SplitPlace,
     /// Bundles of earlier epochs are deleted.
     #[serde(default)]
     pub pruned: Epoch,
@@ -305,8 +314,8 @@ pub(crate) struct Swept {
 /// Records skipped in splits before a place, within its epoch. Each split is counted once, in order, before
 /// its bundle may expire.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub(crate) struct Skips {
-    pub before: Place,
+pub(crate) struct SkipCounts {
+    pub before: SplitPlace,
     pub skipped: u64,
     pub rows: u64,
     /// The first record that the job skipped, with the reason.
@@ -340,7 +349,7 @@ mod tests {
             ItemName::Epoch(&job, 0),
             ItemName::Epoch(&job, INDEX_EPOCH),
         ];
-        let home = |registered_ms, b| Home { registered_ms, partition: b % 8 };
+        let home = |registered_ms, b| BundlePartition { registered_ms, partition: b % 8 };
         names.extend((0..20).map(|b| ItemName::Bundle(&job, home(1, b), 0, b)));
         names.extend((0..20).map(|b| ItemName::Bundle(&job, home(2, b), 0, b)));
         names.extend((0..20).map(|b| ItemName::Bundle(&job, home(1, b), 1, b)));

@@ -1,30 +1,33 @@
 //! Jobs: registered once, indexed if the dataset is new, then planned into splits.
 
 use crate::{
-    Coordinator, Handle,
+    CallHandler, Jobs,
     caching::CacheQuery,
     files::object_fault,
-    items::{BundleLayout, ItemName, JobItem, Listed},
+    items::{BundleLayout, ItemName, JobItem, ListedJob},
     kicks::scaler_event,
-    scan::Scan,
-    store::{Versioned, busy, invalid},
+    scan::WindowScan,
+    store::{ItemUpdateError, VersionedItem, busy, invalid},
 };
-use gristmill_model::splits::{Outcome, job::JobState};
-use gristmill_model::stored::keys;
-use gristmill_model::wire::{
-    Dataset, JobSpec, JobView, Manifest, ManifestFile, Refusal, Register, ScaleState, ScalerEvent,
+use gristmill_model::{
+    Fingerprint, JobName, Sharding,
+    splits::{TransitionOutcome, job::JobState},
+    stored::keys,
+    wire::{
+        CallRefusal, ClaimCall, Dataset, DatasetManifest, JobSpec, JobView, ManifestFile,
+        RegisterCall, ScaleState, ScalerEvent,
+    },
 };
-use gristmill_model::{Fingerprint, JobName, Sharding};
-use gristmill_pipeline::{Pipeline, Source};
+use gristmill_pipeline::{Pipeline, PipelineSource};
 use gristmill_policy::scaling::PolicyName;
 use gristmill_ports::{ObjectError, ObjectPath};
 
-impl Handle<Register> for Coordinator {
+impl CallHandler<RegisterCall> for Jobs {
     /// Registers a job, or joins the existing one of that name.
-    async fn handle(&self, register: &Register) -> Result<JobView, Refusal> {
-        let Register { job, spec, dataset, nonce, .. } = register;
+    async fn handle(&self, register: &RegisterCall) -> Result<JobView, CallRefusal> {
+        let RegisterCall { job, spec, dataset, nonce, .. } = register;
         let name = ItemName::Job(job);
-        let read = self.store.read::<JobItem>(&name).await?;
+        let read = self.records.store.read::<JobItem>(&name).await?;
         let Some(dataset) = dataset.as_ref().filter(|_| read.item.is_none()) else {
             return self.join_job(read, register).await;
         };
@@ -50,17 +53,17 @@ impl Handle<Register> for Coordinator {
         let (plan, state) = match plan {
             Some(plan) => (Some(plan), JobState::Running),
             None => {
-                let key = keys::listing(&self.settings.ns, dataset_version);
+                let key = keys::listing(&self.records.settings.ns, dataset_version);
                 match register.listing {
                     Some(_) => self.check_listing(key).await?,
-                    None => self.put_json(key, dataset, "content").await?,
+                    None => self.objects.put_json(key, dataset, "content").await?,
                 }
                 (None, JobState::Indexing)
             }
         };
         self.list(job).await?;
         let fresh = JobItem {
-            registered_ms: self.clock.now_ms(),
+            registered_ms: self.records.clock.now_ms(),
             registered_by: *nonce,
             spec: spec.clone(),
             dataset_version,
@@ -69,35 +72,36 @@ impl Handle<Register> for Coordinator {
             plan,
             closed: 0,
             caching,
-            layout: BundleLayout::of(spec, n_files),
+            layout: BundleLayout::new(spec, n_files),
             changes: Vec::new(),
             resumed: 0,
             protocol: self.version,
         };
         let decide = |before: Option<&JobItem>| match before {
             // Another call registered it meanwhile, maybe an earlier sending of this one.
-            Some(item) => Ok::<_, Refusal>(Outcome::AlreadyApplied(item.clone())),
-            None => Ok(Outcome::Write(fresh.clone())),
+            Some(item) => Ok::<_, CallRefusal>(TransitionOutcome::AlreadyApplied(item.clone())),
+            None => Ok(TransitionOutcome::Write(fresh.clone())),
         };
-        let (item, version) = self.store.update_versioned(&name, read, decide).await?;
-        let read = Versioned { version, item: Some(item.clone()) };
+        let (item, version) = self.records.store.update_versioned(&name, read, decide).await?;
+        let read = VersionedItem { version, item: Some(item.clone()) };
         let reply = self.join_job(read, register).await?;
         let caching = item.caching.as_ref();
         // If the first epoch is delivered from the cache, no workers are needed.
         if caching.is_none_or(|caching| caching.view.delivered_shelf(0).is_none()) {
-            let event = scaler_event(&self.settings.ns, job, &item, 0, self.clock.now_ms());
+            let event =
+                scaler_event(&self.records.settings.ns, job, &item, 0, self.records.clock.now_ms());
             let event = ScalerEvent { claimable: n_files, ..event };
-            self.kick(&ScaleState::default(), event).await;
+            self.kicks.kick(&ScaleState::default(), event).await;
         }
         Ok(reply)
     }
 }
 
-impl Coordinator {
+impl Jobs {
     /// Refuses to register a job whose listing is not stored.
-    async fn check_listing(&self, key: String) -> Result<(), Refusal> {
-        let path = ObjectPath::new(&self.settings.bucket, key);
-        match self.objects.get_range(&path, 0..1, None).await {
+    async fn check_listing(&self, key: String) -> Result<(), CallRefusal> {
+        let path = ObjectPath::new(&self.records.settings.bucket, key);
+        match self.objects.store.get_range(&path, 0..1, None).await {
             Ok(_) => Ok(()),
             Err(ObjectError::NotFound(_)) => {
                 Err(invalid(format!("the list of the dataset's files, {path}, is not stored")))
@@ -107,14 +111,16 @@ impl Coordinator {
     }
 
     /// Adds the job to the list of jobs before the job exists, so that upkeep misses none.
-    pub(crate) async fn list(&self, job: &JobName) -> Result<(), Refusal> {
-        let fresh = Listed { registered_ms: self.clock.now_ms(), tidied: false };
-        let decide = |before: Option<&Listed>| match before {
-            Some(before) if !before.tidied => Ok::<_, Refusal>(Outcome::AlreadyApplied(*before)),
+    pub(crate) async fn list(&self, job: &JobName) -> Result<(), CallRefusal> {
+        let fresh = ListedJob { registered_ms: self.records.clock.now_ms(), tidied: false };
+        let decide = |before: Option<&ListedJob>| match before {
+            Some(before) if !before.tidied => {
+                Ok::<_, CallRefusal>(TransitionOutcome::AlreadyApplied(*before))
+            }
             // A leftover of an earlier job of this name is replaced.
-            _ => Ok(Outcome::Write(fresh)),
+            _ => Ok(TransitionOutcome::Write(fresh)),
         };
-        self.store.update(&ItemName::Listed(job), decide).await.map(|_| ())
+        self.records.store.update(&ItemName::Listed(job), decide).await.map(|_| ())
     }
 
     /// Writes the manifest and starts the job; to be called once every file is indexed.
@@ -122,10 +128,10 @@ impl Coordinator {
         &self,
         job: &JobName,
         item: &JobItem,
-        scan: &Scan,
-    ) -> Result<JobItem, Refusal> {
-        let path = keys::listing(&self.settings.ns, item.dataset_version);
-        let listing = self.read_json::<Dataset>(path.clone(), "a listing").await?;
+        scan: &WindowScan,
+    ) -> Result<JobItem, CallRefusal> {
+        let path = keys::listing(&self.records.settings.ns, item.dataset_version);
+        let listing = self.objects.read_json::<Dataset>(path.clone(), "a listing").await?;
         let listing = listing.ok_or_else(|| invalid(format!("{path} does not exist")))?;
         let bundles = scan.bundles.iter().filter_map(|bundle| bundle.item.as_ref());
         let entries = bundles.flat_map(|item| item.entries.iter().flatten());
@@ -136,30 +142,35 @@ impl Coordinator {
         let Dataset { bucket, files, members } = listing;
         let files = files.into_iter().zip(records);
         let files = files.map(|(file, records)| ManifestFile { file, records }).collect();
-        let manifest = Manifest { bucket, files, members };
+        let manifest = DatasetManifest { bucket, files, members };
         let pipeline = pipeline_of(&item.spec)?;
         let plan = self.plan(&item.spec, &pipeline, &manifest)?;
-        let key = keys::manifest(&self.settings.ns, item.dataset_version);
-        self.put_json(key, &manifest, "content").await?;
+        let key = keys::manifest(&self.records.settings.ns, item.dataset_version);
+        self.objects.put_json(key, &manifest, "content").await?;
         let decide = |before: Option<&JobItem>| match before {
             Some(before) if before.state == JobState::Indexing => {
                 let state = JobState::Running;
-                Ok(Outcome::Write(JobItem { state, plan: Some(plan), ..before.clone() }))
+                Ok(TransitionOutcome::Write(JobItem { state, plan: Some(plan), ..before.clone() }))
             }
-            Some(before) => Ok(Outcome::AlreadyApplied(before.clone())),
-            None => Err(crate::coordinator::no_job(job)),
+            Some(before) => Ok(TransitionOutcome::AlreadyApplied(before.clone())),
+            None => Err(crate::records::no_job(job)),
         };
-        self.store.update(&ItemName::Job(job), decide).await
+        self.records.store.update(&ItemName::Job(job), decide).await
     }
 
     /// The manifest of a dataset version, if it has been indexed before.
-    pub(crate) async fn manifest(&self, version: Fingerprint) -> Result<Option<Manifest>, Refusal> {
-        self.read_json(keys::manifest(&self.settings.ns, version), "a manifest").await
+    pub(crate) async fn manifest(
+        &self,
+        version: Fingerprint,
+    ) -> Result<Option<DatasetManifest>, CallRefusal> {
+        self.objects
+            .read_json(keys::manifest(&self.records.settings.ns, version), "a manifest")
+            .await
     }
 }
 
 /// Refuses numbers of workers that cannot be decided as the job asks.
-pub(crate) fn check_workers(spec: &JobSpec) -> Result<(), Refusal> {
+pub(crate) fn check_workers(spec: &JobSpec) -> Result<(), CallRefusal> {
     if spec.autoscale && spec.settings.sharding == Sharding::Off {
         return Err(invalid(
             "without sharding every worker visits the dataset, so their number must be given",
@@ -174,7 +185,11 @@ pub(crate) fn check_workers(spec: &JobSpec) -> Result<(), Refusal> {
 }
 
 /// Refuses a dataset whose files do not match the pipeline's datasets.
-fn check_members(source: &Source, dataset: &Dataset, n_files: usize) -> Result<(), Refusal> {
+fn check_members(
+    source: &PipelineSource,
+    dataset: &Dataset,
+    n_files: usize,
+) -> Result<(), CallRefusal> {
     let (read, listed) = (source.members().count(), dataset.members.count());
     if read != listed {
         return Err(invalid(format!(
@@ -188,15 +203,48 @@ fn check_members(source: &Source, dataset: &Dataset, n_files: usize) -> Result<(
 }
 
 /// The pipeline of a job.
-pub(crate) fn pipeline_of(spec: &JobSpec) -> Result<Pipeline, Refusal> {
+pub(crate) fn pipeline_of(spec: &JobSpec) -> Result<Pipeline, CallRefusal> {
     gristmill_operators::from_canonical(&spec.pipeline)
         .map_err(|error| invalid(format!("the pipeline is not valid: {error}")))
+}
+
+impl Jobs {
+    /// Sets the job's numerics class to that of its first worker, unless its trainer chose one. Declines a
+    /// worker of another class, with the error.
+    pub(crate) async fn settle_numerics(
+        &self,
+        claim: &ClaimCall,
+        item: &JobItem,
+    ) -> Result<JobItem, ItemUpdateError<String>> {
+        let caching = match item.spec.numerics.as_str() {
+            "" => self.settle_points(item, &claim.numerics).await?,
+            _ => item.caching.clone(),
+        };
+        let settle = |item: &mut JobItem| match item.spec.numerics.as_str() {
+            "" => {
+                item.spec.numerics.clone_from(&claim.numerics);
+                item.caching.clone_from(&caching);
+                Ok(())
+            }
+            settled if settled == claim.numerics => Ok(()),
+            settled => Err(ItemUpdateError::Declined(format!(
+                "the job runs numerics class {settled}, and a worker has {}: results would \
+                 differ; deploy workers of the trainer's architecture, or use no local workers",
+                claim.numerics
+            ))),
+        };
+        let settled = self.records.change_job(&claim.job, settle).await?;
+        if settled.caching.is_some() {
+            self.remember_numerics(&claim.numerics).await?;
+        }
+        Ok(settled)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gristmill_model::wire::{Members, SourceFile};
+    use gristmill_model::wire::{SourceFile, ZipFileCounts};
 
     fn pipeline(source: &str) -> Pipeline {
         gristmill_operators::parse(&format!("source: {source}\nops: [batch: {{ size: 4 }}]\n"))
@@ -213,7 +261,7 @@ mod tests {
     fn dataset(sizes: &[u64], members: &[u32]) -> Dataset {
         let file = |&size: &u64| SourceFile::new("k", size, "e");
         let files = sizes.iter().map(file).collect();
-        Dataset { bucket: "b".into(), files, members: Members::of(members.to_vec()) }
+        Dataset { bucket: "b".into(), files, members: ZipFileCounts::new(members.to_vec()) }
     }
 
     #[test]

@@ -1,18 +1,19 @@
 //! Joins of a job that exists: what a program was given is compared with the job, or changes it.
 
 use crate::{
-    Coordinator,
-    items::{ItemName, JobItem, Skips},
+    Jobs,
+    items::{ItemName, JobItem, SkipCounts},
     jobs::{check_workers, pipeline_of},
     plans::window_of,
-    store::{Versioned, invalid},
+    store::{VersionedItem, invalid},
 };
 use gristmill_model::splits::{
-    self, Bundle, BundleState, Cursor, JobProgress, Outcome, Place,
+    self, Bundle, BundleState, Cursor, JobProgress, SplitPlace, TransitionOutcome,
     job::{JobEvent, JobState, apply},
 };
 use gristmill_model::wire::{
-    Barren, JobSpec, JobView, OptionChange, Refusal, Register, ScaleState, SpecDifference,
+    CallRefusal, JobSpec, JobView, OptionChange, RegisterCall, ScaleState, SpecDifference,
+    WorkerFailureSeries,
 };
 use gristmill_model::{ErrorPolicy, JobName};
 
@@ -21,21 +22,21 @@ const MOST_CHANGES: usize = 32;
 /// Characters of a value in an error.
 const VALUE_CHARS: usize = 60;
 
-impl Coordinator {
+impl Jobs {
     /// Joins the job that was read. Writes it only if something changes.
     pub(crate) async fn join_job(
         &self,
-        read: Versioned<JobItem>,
-        register: &Register,
-    ) -> Result<JobView, Refusal> {
+        read: VersionedItem<JobItem>,
+        register: &RegisterCall,
+    ) -> Result<JobView, CallRefusal> {
         let job = &register.job;
-        let Some(item) = &read.item else { return Err(crate::coordinator::no_job(job)) };
+        let Some(item) = &read.item else { return Err(crate::records::no_job(job)) };
         let version = self.version;
-        let after = joined(item, (register, version), Cursor::default(), 0)?;
+        let after = joined(item, register, version, Cursor::default(), 0)?;
         if after == *item {
             return Ok(after.view(job));
         }
-        let progress = self.store.read::<JobProgress>(&ItemName::Progress(job)).await?;
+        let progress = self.records.store.read::<JobProgress>(&ItemName::Progress(job)).await?;
         let horizon = progress.item.unwrap_or_default().horizon();
         let on_error = |item: &JobItem| item.spec.settings.on_error;
         if on_error(item) == ErrorPolicy::Fail && on_error(&after) != ErrorPolicy::Fail {
@@ -45,24 +46,24 @@ impl Coordinator {
             self.list(job).await?;
             self.revive(job, item, &progress.item.unwrap_or_default()).await?;
         }
-        let now_ms = self.clock.now_ms();
+        let now_ms = self.records.clock.now_ms();
         let decide = |before: Option<&JobItem>| {
-            let before = before.ok_or_else(|| crate::coordinator::no_job(job))?;
-            let after = joined(before, (register, version), horizon.durable, now_ms)?;
-            Ok::<_, Refusal>(Outcome::of(Some(before), after))
+            let before = before.ok_or_else(|| crate::records::no_job(job))?;
+            let after = joined(before, register, version, horizon.durable, now_ms)?;
+            Ok::<_, CallRefusal>(TransitionOutcome::new(Some(before), after))
         };
-        Ok(self.store.update_from(&ItemName::Job(job), read, decide).await?.view(job))
+        Ok(self.records.store.update_from(&ItemName::Job(job), read, decide).await?.view(job))
     }
 
     /// Counts skipped records from `slowest` on: the job did not skip any before.
-    async fn skips_begin(&self, job: &JobName, slowest: Place) -> Result<(), Refusal> {
-        let begin = |skips: &mut Skips| {
+    async fn skips_begin(&self, job: &JobName, slowest: SplitPlace) -> Result<(), CallRefusal> {
+        let begin = |skips: &mut SkipCounts| {
             if skips.before.epoch < slowest.epoch {
-                *skips = Skips::default();
+                *skips = SkipCounts::default();
             }
             skips.before = skips.before.max(slowest);
         };
-        self.store.change(&ItemName::Skips(job), begin).await.map(|_| ())
+        self.records.store.change(&ItemName::Skips(job), begin).await.map(|_| ())
     }
 
     /// Lets the splits that were given up be tried again, and workers be started.
@@ -71,23 +72,23 @@ impl Coordinator {
         job: &JobName,
         item: &JobItem,
         progress: &JobProgress,
-    ) -> Result<(), Refusal> {
-        let scan = self.scan(job, item, progress, progress.horizon().slowest).await?;
+    ) -> Result<(), CallRefusal> {
+        let scan = self.records.scan(job, item, progress, progress.horizon().slowest).await?;
         for bundle in &scan.bundles {
             let is_dead = bundle.item.as_ref().is_some_and(|item| item.state == BundleState::Dead);
             if !is_dead {
                 continue;
             }
-            let now_ms = self.clock.now_ms();
+            let now_ms = self.records.clock.now_ms();
             let decide = |before: Option<&Bundle>| {
                 splits::revive(before, now_ms).map_err(|error| invalid(error.to_string()))
             };
             let home = item.home(bundle.index);
             let name = ItemName::Bundle(job, home, bundle.epoch, bundle.index);
-            self.store.update(&name, decide).await?;
+            self.records.store.update(&name, decide).await?;
         }
-        let clear = |scale: &mut ScaleState| scale.barren = Barren::default();
-        self.store.change(&ItemName::Scale(job), clear).await.map(|_| ())
+        let clear = |scale: &mut ScaleState| scale.barren = WorkerFailureSeries::default();
+        self.records.store.change(&ItemName::Scale(job), clear).await.map(|_| ())
     }
 }
 
@@ -95,11 +96,12 @@ impl Coordinator {
 /// under a change. `version` is the one that the joiner speaks.
 fn joined(
     before: &JobItem,
-    (register, version): (&Register, u32),
+    register: &RegisterCall,
+    version: u32,
     since: Cursor,
     now_ms: u64,
-) -> Result<JobItem, Refusal> {
-    let Register { job, spec, nonce, given, resumes, .. } = register;
+) -> Result<JobItem, CallRefusal> {
+    let RegisterCall { job, spec, nonce, given, resumes, .. } = register;
     // A resent registration gets the job even if it has failed at once: the view has its error.
     let applied = before.changes.iter().map(|change| change.nonce).chain([before.registered_by]);
     if nonce.is_some() && applied.into_iter().any(|applied| applied == *nonce) {
@@ -127,7 +129,7 @@ fn joined(
     };
     let plan = before.plan.map(|plan| {
         let widest = window_of(spec.all_workers(), plan.max_bundle_splits);
-        gristmill_model::wire::Plan { window_splits: plan.window_splits.max(widest), ..plan }
+        gristmill_model::wire::EpochPlan { window_splits: plan.window_splits.max(widest), ..plan }
     });
     let change = |of: SpecDifference| OptionChange {
         option: of.field.to_owned(),
@@ -146,8 +148,8 @@ fn joined(
 }
 
 /// Refuses a program that asks for something else than the job fixes.
-fn check_fixed(item: &JobItem, register: &Register) -> Result<(), Refusal> {
-    let Register { job, spec, given, .. } = register;
+fn check_fixed(item: &JobItem, register: &RegisterCall) -> Result<(), CallRefusal> {
+    let RegisterCall { job, spec, given, .. } = register;
     if let Some(SpecDifference { field, registered, requested }) = item.spec.difference(spec, given)
     {
         let (registered, requested) = around_difference(&registered, &requested);
@@ -169,7 +171,7 @@ fn check_fixed(item: &JobItem, register: &Register) -> Result<(), Refusal> {
 }
 
 /// Refuses `fail` for a job that reads a cache which lacks bad records.
-fn check_cache(before: &JobItem, spec: &JobSpec) -> Result<(), Refusal> {
+fn check_cache(before: &JobItem, spec: &JobSpec) -> Result<(), CallRefusal> {
     let skipped = before.caching.as_ref().and_then(|caching| caching.totals);
     let skipped = skipped.map_or(0, |totals| totals.skipped);
     let fails = |spec: &JobSpec| spec.settings.on_error == ErrorPolicy::Fail;
@@ -204,12 +206,12 @@ mod tests {
     use gristmill_model::wire::{GivenOptions, VERSION};
 
     /// A join with `options` of `spec`.
-    fn register(spec: JobSpec, options: &[&str]) -> Register {
+    fn register(spec: JobSpec, options: &[&str]) -> RegisterCall {
         let given = GivenOptions::only(options.iter().map(ToString::to_string));
         let nonce = Some(Nonce([7; 8]));
         let dataset = None;
         let job = "j".parse().unwrap();
-        Register { job, spec, dataset, listing: None, nonce, given, resumes: None }
+        RegisterCall { job, spec, dataset, listing: None, nonce, given, resumes: None }
     }
 
     fn job() -> JobItem {
@@ -220,8 +222,8 @@ mod tests {
         JobItem { spec: JobSpec { pipeline, ..before.spec.clone() }, ..before }
     }
 
-    fn join(before: &JobItem, register: &Register) -> Result<JobItem, String> {
-        joined(before, (register, VERSION), Cursor::new(1, 2), 9).map_err(|refusal| refusal.message)
+    fn join(before: &JobItem, register: &RegisterCall) -> Result<JobItem, String> {
+        joined(before, register, VERSION, Cursor::new(1, 2), 9).map_err(|refusal| refusal.message)
     }
 
     #[test]
@@ -261,7 +263,7 @@ mod tests {
         let failed = JobItem { state: JobState::Failed { error: "e".into() }, ..job() };
         let plain = register(failed.spec.clone(), &[]);
         assert_eq!(join(&failed, &plain).unwrap(), failed, "the caller learns the reason first");
-        let resumes = Register { resumes: Some(0), ..plain.clone() };
+        let resumes = RegisterCall { resumes: Some(0), ..plain.clone() };
         let after = join(&failed, &resumes).unwrap();
         assert_eq!((&after.state, after.resumed), (&JobState::Running, 1));
         let again = JobItem { state: failed.state.clone(), ..after };

@@ -1,19 +1,20 @@
 //! Kicks of the scaler: sent when there is more work than the outstanding workers will take.
 
 use crate::{
-    Coordinator,
+    CoordinatorSettings,
     items::JobItem,
     plans::window_of,
-    scan::{self, Scan},
+    scan::{self, WindowScan},
     trouble,
 };
 use bytes::Bytes;
 use gristmill_model::splits::JobProgress;
-use gristmill_model::wire::{Poll, ScaleState, ScalerEvent, protocol};
+use gristmill_model::wire::{PollCall, ScaleState, ScalerEvent, protocol};
 use gristmill_model::{Epoch, JobName, Namespace};
+use gristmill_ports::Invoker;
 use std::{
     collections::BTreeMap,
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
 };
 
 /// Shortest time between two kicks of one job, unless the scaler's item has changed since.
@@ -21,7 +22,7 @@ const APART_MS: u64 = 1_000;
 
 /// The latest kick of each job by this process.
 #[derive(Debug, Default)]
-pub(crate) struct Kicks {
+pub(crate) struct LatestKicks {
     latest: Mutex<BTreeMap<JobName, Kick>>,
 }
 
@@ -34,7 +35,7 @@ struct Kick {
     error: Option<String>,
 }
 
-impl Kicks {
+impl LatestKicks {
     /// The result of the latest kick, if it is so recent that another one must wait.
     pub(crate) fn recent(
         &self,
@@ -93,7 +94,7 @@ pub(crate) fn scaler_event(
 }
 
 /// Outstanding workers without a current or recent lease, [`SILENT_MS`] after they were invoked.
-pub(crate) fn silent_workers(scale: &ScaleState, scan: &Scan, now_ms: u64) -> Vec<u32> {
+pub(crate) fn silent_workers(scale: &ScaleState, scan: &WindowScan, now_ms: u64) -> Vec<u32> {
     let recent = scan.workers_with_recent_lease(now_ms);
     let silent = |&(worker, sent_ms): &(u32, u64)| {
         now_ms.saturating_sub(sent_ms) > SILENT_MS && !recent.contains(&worker)
@@ -121,7 +122,7 @@ pub(crate) fn window(item: &JobItem, progress: &JobProgress, scale: &ScaleState)
 fn needs_workers(
     item: &JobItem,
     scale: &ScaleState,
-    scan: &Scan,
+    scan: &WindowScan,
     silent: &[u32],
     now_ms: u64,
 ) -> bool {
@@ -139,7 +140,7 @@ pub(crate) fn lacks_workers(
     event: ScalerEvent,
     item: &JobItem,
     scale: &ScaleState,
-    scan: &Scan,
+    scan: &WindowScan,
 ) -> Option<ScalerEvent> {
     let now_ms = event.at_ms;
     let silent = silent_workers(scale, scan, now_ms);
@@ -153,10 +154,10 @@ pub(crate) fn lacks_workers(
 /// The kick that a poll causes: the trainer's report if the policy may decide, otherwise a lack of workers.
 pub(crate) fn kick_due(
     ns: &Namespace,
-    poll: &Poll,
+    poll: &PollCall,
     item: &JobItem,
     scale: &ScaleState,
-    scan: &Scan,
+    scan: &WindowScan,
     epoch: Epoch,
     now_ms: u64,
 ) -> Option<ScalerEvent> {
@@ -180,7 +181,20 @@ pub(crate) fn kick_due(
     Some(ScalerEvent { claimable, silent, batches, progress, training, ..event })
 }
 
-impl Coordinator {
+/// Sends events to the scaler's function.
+#[derive(Clone)]
+pub(crate) struct ScalerKicks {
+    invoker: Arc<dyn Invoker>,
+    settings: Arc<CoordinatorSettings>,
+    latest: Arc<LatestKicks>,
+}
+
+impl ScalerKicks {
+    /// No kick has been sent yet.
+    pub fn new(invoker: Arc<dyn Invoker>, settings: Arc<CoordinatorSettings>) -> Self {
+        Self { invoker, settings, latest: Arc::default() }
+    }
+
     /// Sends the scaler an event; `scale` is the scaler's item. Best effort: the next poll repeats it. Returns the
     /// error if the scaler cannot be invoked.
     pub(crate) async fn kick(&self, scale: &ScaleState, event: ScalerEvent) -> Option<String> {
@@ -188,7 +202,7 @@ impl Coordinator {
             return None;
         }
         let (job, now_ms) = (&event.job.clone(), event.at_ms);
-        if let Some(answer) = self.kicks.recent(job, scale, now_ms) {
+        if let Some(answer) = self.latest.recent(job, scale, now_ms) {
             return answer;
         }
         // A job of a stack that was replaced by the one before may have a newer version.
@@ -204,7 +218,7 @@ impl Coordinator {
                 Some(format!("no workers are started: {error}; it is tried again every second"))
             }
         };
-        self.kicks.note(job, scale, now_ms, error.clone());
+        self.latest.note(job, scale, now_ms, error.clone());
         error
     }
 }
@@ -212,11 +226,11 @@ impl Coordinator {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{fixtures::running_job, scan::Reach};
+    use crate::{fixtures::running_job, scan::WorkableRange};
     use gristmill_model::RunToken;
     use gristmill_model::splits::{
         Cursor,
-        ranks::{Ranks, Tail},
+        ranks::{RunRanks, TailPolicy},
         run::TrainingRun,
     };
     use std::num::NonZeroU32;
@@ -226,11 +240,11 @@ mod tests {
         let (item, scale) = (running_job(), ScaleState::default());
         let windows = |ranks: u32| {
             let count = NonZeroU32::new(ranks).unwrap();
-            let ranks = Ranks { count, from: Cursor::default(), tail: Tail::Drop };
-            let run = Some(TrainingRun { token: RunToken::of("run"), ranks, epochs: None });
+            let ranks = RunRanks { count, from: Cursor::default(), tail: TailPolicy::Drop };
+            let run = Some(TrainingRun { token: RunToken::from_name("run"), ranks, epochs: None });
             let progress = JobProgress { run, ..JobProgress::default() };
             let kicks = window(&item, &progress, &scale);
-            (kicks, Reach::of(&item, &progress, kicks).end)
+            (kicks, WorkableRange::new(&item, &progress, kicks).end)
         };
         assert_eq!(windows(1), (36, 36), "three bundles for each of two workers, and for one more");
         assert_eq!(windows(2), (36, 36), "four steps are eight splits");
@@ -242,7 +256,7 @@ mod tests {
 
     #[test]
     fn a_job_is_kicked_once_a_second_unless_the_scaler_has_done_something() {
-        let kicks = Kicks::default();
+        let kicks = LatestKicks::default();
         let (job, other) = ("a".parse::<JobName>().unwrap(), "b".parse::<JobName>().unwrap());
         let idle = ScaleState::default();
         assert_eq!(kicks.recent(&job, &idle, 5_000), None);

@@ -1,12 +1,12 @@
 //! Plans: divides an indexed dataset into splits.
 
-use crate::{Coordinator, store::invalid};
+use crate::{Jobs, store::invalid};
 use gristmill_model::splits::{
-    Member, SplitPlan,
-    order::{Ramp, default_bundle_splits},
+    SplitPlan, ZipMember,
+    order::{BundleDivision, default_bundle_splits},
 };
-use gristmill_model::wire::{JobSpec, Manifest, ManifestFile, Plan, Refusal};
-use gristmill_pipeline::{Pipeline, Source};
+use gristmill_model::wire::{CallRefusal, DatasetManifest, EpochPlan, JobSpec, ManifestFile};
+use gristmill_pipeline::{Pipeline, PipelineSource};
 
 /// Bundles per worker that the window must have room for.
 const WINDOW_BUNDLES_PER_WORKER: u32 = 3;
@@ -14,14 +14,14 @@ const WINDOW_BUNDLES_PER_WORKER: u32 = 3;
 /// was full come back after some hundred.
 const MIN_WINDOW_SPLITS: u32 = 32;
 
-impl Coordinator {
+impl Jobs {
     /// Divides a dataset into splits: see [`Pipeline::split_batches`].
     pub(crate) fn plan(
         &self,
         spec: &JobSpec,
         pipeline: &Pipeline,
-        manifest: &Manifest,
-    ) -> Result<Plan, Refusal> {
+        manifest: &DatasetManifest,
+    ) -> Result<EpochPlan, CallRefusal> {
         let batch_size = pipeline.batch_size();
         // A worker holds in memory both the stored records and its output.
         let stored_bytes = stored_bytes_per_record(manifest);
@@ -30,7 +30,7 @@ impl Coordinator {
         let members = members(pipeline.source(), manifest, &records)?;
         let ops = pipeline.dataset_ops();
         let view = |split_records| {
-            let plan = SplitPlan::of_zip(&members, split_records, &ops);
+            let plan = SplitPlan::from_zip(&members, split_records, &ops);
             plan.map_err(|error| invalid(error.to_string()))
         };
         let records = view(u32::MAX)?.records();
@@ -45,8 +45,8 @@ impl Coordinator {
             invalid("the dataset has more splits, once for each worker, than can be counted")
         })?;
         let max_bundle_splits =
-            Ramp::new(n_splits, default_bundle_splits(n_splits)).max_bundle_splits();
-        Ok(Plan {
+            BundleDivision::new(n_splits, default_bundle_splits(n_splits)).max_bundle_splits();
+        Ok(EpochPlan {
             records: records.saturating_mul(u64::from(copies)),
             copies,
             batch_size,
@@ -56,7 +56,7 @@ impl Coordinator {
             n_splits,
             max_bundle_splits,
             window_splits: window_of(spec.all_workers(), max_bundle_splits),
-            window_bytes: self.settings.window_bytes,
+            window_bytes: self.records.settings.window_bytes,
             batch_bytes: record_bytes.saturating_mul(batch),
         })
     }
@@ -70,13 +70,13 @@ pub(crate) fn window_of(workers: u32, max_bundle_splits: u32) -> u32 {
 
 /// The datasets of a job in the form that splits are made from.
 fn members<'a>(
-    source: &Source,
-    manifest: &Manifest,
+    source: &PipelineSource,
+    manifest: &DatasetManifest,
     records: &'a [u32],
-) -> Result<Vec<Member<'a>>, Refusal> {
+) -> Result<Vec<ZipMember<'a>>, CallRefusal> {
     let divided = manifest.members.divide(records);
     let divided = divided.ok_or_else(|| invalid("the index is that of other datasets"))?;
-    let member = |(source, records_per_file): (&Source, &'a [u32])| Member {
+    let member = |(source, records_per_file): (&PipelineSource, &'a [u32])| ZipMember {
         records_per_file,
         times: source.repeat,
     };
@@ -84,7 +84,7 @@ fn members<'a>(
 }
 
 /// Mean stored bytes per record, with the records zipped to it.
-fn stored_bytes_per_record(manifest: &Manifest) -> u64 {
+fn stored_bytes_per_record(manifest: &DatasetManifest) -> u64 {
     let of_one = |files: &[ManifestFile]| {
         let records: u64 = files.iter().map(|file| u64::from(file.records)).sum();
         files.iter().map(|file| file.file.size).sum::<u64>() / records.max(1)
@@ -96,16 +96,16 @@ fn stored_bytes_per_record(manifest: &Manifest) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gristmill_model::wire::{Members, SourceFile};
+    use gristmill_model::wire::{SourceFile, ZipFileCounts};
 
     /// A manifest of files of `(bytes, records)`.
-    fn manifest(files: &[(u64, u32)], members: &[u32]) -> Manifest {
+    fn manifest(files: &[(u64, u32)], members: &[u32]) -> DatasetManifest {
         let file = |&(size, records): &(u64, u32)| {
             let file = SourceFile::new(format!("f{size}"), size, "e");
             ManifestFile { file, records }
         };
         let files = files.iter().map(file).collect();
-        Manifest { bucket: "b".into(), files, members: Members::of(members.to_vec()) }
+        DatasetManifest { bucket: "b".into(), files, members: ZipFileCounts::new(members.to_vec()) }
     }
 
     #[test]
@@ -118,7 +118,7 @@ mod tests {
         assert_eq!(stored_bytes_per_record(&manifest), 80 + 100);
         let records = manifest.records();
         let members = members(zip.source(), &manifest, &records).unwrap();
-        let plan = SplitPlan::of_zip(&members, 4, &[]).unwrap();
+        let plan = SplitPlan::from_zip(&members, 4, &[]).unwrap();
         assert_eq!((plan.records(), plan.n_splits()), (20, 5));
     }
 }

@@ -3,23 +3,27 @@
 //! A poll of the reader of rank 0 leads. When it is silent, the next reader does.
 
 use crate::{
-    Coordinator,
-    coordinator::refuse,
+    Consumers,
     items::{ItemName, JobItem, reader_sks},
-    polls::steps,
+    polls::check_place,
+    records::refuse,
     snapshot::{JobSnapshot, PollItems},
-    store::{Stored as _, Unchanged, Versioned, busy, invalid},
+    store::{ItemCodec as _, ItemUpdateError, VersionedItem, busy, invalid},
 };
-use gristmill_model::splits::readers::{self, RankRange, ReaderProgress, Report};
-use gristmill_model::splits::run::{self, Join, TrainingRun};
-use gristmill_model::splits::{self, JobProgress, LackingSplits, Outcome, Refusal as SplitRefusal};
+use gristmill_model::splits::readers::{self, RankRange, ReaderProgress, ReaderReport};
+use gristmill_model::splits::run::{self, RunJoin, TrainingRun};
+use gristmill_model::splits::{
+    self, JobProgress, LackingSplits, TransitionOutcome, TransitionRefusal as SplitRefusal,
+};
 use gristmill_model::stored::keys;
-use gristmill_model::wire::{Poll, ReaderStanding, ReaderStatus, Refusal, RefusalKind, RunStatus};
+use gristmill_model::wire::{
+    CallRefusal, PollCall, ReaderStanding, ReaderStatus, RefusalKind, RunStatus,
+};
 use gristmill_model::{JobName, RunToken, Visitation};
 use std::num::NonZeroU32;
 
 /// The part of a reader in its run after its poll has joined and reported.
-pub(crate) struct Standing {
+pub(crate) struct ReaderRole {
     pub reader: ReaderStanding,
     /// Whether the poll does the job's shared work.
     pub leads: bool,
@@ -30,10 +34,10 @@ fn overlapping(
     ranks: RankRange,
     progress: &JobProgress,
     others: &[ReaderProgress],
-) -> Option<Refusal> {
+) -> Option<CallRefusal> {
     let of_run = others.iter().filter(|other| other.generation == progress.generation);
     let mut taken = of_run.filter(|other| other.ranks != ranks && other.ranks.overlaps(ranks));
-    taken.next().map(|other| Refusal {
+    taken.next().map(|other| CallRefusal {
         kind: RefusalKind::Fenced,
         message: format!(
             "another reader of this run serves {}, and this one {ranks}: give each rank to one, in a new run",
@@ -46,7 +50,8 @@ fn overlapping(
 fn run_status(
     run: TrainingRun,
     item: &JobItem,
-    (progress, reports): (&JobProgress, &[ReaderProgress]),
+    progress: &JobProgress,
+    reports: &[ReaderProgress],
     now_ms: u64,
 ) -> RunStatus {
     let all = RankRange::all(run.ranks.count);
@@ -57,7 +62,10 @@ fn run_status(
                 return *report;
             }
             // It acknowledges on the job's progress itself.
-            ReaderProgress { reader: report.reader, ..ReaderProgress::of_all(progress, all) }
+            ReaderProgress {
+                reader: report.reader,
+                ..ReaderProgress::from_job_progress(progress, all)
+            }
         })
         .collect();
     let plan = item.plan.map_or((1, 0), |plan| (plan.n_splits, plan.split_batches()));
@@ -76,35 +84,35 @@ fn run_status(
     RunStatus { run, readers, uncovered, ended: progress.ended }
 }
 
-impl Coordinator {
+impl Consumers {
     /// Lets the reader that polls join, writes what it reports, and merges the reports if it leads. Updates the
     /// progress in `snapshot`.
     pub(crate) async fn take_part(
         &self,
-        poll: &Poll,
+        poll: &PollCall,
         snapshot: &mut JobSnapshot,
         items: &mut PollItems,
-    ) -> Result<Standing, Refusal> {
-        let Poll { job, ranks, of, .. } = poll;
+    ) -> Result<ReaderRole, CallRefusal> {
+        let PollCall { job, ranks, of, .. } = poll;
         let read = std::mem::take(&mut items.progress);
         check_ranks(poll, &read)?;
         let lacking = self.unseen_by_table(poll, &snapshot.item, &read).await?;
         let read = match &poll.join {
-            Some(join) => self.join(poll, &snapshot.item, read, (join, lacking)).await?,
+            Some(join) => self.join(poll, &snapshot.item, read, join, lacking).await?,
             None => read,
         };
         let stored = std::mem::take(&mut items.reader);
         let (mut read, number) = match &poll.report {
-            Some(report) => self.report(poll, read, stored, (report, lacking)).await?,
+            Some(report) => self.report(poll, read, stored, report, lacking).await?,
             None => (read, stored.item.map_or(0, |reader| reader.reader)),
         };
         if let Some(progress) = &read.item
             && (poll.report.is_some() || poll.join.is_some())
         {
-            self.memory.keep_run(job, reader_of(poll), progress.generation);
+            self.records.memory.keep_run(job, reader_of(poll), progress.generation);
         }
         let heartbeat_ms = read.item.map_or(0, |progress| progress.heartbeat_ms);
-        let leads = readers::leads(*ranks, heartbeat_ms, self.clock.now_ms());
+        let leads = readers::leads(*ranks, heartbeat_ms, self.records.clock.now_ms());
         let mut uncovered = None;
         if leads && !poll.is_alone() && read.item.is_some_and(|progress| progress.run.is_some()) {
             (read, uncovered) = self.merge(job, read).await?;
@@ -119,17 +127,18 @@ impl Coordinator {
             next_report_ms: readers::report_every_ms(readers),
             uncovered,
         };
-        Ok(Standing { reader, leads })
+        Ok(ReaderRole { reader, leads })
     }
 
     /// Lets a reader join the job's current run, or begin a new one.
     async fn join(
         &self,
-        poll: &Poll,
+        poll: &PollCall,
         item: &JobItem,
-        read: Versioned<JobProgress>,
-        (join, lacking): (&Join, Option<LackingSplits>),
-    ) -> Result<Versioned<JobProgress>, Refusal> {
+        read: VersionedItem<JobProgress>,
+        join: &RunJoin,
+        lacking: Option<LackingSplits>,
+    ) -> Result<VersionedItem<JobProgress>, CallRefusal> {
         let (job, ranks, visitation) = (&poll.job, poll.ranks, item.spec.settings.visitation);
         if visitation == Visitation::AtMostOnce && !poll.is_alone() {
             return Err(invalid(format!(
@@ -142,7 +151,7 @@ impl Coordinator {
             Some(progress) => self.keep_past_run(job, join.run.token, &progress).await?,
             None => None,
         };
-        let now_ms = self.clock.now_ms();
+        let now_ms = self.records.clock.now_ms();
         let decide = |before: Option<&JobProgress>| {
             if is_new && before.and_then(|before| before.past.leaving()) != leaving {
                 return Err(busy(format!("another run of job {job} begins")).into());
@@ -161,9 +170,10 @@ impl Coordinator {
                     after
                 })
             });
-            joined.map_err(Unchanged::Declined)
+            joined.map_err(ItemUpdateError::Declined)
         };
-        let joined = self.store.update_versioned(&ItemName::Progress(job), read, decide).await?;
+        let joined =
+            self.records.store.update_versioned(&ItemName::Progress(job), read, decide).await?;
         let others = if is_new || poll.of == NonZeroU32::MIN {
             Vec::new()
         } else {
@@ -182,14 +192,15 @@ impl Coordinator {
         job: &JobName,
         run: RunToken,
         progress: &JobProgress,
-    ) -> Result<Option<RunToken>, Refusal> {
+    ) -> Result<Option<RunToken>, CallRefusal> {
         let Some(leaving) = progress.past.leaving() else { return Ok(None) };
-        let known: Versioned<RunToken> = self.store.read(&ItemName::PastRun(job, run)).await?;
+        let known: VersionedItem<RunToken> =
+            self.records.store.read(&ItemName::PastRun(job, run)).await?;
         if known.item.is_some() {
             return Err(refuse(&SplitRefusal::Fenced { generation: progress.generation }));
         }
-        let keep = |_: Option<&RunToken>| Ok::<_, Refusal>(Outcome::Write(leaving));
-        self.store.update(&ItemName::PastRun(job, leaving), keep).await?;
+        let keep = |_: Option<&RunToken>| Ok::<_, CallRefusal>(TransitionOutcome::Write(leaving));
+        self.records.store.update(&ItemName::PastRun(job, leaving), keep).await?;
         Ok(Some(leaving))
     }
 
@@ -199,12 +210,13 @@ impl Coordinator {
     /// The report of a run that the table has lost is not written: the answer says so, and the reader joins again.
     async fn report(
         &self,
-        poll: &Poll,
-        read: Versioned<JobProgress>,
-        reader: Versioned<ReaderProgress>,
-        (report, lacking): (&Report, Option<LackingSplits>),
-    ) -> Result<(Versioned<JobProgress>, u64), Refusal> {
-        let (job, now_ms) = (&poll.job, self.clock.now_ms());
+        poll: &PollCall,
+        read: VersionedItem<JobProgress>,
+        reader: VersionedItem<ReaderProgress>,
+        report: &ReaderReport,
+        lacking: Option<LackingSplits>,
+    ) -> Result<(VersionedItem<JobProgress>, u64), CallRefusal> {
+        let (job, now_ms) = (&poll.job, self.records.clock.now_ms());
         let known = read.item.filter(|progress| progress.run.is_some());
         let Some(JobProgress { generation: current, .. }) =
             known.filter(|progress| report.ack.generation <= progress.generation)
@@ -216,30 +228,31 @@ impl Coordinator {
             let decide = |before: Option<&JobProgress>| {
                 let acked = splits::ack(before, &report.ack, now_ms);
                 let acked = acked.map(|acked| acked.with(|after| after.with_lacking(lacking)));
-                acked.map_err(Unchanged::Declined)
+                acked.map_err(ItemUpdateError::Declined)
             };
-            let acked = self.store.update_versioned(&name, read, decide).await?;
+            let acked = self.records.store.update_versioned(&name, read, decide).await?;
             return Ok((acked.into(), report.reader));
         }
         let decide = |before: Option<&ReaderProgress>| {
             let fenced = SplitRefusal::Fenced { generation: current };
             if report.ack.generation == current {
-                readers::report(before, report, now_ms).map_err(Unchanged::Declined)
+                readers::report(before, report, now_ms).map_err(ItemUpdateError::Declined)
             } else {
-                Err(Unchanged::Declined(fenced))
+                Err(ItemUpdateError::Declined(fenced))
             }
         };
         let of_ranks = ItemName::Reader(job, poll.ranks.first);
-        let written = self.store.update_from(&of_ranks, reader, decide).await?;
+        let written = self.records.store.update_from(&of_ranks, reader, decide).await?;
         if lacking.is_none() || poll.join.is_some() {
             return Ok((read, written.reader));
         }
         let decide = |before: Option<&JobProgress>| {
             let before = before.copied().unwrap_or_default();
-            let noted = Outcome::AlreadyApplied(before).with(|before| before.with_lacking(lacking));
-            Ok::<_, Refusal>(noted)
+            let noted = TransitionOutcome::AlreadyApplied(before)
+                .with(|before| before.with_lacking(lacking));
+            Ok::<_, CallRefusal>(noted)
         };
-        let noted = self.store.update_versioned(&name, read, decide).await?;
+        let noted = self.records.store.update_versioned(&name, read, decide).await?;
         Ok((noted.into(), written.reader))
     }
 
@@ -248,15 +261,19 @@ impl Coordinator {
     async fn merge(
         &self,
         job: &JobName,
-        read: Versioned<JobProgress>,
-    ) -> Result<(Versioned<JobProgress>, Option<String>), Refusal> {
+        read: VersionedItem<JobProgress>,
+    ) -> Result<(VersionedItem<JobProgress>, Option<String>), CallRefusal> {
         let reports = self.reports(job).await?;
-        let now_ms = self.clock.now_ms();
+        let now_ms = self.records.clock.now_ms();
         let decide = |before: Option<&JobProgress>| {
-            readers::merge(before, &reports, now_ms).map_err(Unchanged::Declined)
+            readers::merge(before, &reports, now_ms).map_err(ItemUpdateError::Declined)
         };
-        let merged: Versioned<JobProgress> =
-            self.store.update_versioned(&ItemName::Progress(job), read, decide).await?.into();
+        let merged: VersionedItem<JobProgress> = self
+            .records
+            .store
+            .update_versioned(&ItemName::Progress(job), read, decide)
+            .await?
+            .into();
         let uncovered =
             merged.item.and_then(|progress| readers::waits_for(&progress, &reports, now_ms));
         Ok((merged, uncovered))
@@ -266,19 +283,19 @@ impl Coordinator {
     /// Refuses a run that begins at no place of the job.
     async fn unseen_by_table(
         &self,
-        poll: &Poll,
+        poll: &PollCall,
         item: &JobItem,
-        read: &Versioned<JobProgress>,
-    ) -> Result<Option<LackingSplits>, Refusal> {
+        read: &VersionedItem<JobProgress>,
+    ) -> Result<Option<LackingSplits>, CallRefusal> {
         let job = &poll.job;
         if let Some(join) = poll.join.as_ref().filter(|join| is_new(read, join)) {
-            steps::check_place(job, item, &join.start)?;
+            check_place(job, item, &join.start)?;
         }
         let joins = poll.join.as_ref().map(|join| &join.start);
         let Some(ack) = joins.or(poll.report.as_ref().map(|report| &report.ack)) else {
             return Ok(None);
         };
-        if joins.is_none() && self.memory.knows_run(job, reader_of(poll), ack.generation) {
+        if joins.is_none() && self.records.memory.knows_run(job, reader_of(poll), ack.generation) {
             return Ok(None);
         }
         let progress = read.item.unwrap_or_default();
@@ -286,10 +303,10 @@ impl Coordinator {
     }
 
     /// The reports of all readers that ever reported, in order of rank.
-    async fn reports(&self, job: &JobName) -> Result<Vec<ReaderProgress>, Refusal> {
-        let pk = keys::job_partition(&self.store.ns, job);
+    async fn reports(&self, job: &JobName) -> Result<Vec<ReaderProgress>, CallRefusal> {
+        let pk = keys::job_partition(&self.records.store.ns, job);
         let (first, last) = reader_sks();
-        let stored = self.store.range(&pk, &first, &last).await?;
+        let stored = self.records.store.range(&pk, &first, &last).await?;
         let reports = stored.iter().map(|(_, item)| ReaderProgress::decode(&item.body));
         reports.collect::<Result<Vec<_>, _>>().map_err(invalid)
     }
@@ -300,28 +317,28 @@ impl Coordinator {
         job: &JobName,
         item: &JobItem,
         progress: &JobProgress,
-    ) -> Result<Option<RunStatus>, Refusal> {
+    ) -> Result<Option<RunStatus>, CallRefusal> {
         let Some(run) = progress.run else { return Ok(None) };
         // One rank has one reader, which needs no report of its own.
         let reports = match run.ranks.count {
             NonZeroU32::MIN => {
-                vec![ReaderProgress::of_all(progress, RankRange::all(run.ranks.count))]
+                vec![ReaderProgress::from_job_progress(progress, RankRange::all(run.ranks.count))]
             }
             _ => self.reports(job).await?,
         };
-        Ok(Some(run_status(run, item, (progress, &reports), self.clock.now_ms())))
+        Ok(Some(run_status(run, item, progress, &reports, self.records.clock.now_ms())))
     }
 }
 
 /// Whether `join` begins another run than the current one.
-fn is_new(read: &Versioned<JobProgress>, join: &Join) -> bool {
+fn is_new(read: &VersionedItem<JobProgress>, join: &RunJoin) -> bool {
     let current = read.item.and_then(|progress| progress.run);
     current.is_none_or(|run| run.token != join.run.token)
 }
 
 /// Refuses ranks that do not agree with the run that is joined, or with the one that is reported to.
-fn check_ranks(poll: &Poll, read: &Versioned<JobProgress>) -> Result<(), Refusal> {
-    let Poll { ranks, of, join, report, .. } = poll;
+fn check_ranks(poll: &PollCall, read: &VersionedItem<JobProgress>) -> Result<(), CallRefusal> {
+    let PollCall { ranks, of, join, report, .. } = poll;
     let current = read.item.filter(|progress| {
         report.as_ref().is_some_and(|report| report.ack.generation == progress.generation)
     });
@@ -334,6 +351,6 @@ fn check_ranks(poll: &Poll, read: &Versioned<JobProgress>) -> Result<(), Refusal
 }
 
 /// The reader that polls, as processes remember it.
-fn reader_of(poll: &Poll) -> Option<u32> {
+fn reader_of(poll: &PollCall) -> Option<u32> {
     (!poll.is_alone()).then_some(poll.ranks.first)
 }

@@ -2,17 +2,17 @@
 
 use super::*;
 use crate::fixtures::{bundle, commit};
-use gristmill_model::splits::{course::Course, order::Ramp};
+use gristmill_model::splits::{course::BundleRanges, order::BundleDivision};
 use proptest::prelude::*;
 
 /// Bundles of `n` splits; those in `open` are not committed.
 fn bundles(n: u32, open: &[u32]) -> Vec<ScannedBundle> {
-    let course = Course::of_epoch(Ramp::new(n, 4), 0, 0..n);
+    let course = BundleRanges::from_epoch(BundleDivision::new(n, 4), 0, 0..n);
     let bundle = |index| {
         let positions = (0u8..).zip(course.ramp.positions(index));
         let committed = positions.filter(|(_, position)| !open.contains(position));
         let commits: Vec<_> = committed.map(|(at, position)| commit(at, position)).collect();
-        bundle(&course.ramp, index, 7, (0, 0), &commits, WorkerTimes::default())
+        bundle(&course.ramp, index, 7, 0, 0, &commits, WorkerTimes::default())
     };
     course.legs[0].bundles.clone().map(bundle).collect()
 }
@@ -24,7 +24,7 @@ proptest! {
         most in 1usize..40,
     ) {
         let from = from.min(n);
-        let mut prefix = Prefix::default();
+        let mut prefix = CommittedPrefix::default();
         prefix.extend(bundles(n, &gaps), from.into(), most);
         let first = (from..n).find(|at| gaps.contains(at));
         let end = first.unwrap_or(n).min(from + most as u32);

@@ -1,26 +1,26 @@
 //! Reads a range of bundles: which splits are committed, which workers hold leases, what is claimable.
 
-use crate::{Coordinator, bundles::ScannedBundle, items::JobItem, plans::window_of};
+use crate::{JobRecords, bundles::ScannedBundle, items::JobItem, plans::window_of};
 use gristmill_model::splits::{
-    Bundle, BundleState, Committed, JobProgress, ObjectSizes, Place, SplitKind,
-    window::{Ahead, Window},
+    Bundle, BundleState, CommittedSplit, JobProgress, ObjectSizes, SplitKind, SplitPlace,
+    window::{WindowBounds, WindowOccupancy},
 };
-use gristmill_model::wire::Refusal;
+use gristmill_model::wire::CallRefusal;
 use gristmill_model::{InvocationId, JobName, Nonce, Position};
 use std::collections::BTreeSet;
 
 /// A range of bundles in delivery order, from one read.
 #[derive(Debug, Clone)]
-pub(crate) struct Scan {
+pub(crate) struct WindowScan {
     pub bundles: Vec<ScannedBundle>,
-    pub ahead: Ahead,
+    pub ahead: WindowOccupancy,
     /// None while indexing: every file may be indexed at once.
-    window: Option<Window>,
+    window: Option<WindowBounds>,
     /// The run has more bundles after these.
     goes_on: bool,
 }
 
-impl Scan {
+impl WindowScan {
     /// Limits the window to `splits`, because the target is fewer workers than the job may have. Splits
     /// already leased or ready beyond the limit still count.
     #[must_use]
@@ -173,11 +173,11 @@ impl Scan {
     }
 
     /// Every committed split of the scan.
-    pub fn committed(&self) -> impl Iterator<Item = (Place, &Committed)> {
+    pub fn committed(&self) -> impl Iterator<Item = (SplitPlace, &CommittedSplit)> {
         self.bundles.iter().filter_map(|bundle| Some((bundle, bundle.item.as_ref()?))).flat_map(
             |(bundle, item)| {
                 bundle.positions.clone().zip(&item.entries).filter_map(|(position, entry)| {
-                    Some((Place { epoch: bundle.epoch, position }, entry.as_ref()?))
+                    Some((SplitPlace { epoch: bundle.epoch, position }, entry.as_ref()?))
                 })
             },
         )
@@ -194,12 +194,12 @@ impl Scan {
 
 /// How far workers may run ahead of the trainer, or of the last of its readers: at most `splits`, for the target number
 /// of workers, unless the steps of several ranks need more; 0 means that the limit is not known. None while indexing.
-pub(crate) fn window(item: &JobItem, progress: &JobProgress, splits: u32) -> Option<Window> {
+pub(crate) fn window(item: &JobItem, progress: &JobProgress, splits: u32) -> Option<WindowBounds> {
     let plan = item.plan?;
     let max_bundle_splits = item.ramp().max_bundle_splits();
     let workers = item.spec.workers.saturating_add(progress.local_workers);
     let widest = plan.window_splits.max(window_of(workers, plan.max_bundle_splits));
-    let window = Window::new(widest, plan.window_bytes, max_bundle_splits);
+    let window = WindowBounds::new(widest, plan.window_bytes, max_bundle_splits);
     let ranks = progress.run.map_or(1, |run| run.ranks.count.get());
     let window = window.for_ranks(ranks, plan.split_batches(), plan.batch_bytes);
     Some(if splits == 0 { window } else { window.at_most(splits) })
@@ -207,7 +207,7 @@ pub(crate) fn window(item: &JobItem, progress: &JobProgress, splits: u32) -> Opt
 
 /// The range of splits that a job may work on now.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Reach {
+pub(crate) struct WorkableRange {
     /// The first position that the trainer has not received, or that is to be made again, counted through all epochs.
     pub delivered: u64,
     /// The first position that must not be worked on yet.
@@ -215,14 +215,14 @@ pub(crate) struct Reach {
     /// The same, wherever the window ends.
     pub most: u64,
     /// None while indexing: every file may be indexed at once.
-    pub window: Option<Window>,
+    pub window: Option<WindowBounds>,
     /// The run has more positions after `end`.
     pub goes_on: bool,
 }
 
-impl Reach {
+impl WorkableRange {
     /// `splits` limits the window; see [`window`].
-    pub fn of(item: &JobItem, progress: &JobProgress, splits: u32) -> Self {
+    pub fn new(item: &JobItem, progress: &JobProgress, splits: u32) -> Self {
         let run = item.run();
         let (Some(plan), Some(window)) = (item.plan, window(item, progress, splits)) else {
             return Self { delivered: 0, end: run, most: run, window: None, goes_on: false };
@@ -237,7 +237,7 @@ impl Reach {
     }
 }
 
-impl Coordinator {
+impl JobRecords {
     /// Reads the bundles from `from`, or from the trainer's place if that is earlier, to the end of the
     /// window. While indexing, reads the whole index.
     pub(crate) async fn scan(
@@ -245,26 +245,27 @@ impl Coordinator {
         job: &JobName,
         item: &JobItem,
         progress: &JobProgress,
-        from: Place,
-    ) -> Result<Scan, Refusal> {
-        let Reach { delivered, end, window, goes_on, .. } = Reach::of(item, progress, 0);
+        from: SplitPlace,
+    ) -> Result<WindowScan, CallRefusal> {
+        let WorkableRange { delivered, end, window, goes_on, .. } =
+            WorkableRange::new(item, progress, 0);
         let from = item.plan.map_or(0, |plan| from.linear(plan.n_splits));
         let bundles = self.read_bundles(job, item, &item.course(from.min(delivered)..end)).await?;
         let ahead = ahead(&bundles, delivered, self.settings.object_sizes);
-        Ok(Scan { ahead, bundles, window, goes_on })
+        Ok(WindowScan { ahead, bundles, window, goes_on })
     }
 }
 
 /// The committed splits of `bundles` that the trainer has not received.
-fn ahead(bundles: &[ScannedBundle], delivered: u64, sizes: ObjectSizes) -> Ahead {
-    let mut ahead = Ahead { delivered, ready: 0, ready_bytes: 0 };
+fn ahead(bundles: &[ScannedBundle], delivered: u64, sizes: ObjectSizes) -> WindowOccupancy {
+    let mut ahead = WindowOccupancy { delivered, ready: 0, ready_bytes: 0 };
     for bundle in bundles {
         let Some(item) = &bundle.item else { continue };
         for ((position, linear), entry) in
             bundle.positions.clone().zip(bundle.stretch()).zip(&item.entries)
         {
             if let Some(entry) = entry.filter(|_| linear >= delivered) {
-                let place = Place::new(bundle.epoch, position);
+                let place = SplitPlace::new(bundle.epoch, position);
                 ahead.ready += 1;
                 ahead.ready_bytes += sizes.bytes(place, entry.outcome.object_bytes);
             }
@@ -275,7 +276,7 @@ fn ahead(bundles: &[ScannedBundle], delivered: u64, sizes: ObjectSizes) -> Ahead
 
 /// A scan of `bundles`, without a window.
 #[cfg(test)]
-pub(crate) fn scanned(bundles: Vec<ScannedBundle>) -> Scan {
+pub(crate) fn scanned(bundles: Vec<ScannedBundle>) -> WindowScan {
     let ahead = ahead(&bundles, 0, ObjectSizes::Real);
-    Scan { ahead, bundles, window: None, goes_on: false }
+    WindowScan { ahead, bundles, window: None, goes_on: false }
 }

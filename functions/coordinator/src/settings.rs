@@ -1,7 +1,7 @@
 //! Settings that an operator tunes.
 
 use crate::snapshot::JobSnapshot;
-use gristmill_model::splits::{Limits, ObjectSizes};
+use gristmill_model::splits::{BundleRetryLimits, ObjectSizes};
 use gristmill_model::wire::SpokenVersions;
 use gristmill_model::{ErrorPolicy, Namespace};
 use std::{num::NonZeroU32, time::Duration};
@@ -12,7 +12,7 @@ const POISON_STRIKES: u8 = 5;
 
 /// Settings of one coordinator.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct CoordinatorSettings {
     /// The namespace that the coordinator serves; it refuses calls for any other.
     pub ns: Namespace,
     /// The bucket of chunks, indices and manifests.
@@ -27,13 +27,13 @@ pub struct Settings {
     pub cache_bytes: u64,
     /// A job whose trainer has not polled for this long is abandoned and stopped; its chunks are gone by then.
     pub retention: Duration,
-    pub limits: Limits,
+    pub limits: BundleRetryLimits,
     /// The versions of the protocol that the stack speaks.
     pub spoken: SpokenVersions,
     /// Whether bundles of passed epochs are deleted, and not left to expire.
     pub prunes_bundles: bool,
     /// When to fail a job whose workers achieve nothing.
-    pub patience: Patience,
+    pub patience: WorkerFailureLimits,
     /// Pairs of (active workers, milliseconds), most workers first: from that many workers on, claims may
     /// use job items that this process read up to that long ago. Otherwise, claims of many workers would
     /// exceed the read throughput of the job's partition.
@@ -42,7 +42,7 @@ pub struct Settings {
 
 /// A job fails once both limits are passed.
 #[derive(Debug, Clone, Copy)]
-pub struct Patience {
+pub struct WorkerFailureLimits {
     /// Workers that died or could not start, with no split committed in between.
     pub workers: u32,
     /// Time between the first and the last of these failures.
@@ -52,7 +52,7 @@ pub struct Patience {
 /// 1 TiB: about $24 a month.
 const CACHE_BYTES: u64 = 1 << 40;
 
-impl Settings {
+impl CoordinatorSettings {
     /// The defaults for one stack.
     pub fn new(ns: Namespace, bucket: String, scaler_function: String) -> Self {
         Self {
@@ -65,8 +65,11 @@ impl Settings {
             retention: Duration::from_secs(14 * 86_400),
             prunes_bundles: false,
             spoken: SpokenVersions::BUILD,
-            limits: Limits { poison_strikes: POISON_STRIKES, ..Limits::default() },
-            patience: Patience { workers: 20, lasting: Duration::from_secs(120) },
+            limits: BundleRetryLimits {
+                poison_strikes: POISON_STRIKES,
+                ..BundleRetryLimits::default()
+            },
+            patience: WorkerFailureLimits { workers: 20, lasting: Duration::from_secs(120) },
             shared_reads: vec![(1_500, 1_000), (32, 250)],
         }
     }
@@ -100,7 +103,7 @@ impl Settings {
     }
 
     /// The limits of a job with this error policy.
-    pub(crate) fn limits_of(&self, on_error: ErrorPolicy) -> Limits {
-        Limits { on_error, ..self.limits }
+    pub(crate) fn limits_of(&self, on_error: ErrorPolicy) -> BundleRetryLimits {
+        BundleRetryLimits { on_error, ..self.limits }
     }
 }

@@ -5,7 +5,7 @@ use crate::{
     fixtures::{self, commit},
     scan::scanned,
 };
-use gristmill_model::splits::{WorkerTimes, order::Ramp};
+use gristmill_model::splits::{WorkerTimes, order::BundleDivision};
 use proptest::prelude::*;
 
 /// A bundle claimed at `claimed_ms` by `worker`; its first `committed` splits took `split_ms` each and were
@@ -14,12 +14,22 @@ fn bundle(
     index: u32,
     worker: u8,
     times_ms: (u64, u64),
-    (committed, split_ms): (u8, u32),
+    committed: u8,
+    split_ms: u32,
 ) -> ScannedBundle {
     let commits: Vec<_> = (0..committed).map(|split_index| commit(split_index, 1)).collect();
+    let (claimed_ms, flushed_ms) = times_ms;
     let compute_ms = u64::from(split_ms * u32::from(committed));
     let times = WorkerTimes { compute_ms, ..WorkerTimes::default() };
-    fixtures::bundle(&Ramp::new(1_000, 4), index, worker, times_ms, &commits, times)
+    fixtures::bundle(
+        &BundleDivision::new(1_000, 4),
+        index,
+        worker,
+        claimed_ms,
+        flushed_ms,
+        &commits,
+        times,
+    )
 }
 
 /// Indices of the bundles whose leases end at `now_ms`.
@@ -29,8 +39,8 @@ fn ended(bundles: Vec<ScannedBundle>, steady_since_ms: u64, now_ms: u64) -> Vec<
 
 /// A worker that claimed at 100 s and was silent since, beside one that made progress.
 fn dead_and_living(split_ms: u32) -> Vec<ScannedBundle> {
-    let dead = bundle(8, 1, (100_000, 0), (0, 0));
-    vec![dead, bundle(9, 2, (100_500, 101_500), (4, split_ms))]
+    let dead = bundle(8, 1, (100_000, 0), 0, 0);
+    vec![dead, bundle(9, 2, (100_500, 101_500), 4, split_ms)]
 }
 
 #[test]
@@ -49,11 +59,11 @@ fn longer_splits_are_waited_for_longer_but_not_for_ever() {
 
 #[test]
 fn silence_says_nothing_where_nobody_else_goes_on() {
-    let alone = vec![bundle(8, 1, (100_000, 0), (0, 0))];
+    let alone = vec![bundle(8, 1, (100_000, 0), 0, 0)];
     assert!(ended(alone, 0, 125_000).is_empty());
     // The other worker committed its splits before this lease began.
-    let before = bundle(7, 2, (90_000, 99_000), (4, 100));
-    let held = vec![before, bundle(8, 1, (100_000, 0), (0, 0))];
+    let before = bundle(7, 2, (90_000, 99_000), 4, 100);
+    let held = vec![before, bundle(8, 1, (100_000, 0), 0, 0)];
     assert!(ended(held, 0, 125_000).is_empty());
 }
 
@@ -83,8 +93,8 @@ proptest! {
     ) {
         let now_ms = 200_000;
         let last_contact_ms = now_ms - silent_ms;
-        let held = bundle(8, 1, (last_contact_ms, last_contact_ms), (committed, split_ms));
-        let other = bundle(9, 2, (now_ms - 1_000, now_ms), (4, split_ms));
+        let held = bundle(8, 1, (last_contact_ms, last_contact_ms), committed, split_ms);
+        let other = bundle(9, 2, (now_ms - 1_000, now_ms), 4, split_ms);
         let ends = ended(vec![held, other], 0, now_ms).contains(&0);
         let flushes_within_ms = u64::from(split_ms) * 2;
         prop_assert!(!ends || silent_ms > 2_500 && silent_ms > flushes_within_ms.min(10_000));

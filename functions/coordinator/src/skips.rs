@@ -1,14 +1,14 @@
 //! The cap on skipped records: counts skips per epoch from commits of all workers.
 
 use crate::{
-    Coordinator,
-    items::{ItemName, JobItem, Skips},
-    scan::Scan,
-    store::Versioned,
+    Consumers,
+    items::{ItemName, JobItem, SkipCounts},
+    scan::WindowScan,
+    store::VersionedItem,
 };
-use gristmill_model::splits::{Committed, JobProgress, Place};
+use gristmill_model::splits::{CommittedSplit, JobProgress, SplitPlace};
 use gristmill_model::stored::keys;
-use gristmill_model::wire::{Refusal, SkippedAt};
+use gristmill_model::wire::{CallRefusal, SkippedRecordLocation};
 use gristmill_model::{Epoch, ErrorPolicy, JobName};
 use gristmill_ports::ObjectPath;
 use std::collections::BTreeMap;
@@ -28,7 +28,7 @@ struct Count {
 }
 
 impl Count {
-    fn add(&mut self, Committed { outcome, .. }: &Committed) {
+    fn add(&mut self, CommittedSplit { outcome, .. }: &CommittedSplit) {
         self.skipped += u64::from(outcome.skipped_records);
         self.rows += u64::from(outcome.rows);
     }
@@ -39,18 +39,18 @@ impl Count {
 struct Counts {
     by_epoch: BTreeMap<Epoch, Count>,
     /// The part of `by_epoch` in splits before this place.
-    passed: Place,
+    passed: SplitPlace,
     by_epoch_passed: BTreeMap<Epoch, Count>,
     /// Places of splits with skipped records, beyond the stored count.
-    with_skips: Vec<Place>,
+    with_skips: Vec<SplitPlace>,
 }
 
 impl Counts {
     /// Adds `committed` to the stored count `before`, which leaves out what it already has.
     fn new<'a>(
-        before: &Skips,
-        delivered: Place,
-        committed: impl Iterator<Item = (Place, &'a Committed)>,
+        before: &SkipCounts,
+        delivered: SplitPlace,
+        committed: impl Iterator<Item = (SplitPlace, &'a CommittedSplit)>,
     ) -> Self {
         let stored = Count { skipped: before.skipped, rows: before.rows };
         let by_epoch = BTreeMap::from([(before.before.epoch, stored)]);
@@ -85,27 +85,32 @@ impl Counts {
     }
 
     /// The count to store after `before`, if it is worth a write. `first` describes the first skipped record.
-    fn to_store(&self, before: &Skips, first: Option<String>, n_splits: u32) -> Option<Skips> {
+    fn to_store(
+        &self,
+        before: &SkipCounts,
+        first: Option<String>,
+        n_splits: u32,
+    ) -> Option<SkipCounts> {
         let passed = self.passed;
         let moved = passed.linear(n_splits).saturating_sub(before.before.linear(n_splits));
         let Count { skipped, rows } =
             self.by_epoch_passed.get(&passed.epoch).copied().unwrap_or_default();
         let counted = moved > 0 && skipped > before.skipped;
         let is_worth_it = moved >= WRITTEN_EVERY || counted || first != before.first;
-        is_worth_it.then_some(Skips { before: passed, skipped, rows, first })
+        is_worth_it.then_some(SkipCounts { before: passed, skipped, rows, first })
     }
 }
 
-impl Coordinator {
+impl Consumers {
     /// The stored counts of a job that may skip records; none for other jobs.
     pub(crate) async fn skips(
         &self,
         job: &JobName,
         item: &JobItem,
-    ) -> Result<Option<Versioned<Skips>>, Refusal> {
+    ) -> Result<Option<VersionedItem<SkipCounts>>, CallRefusal> {
         match item.spec.settings.on_error {
             ErrorPolicy::Fail => Ok(None),
-            _ => self.store.read(&ItemName::Skips(job)).await.map(Some),
+            _ => self.records.store.read(&ItemName::Skips(job)).await.map(Some),
         }
     }
 
@@ -115,9 +120,10 @@ impl Coordinator {
         &self,
         job: &JobName,
         item: &JobItem,
-        (scan, progress): (&Scan, &JobProgress),
-        read: Versioned<Skips>,
-    ) -> Result<Option<String>, Refusal> {
+        scan: &WindowScan,
+        progress: &JobProgress,
+        read: VersionedItem<SkipCounts>,
+    ) -> Result<Option<String>, CallRefusal> {
         let Some(plan) = item.plan else { return Ok(None) };
         let before = read.item.clone().unwrap_or_default();
         let counts = Counts::new(&before, progress.horizon().slowest, scan.committed());
@@ -146,20 +152,21 @@ impl Coordinator {
             )));
         }
         if let Some(skips) = counts.to_store(&before, first, plan.n_splits) {
-            let count = |stored: &mut Skips| {
+            let count = |stored: &mut SkipCounts| {
                 if stored.before <= skips.before {
                     stored.clone_from(&skips);
                 }
             };
-            self.store.change_from(&ItemName::Skips(job), read, count).await?;
+            self.records.store.change_from(&ItemName::Skips(job), read, count).await?;
         }
         Ok(None)
     }
 
     /// Skipped records of a split, from its worker's report. Best effort: the count does not need them.
-    async fn skipped_at(&self, job: &JobName, place: Place) -> Vec<SkippedAt> {
-        let key = keys::skipped(&self.settings.ns, job, place.epoch, place.position);
-        let report = self.objects.get(&ObjectPath::new(&self.settings.bucket, key)).await;
+    async fn skipped_at(&self, job: &JobName, place: SplitPlace) -> Vec<SkippedRecordLocation> {
+        let key = keys::skipped(&self.records.settings.ns, job, place.epoch, place.position);
+        let report =
+            self.objects.store.get(&ObjectPath::new(&self.records.settings.bucket, key)).await;
         let Ok(report) = report else { return Vec::new() };
         let lines = report.split(|byte| *byte == b'\n');
         lines.filter_map(|line| serde_json::from_slice(line).ok()).collect()
@@ -167,9 +174,9 @@ impl Coordinator {
 }
 
 /// The most frequent reason of the skips that were looked at, of all `skipped`.
-fn most_often(looked_at: &[SkippedAt], skipped: u64) -> String {
+fn most_often(looked_at: &[SkippedRecordLocation], skipped: u64) -> String {
     let mut reasons = BTreeMap::<_, u64>::new();
-    for SkippedAt { record, .. } in looked_at {
+    for SkippedRecordLocation { record, .. } in looked_at {
         *reasons.entry((&record.op, &record.reason)).or_default() += 1;
     }
     let most = reasons.into_iter().max_by_key(|(_, times)| *times);
@@ -179,7 +186,7 @@ fn most_often(looked_at: &[SkippedAt], skipped: u64) -> String {
     })
 }
 
-fn described(at: &SkippedAt) -> String {
+fn described(at: &SkippedRecordLocation) -> String {
     format!("{} ({}): {}", at.source, at.record.op, at.record.reason)
 }
 
@@ -189,18 +196,18 @@ mod tests {
     use crate::fixtures::{N_SPLITS, commit};
     use gristmill_model::{Nonce, RecordKey, SkippedRecord};
 
-    fn place(position: u32) -> Place {
-        Place { epoch: 0, position }
+    fn place(position: u32) -> SplitPlace {
+        SplitPlace { epoch: 0, position }
     }
 
-    fn committed(rows: u32, skipped_records: u32) -> Committed {
+    fn committed(rows: u32, skipped_records: u32) -> CommittedSplit {
         let mut outcome = commit(0, rows).outcome;
         outcome.skipped_records = skipped_records;
-        Committed { attempt: 1, nonce: Nonce([1; 8]), outcome }
+        CommittedSplit { attempt: 1, nonce: Nonce([1; 8]), outcome }
     }
 
     /// Counts of splits with this many skipped records each, ten rows in all, from position 0 on.
-    fn counts(before: &Skips, delivered: u32, skipped: &[u32]) -> Counts {
+    fn counts(before: &SkipCounts, delivered: u32, skipped: &[u32]) -> Counts {
         let splits: Vec<_> = skipped.iter().map(|&n| committed(10 - n, n)).collect();
         let places = (0..).map(place).zip(&splits);
         Counts::new(before, place(delivered), places)
@@ -208,7 +215,7 @@ mod tests {
 
     #[test]
     fn each_split_counts_once() {
-        let none = Skips::default();
+        let none = SkipCounts::default();
         let all = counts(&none, 2, &[1, 0, 3, 0]);
         assert_eq!(all.by_epoch[&0], Count { skipped: 4, rows: 36 });
         assert_eq!(all.with_skips, [place(0), place(2)]);
@@ -222,7 +229,7 @@ mod tests {
 
     #[test]
     fn a_count_without_news_is_stored_only_now_and_then() {
-        let none = Skips::default();
+        let none = SkipCounts::default();
         let delivered = |splits: u64| {
             let skipped = vec![0; usize::try_from(splits).unwrap()];
             counts(&none, u32::try_from(splits).unwrap(), &skipped).to_store(&none, None, N_SPLITS)
@@ -234,7 +241,7 @@ mod tests {
 
     #[test]
     fn the_most_frequent_reason_names_how_many_skips_were_looked_at() {
-        let skip = |op: &str, reason: &str| SkippedAt {
+        let skip = |op: &str, reason: &str| SkippedRecordLocation {
             source: "f record 0".into(),
             record: SkippedRecord {
                 key: RecordKey { file: 0, record: 0 },
@@ -250,11 +257,11 @@ mod tests {
 
     #[test]
     fn an_epoch_exceeds_the_limit_with_one_record_more_or_with_all_so_far() {
-        let counts = counts(&Skips::default(), 0, &[1, 3]);
+        let counts = counts(&SkipCounts::default(), 0, &[1, 3]);
         assert_eq!(counts.exceeding(4, 1_000), None);
         let count = Count { skipped: 4, rows: 16 };
         assert_eq!(counts.exceeding(3, 1_000), Some((0, count)));
-        let stored = Skips { skipped: ALL_SKIPPED, ..Skips::default() };
+        let stored = SkipCounts { skipped: ALL_SKIPPED, ..SkipCounts::default() };
         let all = Counts::new(&stored, place(0), std::iter::empty());
         assert!(all.exceeding(5_000, 10_000).is_some(), "presumably the rest is skipped too");
         assert_eq!(all.exceeding(10_000, 10_000), None, "all may be skipped");

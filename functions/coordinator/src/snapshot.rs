@@ -1,18 +1,19 @@
 //! The items of a job from one read; calls decide by them.
 
 use crate::{
-    Coordinator, Settings,
+    CoordinatorSettings, JobRecords,
     bundles::ScannedBundle,
-    coordinator::no_job,
-    items::{ItemName, JobItem, Swept},
-    store::{Stored as _, Versioned, decode, invalid},
+    items::{ItemName, JobItem, SweepProgress},
+    records::no_job,
+    store::{ItemCodec as _, VersionedItem, decode, invalid},
 };
 use gristmill_model::splits::{
-    Bundle, JobProgress, Place, ReaderProgress, course::BundleAt, frontier::Frontier, search::Ends,
+    Bundle, JobProgress, ReaderProgress, SplitPlace, course::EpochBundle, search::PartitionEnds,
+    window::WindowHints,
 };
-use gristmill_model::wire::{Claim, Home, Refusal, ScaleState};
+use gristmill_model::wire::{BundlePartition, CallRefusal, ClaimCall, ScaleState};
 use gristmill_model::{Epoch, JobName};
-use gristmill_ports::Item;
+use gristmill_ports::TableItem;
 use std::{
     collections::{BTreeMap, VecDeque},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -32,17 +33,17 @@ const FIRST_BUNDLES: usize = 4;
 pub(crate) struct JobSnapshot {
     pub item: JobItem,
     pub progress: JobProgress,
-    pub frontier: Versioned<Frontier>,
+    pub frontier: VersionedItem<WindowHints>,
 }
 
 /// Further items that a poll reads at the same time; writes to them start from these versions.
 #[derive(Debug, Clone)]
 pub(crate) struct PollItems {
     pub scale: ScaleState,
-    pub progress: Versioned<JobProgress>,
-    pub swept: Versioned<Swept>,
+    pub progress: VersionedItem<JobProgress>,
+    pub swept: VersionedItem<SweepProgress>,
     /// The report of one reader among several.
-    pub reader: Versioned<ReaderProgress>,
+    pub reader: VersionedItem<ReaderProgress>,
     /// The first bundles that the poll asks for, if this process remembered the job and could name them.
     pub first: Vec<ScannedBundle>,
 }
@@ -64,42 +65,47 @@ impl JobSnapshot {
     }
 
     /// Hints from the last look; default hints if there was none.
-    pub fn hints(&self) -> Frontier {
+    pub fn hints(&self) -> WindowHints {
         self.frontier.item.clone().unwrap_or_default()
     }
 }
 
 /// Items that a coordinator process remembers between calls.
 #[derive(Debug, Clone, Default)]
-pub struct Memory(Arc<Mutex<Remembered>>);
+pub struct CoordinatorMemory(Arc<Mutex<Remembered>>);
 
 #[derive(Debug, Default)]
 struct Remembered {
     /// The job's items as last read for a claim, with the time of the read.
     snapshot: Option<(u64, JobName, JobSnapshot)>,
     /// Ends of partitions that claims found, for this job and [resumption](JobItem::resumption).
-    ends: Option<(JobName, (u64, u32), Ends)>,
+    ends: Option<(JobName, (u64, u32), PartitionEnds)>,
     /// The job as the last poll read it.
     reported: Option<(JobName, JobItem)>,
     /// The runs of trainers that have acknowledged here: their generations, by job and reader.
-    runs: BTreeMap<(JobName, Reader), u64>,
+    runs: BTreeMap<(JobName, ReaderFirstRank), u64>,
     /// Leased bundles as this process last wrote them, the latest last.
-    leases: VecDeque<(LeaseAt, Versioned<Bundle>)>,
+    leases: VecDeque<(BundleAddress, VersionedItem<Bundle>)>,
 }
 
 /// The first rank of one reader among several; none of one that acknowledges on the job's progress itself.
-pub(crate) type Reader = Option<u32>;
+pub(crate) type ReaderFirstRank = Option<u32>;
 
 /// Address of a bundle.
-pub(crate) type LeaseAt = (JobName, Home, BundleAt);
+pub(crate) type BundleAddress = (JobName, BundlePartition, EpochBundle);
 
-impl Memory {
+impl CoordinatorMemory {
     fn remembered(&self) -> MutexGuard<'_, Remembered> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The job's items from a recent read, if they are fresh enough and usable for `claim`.
-    fn of(&self, claim: &Claim, settings: &Settings, now_ms: u64) -> Option<JobSnapshot> {
+    fn fresh_snapshot(
+        &self,
+        claim: &ClaimCall,
+        settings: &CoordinatorSettings,
+        now_ms: u64,
+    ) -> Option<JobSnapshot> {
         let remembered = self.remembered();
         let (at_ms, job, snapshot) = remembered.snapshot.as_ref()?;
         let JobSnapshot { item, .. } = snapshot;
@@ -129,11 +135,16 @@ impl Memory {
     }
 
     /// Whether that run of a trainer has acknowledged here.
-    pub(crate) fn knows_run(&self, job: &JobName, reader: Reader, generation: u64) -> bool {
+    pub(crate) fn knows_run(
+        &self,
+        job: &JobName,
+        reader: ReaderFirstRank,
+        generation: u64,
+    ) -> bool {
         self.remembered().runs.get(&(job.clone(), reader)) == Some(&generation)
     }
 
-    pub(crate) fn keep_run(&self, job: &JobName, reader: Reader, generation: u64) {
+    pub(crate) fn keep_run(&self, job: &JobName, reader: ReaderFirstRank, generation: u64) {
         let (runs, key) = (&mut self.remembered().runs, (job.clone(), reader));
         if runs.len() >= MOST_RUNS && !runs.contains_key(&key) {
             runs.pop_first();
@@ -143,13 +154,13 @@ impl Memory {
 
     /// Removes and returns a leased bundle as this process last wrote it. It may be out of date: other
     /// processes write to it too.
-    pub(crate) fn take_lease(&self, at: &LeaseAt) -> Option<Versioned<Bundle>> {
+    pub(crate) fn take_lease(&self, at: &BundleAddress) -> Option<VersionedItem<Bundle>> {
         let leases = &mut self.remembered().leases;
         let index = leases.iter().position(|(other, _)| other == at)?;
         leases.remove(index).map(|(_, bundle)| bundle)
     }
 
-    pub(crate) fn keep_lease(&self, at: LeaseAt, bundle: Versioned<Bundle>) {
+    pub(crate) fn keep_lease(&self, at: BundleAddress, bundle: VersionedItem<Bundle>) {
         let leases = &mut self.remembered().leases;
         leases.push_back((at, bundle));
         if leases.len() > FEW_ACTIVE as usize {
@@ -158,17 +169,17 @@ impl Memory {
     }
 
     /// The ends of the job's partitions that claims found.
-    pub(crate) fn ends(&self, job: &JobName, item: &JobItem) -> Ends {
+    pub(crate) fn ends(&self, job: &JobName, item: &JobItem) -> PartitionEnds {
         match &self.remembered().ends {
             Some((of, resumption, ends)) if (of, *resumption) == (job, item.resumption()) => {
                 ends.clone()
             }
-            _ => Ends::default(),
+            _ => PartitionEnds::default(),
         }
     }
 
     /// Remembers the ends that a claim found, of epochs from `from` on.
-    pub(crate) fn saw(&self, job: &JobName, item: &JobItem, seen: Ends, from: Epoch) {
+    pub(crate) fn saw(&self, job: &JobName, item: &JobItem, seen: PartitionEnds, from: Epoch) {
         match &mut self.remembered().ends {
             Some((of, resumption, ends)) if (&*of, *resumption) == (job, item.resumption()) => {
                 ends.add(&seen, from);
@@ -178,12 +189,12 @@ impl Memory {
     }
 }
 
-impl Coordinator {
+impl JobRecords {
     /// The items that a claim decides by; they may be up to a second old, depending on
-    /// [`Settings::shared_reads`].
-    pub(crate) async fn snapshot_for(&self, claim: &Claim) -> Result<JobSnapshot, Refusal> {
+    /// [`CoordinatorSettings::shared_reads`].
+    pub(crate) async fn snapshot_for(&self, claim: &ClaimCall) -> Result<JobSnapshot, CallRefusal> {
         let now_ms = self.clock.now_ms();
-        if let Some(snapshot) = self.memory.of(claim, &self.settings, now_ms) {
+        if let Some(snapshot) = self.memory.fresh_snapshot(claim, &self.settings, now_ms) {
             return Ok(snapshot);
         }
         let snapshot = self.snapshot(&claim.job).await?;
@@ -194,7 +205,7 @@ impl Coordinator {
     }
 
     /// The job, its trainer, and the hints from the last look.
-    pub(crate) async fn snapshot(&self, job: &JobName) -> Result<JobSnapshot, Refusal> {
+    pub(crate) async fn snapshot(&self, job: &JobName) -> Result<JobSnapshot, CallRefusal> {
         let names = named(job);
         snapshot(job, &names, &self.store.read_raw(&names[..3]).await?)
     }
@@ -204,9 +215,9 @@ impl Coordinator {
     pub(crate) async fn poll_snapshot(
         &self,
         job: &JobName,
-        from: Option<Place>,
-        reader: Reader,
-    ) -> Result<(JobSnapshot, PollItems), Refusal> {
+        from: Option<SplitPlace>,
+        reader: ReaderFirstRank,
+    ) -> Result<(JobSnapshot, PollItems), CallRefusal> {
         let known = from.and_then(|from| Some((self.memory.reported(job)?, from)));
         let mut first = known.as_ref().map_or_else(Vec::new, |(item, from)| first(item, *from));
         let mut names = named(job).to_vec();
@@ -233,7 +244,7 @@ impl Coordinator {
         let swept = decode(&names[4], items[4].as_ref())?;
         let reader = match reader {
             Some(_) => decode(&names[5], items[5].as_ref())?,
-            None => Versioned::default(),
+            None => VersionedItem::default(),
         };
         Ok((snapshot, PollItems { scale, progress, swept, reader, first }))
     }
@@ -253,8 +264,8 @@ fn named(job: &JobName) -> [ItemName<'_>; 5] {
 fn snapshot(
     job: &JobName,
     names: &[ItemName<'_>],
-    items: &[Option<Item>],
-) -> Result<JobSnapshot, Refusal> {
+    items: &[Option<TableItem>],
+) -> Result<JobSnapshot, CallRefusal> {
     let [item, progress, frontier, ..] = items else {
         return Err(invalid("the table answered another number of items than asked for"));
     };
@@ -262,15 +273,15 @@ fn snapshot(
     let progress = decode::<JobProgress>(&names[1], progress.as_ref())?.item.unwrap_or_default();
     // An unreadable hint counts as absent.
     let stored = frontier.as_ref();
-    let frontier = Versioned {
+    let frontier = VersionedItem {
         version: stored.map_or(0, |stored| stored.version),
-        item: stored.and_then(|stored| Frontier::decode(&stored.body).ok()),
+        item: stored.and_then(|stored| WindowHints::decode(&stored.body).ok()),
     };
     Ok(JobSnapshot { item, progress, frontier })
 }
 
 /// The first [`FIRST_BUNDLES`] bundles from `from` on.
-fn first(item: &JobItem, from: Place) -> Vec<ScannedBundle> {
+fn first(item: &JobItem, from: SplitPlace) -> Vec<ScannedBundle> {
     let Some(plan) = item.plan else { return Vec::new() };
     let from = from.linear(plan.n_splits);
     let (course, _) = item.course(from..item.run()).divided(FIRST_BUNDLES);

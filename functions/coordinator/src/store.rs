@@ -1,15 +1,15 @@
 //! Typed items over the table: read, decide, write conditionally; after a conflict, decide again.
 
-use crate::coordinator::refuse;
 use crate::items::ItemName;
+use crate::records::refuse;
 use bytes::Bytes;
 use gristmill_model::Namespace;
 use gristmill_model::splits::{
-    Bundle, DeathLog, JobProgress, Outcome, ReaderProgress, Refusal as SplitRefusal,
-    epoch::EpochItem, frontier::Frontier,
+    Bundle, DeathLog, JobProgress, ReaderProgress, TransitionOutcome,
+    TransitionRefusal as SplitRefusal, epoch::EpochItem, window::WindowHints,
 };
-use gristmill_model::wire::{Refusal, RefusalKind, ScaleState};
-use gristmill_ports::{Clock, Item, ItemKey, Table, TableError, WriteOutcome};
+use gristmill_model::wire::{CallRefusal, RefusalKind, ScaleState};
+use gristmill_ports::{Clock, ItemKey, Table, TableError, TableItem, WriteOutcome};
 use std::{
     sync::{
         Arc,
@@ -29,14 +29,14 @@ pub(crate) const PASSED_ITEMS_LIVE: Duration = Duration::from_secs(180 * 86_400)
 const DELETED_ITEMS_LIVE: Duration = Duration::from_secs(86_400);
 
 /// Encoding of an item: JSON if people read it, packed if every byte is billed.
-pub(crate) trait Stored: Sized {
+pub(crate) trait ItemCodec: Sized {
     fn encode(&self) -> Result<Bytes, String>;
     fn decode(body: &[u8]) -> Result<Self, String>;
 }
 
 macro_rules! stored_as_json {
     ($($item:ty),*) => {$(
-        impl Stored for $item {
+        impl ItemCodec for $item {
             fn encode(&self) -> Result<Bytes, String> {
                 serde_json::to_vec(self).map(Bytes::from).map_err(|error| error.to_string())
             }
@@ -49,9 +49,9 @@ macro_rules! stored_as_json {
 
 stored_as_json!(
     crate::items::JobItem,
-    crate::items::Listed,
-    crate::items::Swept,
-    crate::items::Skips,
+    crate::items::ListedJob,
+    crate::items::SweepProgress,
+    crate::items::SkipCounts,
     crate::caching::CacheUse,
     String,
     gristmill_model::wire::WorkProfile,
@@ -60,8 +60,8 @@ stored_as_json!(
     gristmill_model::RunToken,
     DeathLog,
     EpochItem,
-    Frontier,
-    gristmill_model::wire::Left,
+    WindowHints,
+    gristmill_model::wire::DepartedWorkers,
     ScaleState
 );
 
@@ -71,7 +71,7 @@ pub(crate) const DELETED: &[u8] = &[0];
 /// First byte of a packed bundle: the version of its layout.
 const BUNDLE_LAYOUT: u8 = 2;
 
-impl Stored for Bundle {
+impl ItemCodec for Bundle {
     fn encode(&self) -> Result<Bytes, String> {
         let packed = postcard::to_extend(self, vec![BUNDLE_LAYOUT]);
         packed.map(Bytes::from).map_err(|error| error.to_string())
@@ -89,58 +89,60 @@ impl Stored for Bundle {
 }
 
 /// A temporary fault: the caller sends the call again.
-pub(crate) fn busy(message: impl Into<String>) -> Refusal {
-    Refusal { kind: RefusalKind::Busy, message: message.into() }
+pub(crate) fn busy(message: impl Into<String>) -> CallRefusal {
+    CallRefusal { kind: RefusalKind::Busy, message: message.into() }
 }
 
-pub(crate) fn invalid(message: impl Into<String>) -> Refusal {
-    Refusal { kind: RefusalKind::Invalid, message: message.into() }
+pub(crate) fn invalid(message: impl Into<String>) -> CallRefusal {
+    CallRefusal { kind: RefusalKind::Invalid, message: message.into() }
 }
 
-fn table_fault(error: TableError) -> Refusal {
+fn table_fault(error: TableError) -> CallRefusal {
     let kind = match error {
         TableError::Unavailable(_) => RefusalKind::TableUnavailable,
         TableError::Rejected(_) => RefusalKind::TableRejected,
     };
-    Refusal { kind, message: error.to_string() }
+    CallRefusal { kind, message: error.to_string() }
 }
 
 /// Why an item was not changed.
 #[derive(Debug)]
-pub(crate) enum Unchanged<E> {
+pub(crate) enum ItemUpdateError<E> {
     /// The decision declined the change.
     Declined(E),
     /// The table failed, or too many writers conflicted.
-    Fault(Refusal),
+    Fault(CallRefusal),
 }
 
-impl<E> From<Refusal> for Unchanged<E> {
-    fn from(fault: Refusal) -> Self {
+impl<E> From<CallRefusal> for ItemUpdateError<E> {
+    fn from(fault: CallRefusal) -> Self {
         Self::Fault(fault)
     }
 }
 
-impl From<Unchanged<SplitRefusal>> for Refusal {
-    fn from(unchanged: Unchanged<SplitRefusal>) -> Self {
+impl From<ItemUpdateError<SplitRefusal>> for CallRefusal {
+    fn from(unchanged: ItemUpdateError<SplitRefusal>) -> Self {
         match unchanged {
-            Unchanged::Declined(refusal) => refuse(&refusal),
-            Unchanged::Fault(fault) => fault,
+            ItemUpdateError::Declined(refusal) => refuse(&refusal),
+            ItemUpdateError::Fault(fault) => fault,
         }
     }
 }
 
 /// The changed item; none if the decision declined the change.
-pub(crate) fn accepted<T, E>(changed: Result<T, Unchanged<E>>) -> Result<Option<T>, Refusal> {
+pub(crate) fn accepted<T, E>(
+    changed: Result<T, ItemUpdateError<E>>,
+) -> Result<Option<T>, CallRefusal> {
     match changed {
         Ok(item) => Ok(Some(item)),
-        Err(Unchanged::Declined(_)) => Ok(None),
-        Err(Unchanged::Fault(fault)) => Err(fault),
+        Err(ItemUpdateError::Declined(_)) => Ok(None),
+        Err(ItemUpdateError::Fault(fault)) => Err(fault),
     }
 }
 
 /// The table of one namespace.
 #[derive(Clone)]
-pub(crate) struct Store {
+pub(crate) struct NamespaceTable {
     pub table: Arc<dyn Table>,
     pub clock: Arc<dyn Clock>,
     pub ns: Namespace,
@@ -150,25 +152,26 @@ pub(crate) struct Store {
 
 /// An item with the version it was read at.
 #[derive(Debug, Clone)]
-pub(crate) struct Versioned<T> {
+pub(crate) struct VersionedItem<T> {
     pub version: u64,
     pub item: Option<T>,
 }
 
-impl<T> Default for Versioned<T> {
+impl<T> Default for VersionedItem<T> {
     /// An absent item.
     fn default() -> Self {
         Self { version: 0, item: None }
     }
 }
 
-impl<T> From<(T, u64)> for Versioned<T> {
+impl<T> From<(T, u64)> for VersionedItem<T> {
     fn from((item, version): (T, u64)) -> Self {
         Self { version, item: Some(item) }
     }
 }
 
-impl Store {
+impl NamespaceTable {
+    /// The items of the namespace `ns`.
     pub fn new(table: Arc<dyn Table>, clock: Arc<dyn Clock>, ns: Namespace) -> Self {
         Self { table, clock, ns, conflicts: Arc::default() }
     }
@@ -184,7 +187,7 @@ impl Store {
         expected: u64,
         body: Bytes,
         expires_at_s: Option<u64>,
-    ) -> Result<WriteOutcome, Refusal> {
+    ) -> Result<WriteOutcome, CallRefusal> {
         let written = self.table.write(key, expected, body, expires_at_s).await;
         let written = written.map_err(table_fault)?;
         if matches!(written, WriteOutcome::Conflict(_)) {
@@ -194,13 +197,19 @@ impl Store {
     }
 
     /// The raw items under `names`, in one read.
-    pub async fn read_raw(&self, names: &[ItemName<'_>]) -> Result<Vec<Option<Item>>, Refusal> {
+    pub async fn read_raw(
+        &self,
+        names: &[ItemName<'_>],
+    ) -> Result<Vec<Option<TableItem>>, CallRefusal> {
         let keys: Vec<_> = names.iter().map(|name| name.key(&self.ns)).collect();
         self.table.read(&keys).await.map_err(table_fault)
     }
 
     /// The item under `name`.
-    pub async fn read<T: Stored>(&self, name: &ItemName<'_>) -> Result<Versioned<T>, Refusal> {
+    pub async fn read<T: ItemCodec>(
+        &self,
+        name: &ItemName<'_>,
+    ) -> Result<VersionedItem<T>, CallRefusal> {
         let item = self.read_raw(std::slice::from_ref(name)).await?.pop().flatten();
         decode(name, item.as_ref())
     }
@@ -209,46 +218,46 @@ impl Store {
     pub async fn update<T, E>(
         &self,
         name: &ItemName<'_>,
-        decide: impl FnMut(Option<&T>) -> Result<Outcome<T>, E>,
+        decide: impl FnMut(Option<&T>) -> Result<TransitionOutcome<T>, E>,
     ) -> Result<T, E>
     where
-        T: Stored + Clone,
-        E: From<Refusal>,
+        T: ItemCodec + Clone,
+        E: From<CallRefusal>,
     {
         let read = self.read(name).await?;
         self.update_from(name, read, decide).await
     }
 
-    /// Like [`Store::update`], for an item that was already read.
+    /// Like [`NamespaceTable::update`], for an item that was already read.
     pub async fn update_from<T, E>(
         &self,
         name: &ItemName<'_>,
-        read: Versioned<T>,
-        decide: impl FnMut(Option<&T>) -> Result<Outcome<T>, E>,
+        read: VersionedItem<T>,
+        decide: impl FnMut(Option<&T>) -> Result<TransitionOutcome<T>, E>,
     ) -> Result<T, E>
     where
-        T: Stored + Clone,
-        E: From<Refusal>,
+        T: ItemCodec + Clone,
+        E: From<CallRefusal>,
     {
         Ok(self.update_versioned(name, read, decide).await?.0)
     }
 
-    /// Like [`Store::update_from`], and returns the item's new version.
+    /// Like [`NamespaceTable::update_from`], and returns the item's new version.
     pub async fn update_versioned<T, E>(
         &self,
         name: &ItemName<'_>,
-        mut read: Versioned<T>,
-        mut decide: impl FnMut(Option<&T>) -> Result<Outcome<T>, E>,
+        mut read: VersionedItem<T>,
+        mut decide: impl FnMut(Option<&T>) -> Result<TransitionOutcome<T>, E>,
     ) -> Result<(T, u64), E>
     where
-        T: Stored + Clone,
-        E: From<Refusal>,
+        T: ItemCodec + Clone,
+        E: From<CallRefusal>,
     {
         let expires_at_s = name.is_passed_by().then(|| self.expiry_s(PASSED_ITEMS_LIVE));
         for _ in 0..MAX_TRIES {
             let after = match decide(read.item.as_ref())? {
-                Outcome::AlreadyApplied(item) => return Ok((item, read.version)),
-                Outcome::Write(item) => item,
+                TransitionOutcome::AlreadyApplied(item) => return Ok((item, read.version)),
+                TransitionOutcome::Write(item) => item,
             };
             let key = name.key(&self.ns);
             let body = after.encode().map_err(invalid)?;
@@ -266,41 +275,42 @@ impl Store {
         &self,
         name: &ItemName<'_>,
         change: impl Fn(&mut T),
-    ) -> Result<T, Refusal>
+    ) -> Result<T, CallRefusal>
     where
-        T: Stored + Clone + Default + PartialEq,
+        T: ItemCodec + Clone + Default + PartialEq,
     {
         self.change_from(name, self.read(name).await?, change).await
     }
 
-    /// Like [`Store::change`], for an item that was already read.
+    /// Like [`NamespaceTable::change`], for an item that was already read.
     pub async fn change_from<T>(
         &self,
         name: &ItemName<'_>,
-        read: Versioned<T>,
+        read: VersionedItem<T>,
         change: impl Fn(&mut T),
-    ) -> Result<T, Refusal>
+    ) -> Result<T, CallRefusal>
     where
-        T: Stored + Clone + Default + PartialEq,
+        T: ItemCodec + Clone + Default + PartialEq,
     {
         let decide = |before: Option<&T>| {
             let before = before.cloned().unwrap_or_default();
             let mut after = before.clone();
             change(&mut after);
-            Ok(Outcome::of(Some(&before), after))
+            Ok(TransitionOutcome::new(Some(&before), after))
         };
         self.update_from(name, read, decide).await
     }
 
     /// Writes a hint. A failed write is only logged: the next hint says the same.
-    pub async fn update_hint<T: Stored + Clone>(
+    pub async fn update_hint<T: ItemCodec + Clone>(
         &self,
         name: &ItemName<'_>,
-        read: Versioned<T>,
+        read: VersionedItem<T>,
         mut decide: impl FnMut(Option<&T>) -> T,
     ) -> T {
         let hint = decide(read.item.as_ref());
-        let write = |before: Option<&T>| Ok::<_, Refusal>(Outcome::Write(decide(before)));
+        let write =
+            |before: Option<&T>| Ok::<_, CallRefusal>(TransitionOutcome::Write(decide(before)));
         match self.update_from(name, read, write).await {
             Ok(written) => written,
             Err(error) => {
@@ -311,7 +321,7 @@ impl Store {
     }
 
     /// Sets the item under `name`, if it exists, to expire in `life`.
-    pub async fn expire(&self, name: &ItemName<'_>, life: Duration) -> Result<(), Refusal> {
+    pub async fn expire(&self, name: &ItemName<'_>, life: Duration) -> Result<(), CallRefusal> {
         let Some(item) = self.read_raw(std::slice::from_ref(name)).await?.pop().flatten() else {
             return Ok(());
         };
@@ -324,7 +334,7 @@ impl Store {
 
     /// Replaces the item under `key`, as it was read, with a tombstone that expires in a day. Returns false
     /// if it was deleted already; a concurrent write wins, and the call is refused as busy.
-    pub async fn delete(&self, key: &ItemKey, item: &Item) -> Result<bool, Refusal> {
+    pub async fn delete(&self, key: &ItemKey, item: &TableItem) -> Result<bool, CallRefusal> {
         if *item.body == *DELETED {
             return Ok(false);
         }
@@ -336,7 +346,7 @@ impl Store {
     }
 
     /// All items of the partition `pk`, by sort key.
-    pub async fn query(&self, pk: &str) -> Result<Vec<(String, Item)>, Refusal> {
+    pub async fn query(&self, pk: &str) -> Result<Vec<(String, TableItem)>, CallRefusal> {
         // Sort keys are ASCII.
         self.range(pk, "", "~").await
     }
@@ -347,12 +357,16 @@ impl Store {
         pk: &str,
         from: &str,
         to: &str,
-    ) -> Result<Vec<(String, Item)>, Refusal> {
+    ) -> Result<Vec<(String, TableItem)>, CallRefusal> {
         self.table.range(pk, from, to).await.map_err(table_fault)
     }
 
     /// The `limit` items of the partition `pk` with the highest sort keys, highest first.
-    pub async fn last(&self, pk: &str, limit: usize) -> Result<Vec<(String, Item)>, Refusal> {
+    pub async fn last(
+        &self,
+        pk: &str,
+        limit: usize,
+    ) -> Result<Vec<(String, TableItem)>, CallRefusal> {
         self.table.last(pk, limit).await.map_err(table_fault)
     }
 
@@ -362,40 +376,40 @@ impl Store {
 }
 
 /// Decodes an item of type `T`; a tombstone counts as no item.
-pub(crate) fn decode<T: Stored>(
+pub(crate) fn decode<T: ItemCodec>(
     name: &ItemName<'_>,
-    item: Option<&Item>,
-) -> Result<Versioned<T>, Refusal> {
-    let Some(Item { version, body }) = item else {
-        return Ok(Versioned::default());
+    item: Option<&TableItem>,
+) -> Result<VersionedItem<T>, CallRefusal> {
+    let Some(TableItem { version, body }) = item else {
+        return Ok(VersionedItem::default());
     };
     if *body == DELETED {
-        return Ok(Versioned { version: *version, item: None });
+        return Ok(VersionedItem { version: *version, item: None });
     }
     let decoded = T::decode(body)
         .map_err(|error| invalid(format!("item {name:?} cannot be read: {error}")))?;
-    Ok(Versioned { version: *version, item: Some(decoded) })
+    Ok(VersionedItem { version: *version, item: Some(decoded) })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gristmill_model::splits::{Claim, Limits, Term, claim};
+    use gristmill_model::splits::{BundleRetryLimits, ClaimTransition, LeaseTerm, claim};
     use gristmill_model::{InvocationId, Nonce};
     use gristmill_ports::{SystemClock, memory::MemoryTable};
 
     #[test]
     fn bundles_round_trip_packed() {
-        let command = Claim {
+        let command = ClaimTransition {
             nonce: Nonce([3; 8]),
             invocation: &InvocationId("i".into()),
-            term: Term { now_ms: 1, remaining_ms: 2, predicted_ms: 3 },
+            term: LeaseTerm { now_ms: 1, remaining_ms: 2, predicted_ms: 3 },
             first: 0,
             records: &[0; 8],
             death: None,
             control: None,
         };
-        let bundle = claim(None, &command, &Limits::default()).unwrap().into_item();
+        let bundle = claim(None, &command, &BundleRetryLimits::default()).unwrap().into_item();
         let packed = bundle.encode().unwrap();
         assert_eq!(Bundle::decode(&packed).unwrap(), bundle);
         assert!(Bundle::decode(&[9, 1]).is_err());
@@ -405,12 +419,14 @@ mod tests {
     #[tokio::test]
     async fn each_conflict_is_counted_once() {
         let (table, clock) = (Arc::new(MemoryTable::default()), Arc::new(SystemClock));
-        let store = Store::new(table, clock, "n".parse().unwrap());
+        let store = NamespaceTable::new(table, clock, "n".parse().unwrap());
         let job = "j".parse().unwrap();
         for _ in 0..3 {
             // Read before the first write.
-            let absent = Versioned::default();
-            let write = |_: Option<&String>| Ok::<_, Refusal>(Outcome::Write("text".to_owned()));
+            let absent = VersionedItem::default();
+            let write = |_: Option<&String>| {
+                Ok::<_, CallRefusal>(TransitionOutcome::Write("text".to_owned()))
+            };
             store.update_from(&ItemName::Swept(&job), absent, write).await.unwrap();
         }
         assert_eq!((store.take_conflicts(), store.take_conflicts()), (2, 0));

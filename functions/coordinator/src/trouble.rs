@@ -1,7 +1,7 @@
 //! Reasons why a job makes no progress: returned with every poll; the job fails if they persist.
 
-use crate::{Settings, items::JobItem, scan::Scan, settings::Patience};
-use gristmill_model::wire::{Barren, ScaleState};
+use crate::{CoordinatorSettings, items::JobItem, scan::WindowScan, settings::WorkerFailureLimits};
+use gristmill_model::wire::{ScaleState, WorkerFailureSeries};
 
 /// Fewer failed workers than this are not reported and cause no rest.
 const FEW: u32 = 3;
@@ -10,23 +10,27 @@ const MAX_REST_MS: u64 = 30_000;
 /// Attempts at a bundle from which its failures are reported: the first has already been tried for long enough.
 const REPORTED_ATTEMPTS: u32 = 1;
 
-fn goes_on(barren: &Barren, progress: u64) -> bool {
+fn goes_on(barren: &WorkerFailureSeries, progress: u64) -> bool {
     barren.workers > 0 && barren.progress == progress
 }
 
 /// Whether to start no worker now, because too many have failed. The rest is a quarter of the time that the
 /// failures have lasted, at most [`MAX_REST_MS`]. A clock that is behind causes no rest.
-pub(crate) fn resting(barren: &Barren, progress: u64, now_ms: u64) -> bool {
+pub(crate) fn resting(barren: &WorkerFailureSeries, progress: u64, now_ms: u64) -> bool {
     let rest = barren.latest_ms..barren.latest_ms.saturating_add(rest_ms(barren));
     goes_on(barren, progress) && barren.workers >= FEW && rest.contains(&now_ms)
 }
 
-fn rest_ms(barren: &Barren) -> u64 {
+fn rest_ms(barren: &WorkerFailureSeries) -> u64 {
     (barren.lasted_ms / 4).min(MAX_REST_MS)
 }
 
 /// The error with which to fail the job, if its workers have failed for long enough.
-pub(crate) fn given_up(patience: &Patience, barren: &Barren, progress: u64) -> Option<String> {
+pub(crate) fn given_up(
+    patience: &WorkerFailureLimits,
+    barren: &WorkerFailureSeries,
+    progress: u64,
+) -> Option<String> {
     let lasting_ms = u64::try_from(patience.lasting.as_millis()).unwrap_or(u64::MAX);
     let enough = goes_on(barren, progress)
         && barren.workers >= patience.workers
@@ -42,12 +46,12 @@ pub(crate) fn given_up(patience: &Patience, barren: &Barren, progress: u64) -> O
 }
 
 /// Number of workers that failed, and in how much time.
-fn deaths(barren: &Barren) -> String {
-    let Barren { workers, lasted_ms, .. } = barren;
+fn deaths(barren: &WorkerFailureSeries) -> String {
+    let WorkerFailureSeries { workers, lasted_ms, .. } = barren;
     format!("{workers} workers died or could not start within {} s", lasted_ms / 1000)
 }
 
-fn last_error(barren: &Barren) -> &str {
+fn last_error(barren: &WorkerFailureSeries) -> &str {
     match barren.error.as_str() {
         "" => "none was reported; see the log of the worker function",
         error => error,
@@ -56,10 +60,10 @@ fn last_error(barren: &Barren) -> &str {
 
 /// One line on why the job makes no progress; none if it does.
 pub(crate) fn trouble(
-    settings: &Settings,
+    settings: &CoordinatorSettings,
     item: &JobItem,
     scale: &ScaleState,
-    scan: &Scan,
+    scan: &WindowScan,
 ) -> Option<String> {
     let barren = &scale.barren;
     if item.state.is_ended() {

@@ -2,17 +2,17 @@
 //! and repeats a kick of the scaler that got lost. Every step may be repeated, or left half done.
 
 use crate::{
-    Coordinator,
+    CoordinatorFunction,
     files::DeletedObjects,
-    items::{ItemName, JobItem, Listed},
+    items::{ItemName, JobItem, ListedJob},
     kicks::{lacks_workers, scaler_event, window},
     snapshot::JobSnapshot,
-    store::{PASSED_ITEMS_LIVE, Versioned, decode},
+    store::{PASSED_ITEMS_LIVE, VersionedItem, decode},
 };
 use gristmill_model::JobName;
-use gristmill_model::splits::{Outcome, job::JobState};
+use gristmill_model::splits::{TransitionOutcome, job::JobState};
 use gristmill_model::stored::keys;
-use gristmill_model::wire::{Refusal, RefusalKind, ScalerEvent};
+use gristmill_model::wire::{CallRefusal, RefusalKind, ScalerEvent};
 use serde::Serialize;
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ const JOB_LIVES_ON: Duration = PASSED_ITEMS_LIVE.saturating_add(Duration::from_s
 
 /// The outcome of one round of upkeep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-pub struct Upkeep {
+pub struct UpkeepReport {
     /// Jobs that are not cleaned up yet.
     pub jobs: u32,
     /// Jobs stopped because their trainer is gone.
@@ -44,18 +44,24 @@ pub struct Upkeep {
     pub failed: u32,
 }
 
-impl Coordinator {
+impl CoordinatorFunction {
     /// Runs one round of upkeep over every job of the namespace.
     ///
     /// # Errors
     /// Fails if the list of jobs cannot be read. Failures of a single job are logged and counted.
-    pub async fn upkeep(&self) -> Result<Upkeep, Refusal> {
-        let mut done = Upkeep::default();
-        let until_ms = self.clock.now_ms() + ROUND_MS;
-        for (sk, item) in self.store.query(&keys::jobs_partition(&self.settings.ns)).await? {
+    pub async fn upkeep(&self) -> Result<UpkeepReport, CallRefusal> {
+        let mut done = UpkeepReport::default();
+        let until_ms = self.jobs.records.clock.now_ms() + ROUND_MS;
+        for (sk, item) in self
+            .jobs
+            .records
+            .store
+            .query(&keys::jobs_partition(&self.jobs.records.settings.ns))
+            .await?
+        {
             let Ok(job) = sk.parse::<JobName>() else { continue };
             let outcome = async {
-                let listed = decode::<Listed>(&ItemName::Listed(&job), Some(&item))?;
+                let listed = decode::<ListedJob>(&ItemName::Listed(&job), Some(&item))?;
                 self.look_after(&job, listed, until_ms, &mut done).await
             };
             if let Err(error) = outcome.await {
@@ -63,8 +69,8 @@ impl Coordinator {
                 done.failed += 1;
             }
         }
-        for fingerprint in self.being_removed().await? {
-            match self.finish_begun_removal(fingerprint, until_ms).await {
+        for fingerprint in self.jobs.being_removed().await? {
+            match self.jobs.finish_begun_removal(fingerprint, until_ms).await {
                 Ok(_) => done.removals += 1,
                 Err(error) => {
                     tracing::warn!(%fingerprint, %error, "a removal is not finished; the next round tries");
@@ -79,13 +85,13 @@ impl Coordinator {
     async fn look_after(
         &self,
         job: &JobName,
-        listed: Versioned<Listed>,
+        listed: VersionedItem<ListedJob>,
         until_ms: u64,
-        done: &mut Upkeep,
-    ) -> Result<(), Refusal> {
+        done: &mut UpkeepReport,
+    ) -> Result<(), CallRefusal> {
         let Some(entry) = listed.item.filter(|entry| !entry.tidied) else { return Ok(()) };
         done.jobs += 1;
-        let (item, progress, scale) = match self.poll_snapshot(job, None, None).await {
+        let (item, progress, scale) = match self.jobs.records.poll_snapshot(job, None, None).await {
             Ok((JobSnapshot { item, progress, .. }, beside)) => {
                 (Some(item), progress, beside.scale)
             }
@@ -94,36 +100,44 @@ impl Coordinator {
             Err(refusal) => return Err(refusal),
         };
         if let Some(item) = item.as_ref().filter(|item| !item.state.is_ended()) {
-            done.bundles += self.prune(job, item, &progress).await?;
+            done.bundles += self.jobs.records.prune(job, item, &progress).await?;
         }
         let last_contact_ms = progress.heartbeat_ms.max(entry.registered_ms);
-        let silent = Duration::from_millis(self.clock.now_ms().saturating_sub(last_contact_ms));
+        let silent =
+            Duration::from_millis(self.jobs.records.clock.now_ms().saturating_sub(last_contact_ms));
         match item {
-            Some(item) if !item.state.is_ended() && silent > self.settings.retention => {
+            Some(item)
+                if !item.state.is_ended() && silent > self.jobs.records.settings.retention =>
+            {
                 tracing::info!(%job, days = silent.as_secs() / 86_400, "abandoned: stopped");
-                self.stop_job(job).await?;
+                self.jobs.records.stop_job(job).await?;
                 done.abandoned += 1;
             }
             Some(item) if !item.state.is_ended() && silent < PRESENT => {
                 // The trainer's polls do the same, so this matters only if they fail.
-                let scan = self.scan(job, &item, &progress, progress.horizon().slowest).await?;
-                let scale = self.settled(job, scale, &scan).await?;
+                let scan = self
+                    .jobs
+                    .records
+                    .scan(job, &item, &progress, progress.horizon().slowest)
+                    .await?;
+                let scale = self.splits.settled(job, scale, &scan).await?;
                 let scan = scan.within(window(&item, &progress, &scale));
                 let batches = scale.log.last().map_or(0, |decision| decision.batch);
-                let (epoch, now_ms) = (progress.horizon().slowest.epoch, self.clock.now_ms());
-                let event = scaler_event(&self.settings.ns, job, &item, epoch, now_ms);
+                let (epoch, now_ms) =
+                    (progress.horizon().slowest.epoch, self.jobs.records.clock.now_ms());
+                let event = scaler_event(&self.jobs.records.settings.ns, job, &item, epoch, now_ms);
                 let event = ScalerEvent { batches, ..event };
                 if let Some(event) = lacks_workers(event, &item, &scale, &scan) {
-                    self.kick(&scale, event).await;
+                    self.jobs.kicks.kick(&scale, event).await;
                 }
             }
             Some(item) if !item.state.is_ended() => {}
             // Its objects are needed if somebody lets it go on.
             Some(JobItem { state: JobState::Failed { .. }, .. })
-                if silent <= self.settings.retention => {}
+                if silent <= self.jobs.records.settings.retention => {}
             item if silent > GRACE => {
                 if let Some(item) = &item {
-                    done.bundles += self.prune(job, item, &progress).await?;
+                    done.bundles += self.jobs.records.prune(job, item, &progress).await?;
                 }
                 let DeletedObjects { objects, all } = self.tidy(job, listed, until_ms).await?;
                 done.chunks += objects;
@@ -139,34 +153,36 @@ impl Coordinator {
     async fn tidy(
         &self,
         job: &JobName,
-        listed: Versioned<Listed>,
+        listed: VersionedItem<ListedJob>,
         until_ms: u64,
-    ) -> Result<DeletedObjects, Refusal> {
-        let prefix = keys::job_prefix(&self.settings.ns, job);
-        let mut deleted = self.delete_below(&prefix, until_ms, keys::is_chunk).await?;
+    ) -> Result<DeletedObjects, CallRefusal> {
+        let prefix = keys::job_prefix(&self.jobs.records.settings.ns, job);
+        let mut deleted = self.jobs.objects.delete_below(&prefix, until_ms, keys::is_chunk).await?;
         if deleted.all {
-            let item = self.store.read::<JobItem>(&ItemName::Job(job)).await?.item;
+            let item = self.jobs.records.store.read::<JobItem>(&ItemName::Job(job)).await?.item;
             let caching = item.and_then(|item| item.caching);
-            deleted = deleted.and(self.tidy_shelves(caching.as_ref(), until_ms).await?);
+            deleted = deleted.and(self.jobs.tidy_shelves(caching.as_ref(), until_ms).await?);
         }
         if !deleted.all {
             return Ok(deleted);
         }
         for name in [ItemName::Scale(job), ItemName::Progress(job), ItemName::Swept(job)] {
-            self.store.expire(&name, PASSED_ITEMS_LIVE).await?;
+            self.jobs.records.store.expire(&name, PASSED_ITEMS_LIVE).await?;
         }
-        self.store.expire(&ItemName::Job(job), JOB_LIVES_ON).await?;
+        self.jobs.records.store.expire(&ItemName::Job(job), JOB_LIVES_ON).await?;
         let name = ItemName::Listed(job);
-        let tidied = |before: Option<&Listed>| {
-            Ok::<_, Refusal>(match before {
+        let tidied = |before: Option<&ListedJob>| {
+            Ok::<_, CallRefusal>(match before {
                 Some(before) if !before.tidied => {
-                    Outcome::Write(Listed { tidied: true, ..*before })
+                    TransitionOutcome::Write(ListedJob { tidied: true, ..*before })
                 }
-                _ => Outcome::AlreadyApplied(Listed { registered_ms: 0, tidied: true }),
+                _ => {
+                    TransitionOutcome::AlreadyApplied(ListedJob { registered_ms: 0, tidied: true })
+                }
             })
         };
-        self.store.update_from(&name, listed, tidied).await?;
-        self.store.expire(&name, GRACE).await?;
+        self.jobs.records.store.update_from(&name, listed, tidied).await?;
+        self.jobs.records.store.expire(&name, GRACE).await?;
         Ok(deleted)
     }
 }

@@ -1,20 +1,20 @@
 //! The coordinator of a stack, on AWS or a local service: its settings and ports.
 
-use crate::{Coordinator, Settings};
+use crate::{CoordinatorFunction, CoordinatorSettings};
 use gristmill_aws::{Aws, SettingsError};
-use gristmill_ports::{Metrics, SystemClock};
+use gristmill_ports::{FunctionMetrics, SystemClock};
 use std::sync::Arc;
 
-impl Coordinator {
+impl CoordinatorFunction {
     /// The coordinator of the stack that `settings` names, with the access that `aws` gives.
     ///
     /// # Errors
     /// A setting is missing.
     pub fn from_settings(
-        settings: &gristmill_aws::Settings,
+        settings: &gristmill_aws::StackSettings,
         aws: &Aws,
     ) -> Result<Self, SettingsError> {
-        let own = Settings::new(
+        let own = CoordinatorSettings::new(
             settings.ns.clone(),
             settings.bucket()?.to_owned(),
             settings.scaler_function()?.to_owned(),
@@ -28,7 +28,7 @@ impl Coordinator {
             Arc::new(SystemClock),
             own,
         );
-        let metrics = Metrics::new("coordinator", settings.ns.clone(), settings.metrics);
+        let metrics = FunctionMetrics::new("coordinator", settings.ns.clone(), settings.metrics);
         Ok(coordinator.metered(metrics))
     }
 }

@@ -7,18 +7,19 @@ mod trainer;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use gristmill_coordinator::{Coordinator, Handle, Settings};
-use gristmill_model::splits::{Commit, Place, SplitKind, SplitOutcome, WorkerTimes};
+use gristmill_coordinator::{CoordinatorFunction, CoordinatorSettings};
+use gristmill_model::splits::{SplitCommit, SplitKind, SplitOutcome, SplitPlace, WorkerTimes};
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{
-    AnyReply, Applied, CacheList, CacheListed, CacheListing, CacheMode, CacheRemove, CacheRemoved,
-    CachingView, Call, Claim, ClaimReply, Dataset, Flush, JobSettings, JobSpec, Lease, OpWork,
-    Refusal, RefusalKind, Register, Request, SourceFile, Stop, VERSION, Work, WorkProfile,
+    AnyReply, AppliedReply, CacheListCall, CacheListReply, CacheMode, CacheRemoveCall,
+    CacheRemoveReply, CachingView, CallEnvelope, CallRefusal, ClaimCall, ClaimReply,
+    CoordinatorCall, Dataset, FlushCall, JobSettings, JobSpec, Lease, LeaseWork, ListedCacheEntry,
+    OpWork, RefusalKind, RegisterCall, SourceFile, StopCall, VERSION, WorkProfile,
 };
 use gristmill_model::{InvocationId, JobName, Namespace, Nonce};
 use gristmill_ports::{
-    Clock as _, Item, ItemKey, ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome, Table,
-    TableError, WriteOutcome,
+    Clock as _, ItemKey, ObjectError, ObjectInfo, ObjectPath, ObjectStore, PutOutcome, Table,
+    TableError, TableItem, WriteOutcome,
     memory::{MemoryObjects, MemoryTable},
 };
 use quiet::{BETWEEN_POLLS, ManualClock, NoWorkers};
@@ -37,7 +38,7 @@ const BATCH: u32 = 4;
 const CHUNK_BYTES: u64 = 100;
 
 struct World {
-    coordinator: Coordinator,
+    coordinator: CoordinatorFunction,
     table: Arc<MemoryTable>,
     clock: Arc<ManualClock>,
     objects: Arc<MemoryObjects>,
@@ -49,10 +50,12 @@ impl World {
         let ns: Namespace = "team".parse().unwrap();
         let clock = Arc::new(ManualClock(AtomicU64::new(1_000_000)));
         let objects = Arc::new(MemoryObjects::default());
-        let settings =
-            Settings { cache_bytes, ..Settings::new(ns.clone(), "bucket".into(), "scaler".into()) };
+        let settings = CoordinatorSettings {
+            cache_bytes,
+            ..CoordinatorSettings::new(ns.clone(), "bucket".into(), "scaler".into())
+        };
         let table = Arc::new(MemoryTable::default());
-        let coordinator = Coordinator::new(
+        let coordinator = CoordinatorFunction::new(
             Arc::clone(&table) as _,
             Arc::clone(&objects) as _,
             Arc::new(NoWorkers),
@@ -63,20 +66,20 @@ impl World {
     }
 
     /// A coordinator over the same world that dies after this many calls to its table and objects.
-    fn dying_after(&self, calls: u32) -> Coordinator {
+    fn dying_after(&self, calls: u32) -> CoordinatorFunction {
         let left = Arc::new(AtomicU32::new(calls));
         let table = Dying { inner: Arc::clone(&self.table), left: Arc::clone(&left) };
-        Coordinator::new(
+        CoordinatorFunction::new(
             Arc::new(table),
             Arc::new(Dying { inner: Arc::clone(&self.objects), left }),
             Arc::new(NoWorkers),
             Arc::clone(&self.clock) as _,
-            Settings::new(self.ns.clone(), "bucket".into(), "scaler".into()),
+            CoordinatorSettings::new(self.ns.clone(), "bucket".into(), "scaler".into()),
         )
     }
 
-    async fn call<C: Call>(&self, call: C) -> Result<C::Reply, Refusal> {
-        let request = Request { v: VERSION, ns: self.ns.clone(), call: call.into() };
+    async fn call<C: CoordinatorCall>(&self, call: C) -> Result<C::Reply, CallRefusal> {
+        let request = CallEnvelope { v: VERSION, ns: self.ns.clone(), call: call.into() };
         match self.coordinator.answer(&request).await {
             AnyReply::Refused(refusal) => Err(refusal),
             reply => Ok(C::reply_from(reply).unwrap()),
@@ -99,12 +102,12 @@ impl World {
         };
         let file = SourceFile::new("f", 100, "e");
         let dataset = Dataset::one("data", vec![file]);
-        let reply = self.call(Register::new(name(job), spec, dataset)).await;
+        let reply = self.call(RegisterCall::new(name(job), spec, dataset)).await;
         assert!(reply.is_ok(), "{reply:?}");
     }
 
     async fn caching(&self, job: &str) -> CachingView {
-        let poll = trainer::asks(&name(job), Place::default());
+        let poll = trainer::asks(&name(job), SplitPlace::default());
         self.clock.sleep(BETWEEN_POLLS).await;
         match self.call(poll).await {
             Ok(polled) => polled.job.caching.unwrap(),
@@ -116,8 +119,8 @@ impl World {
         self.caching(job).await.modes.iter().map(|mode| mode.mode).collect()
     }
 
-    async fn claim(&self, job: &str, id: u8) -> Result<ClaimReply, Refusal> {
-        self.call(Claim {
+    async fn claim(&self, job: &str, id: u8) -> Result<ClaimReply, CallRefusal> {
+        self.call(ClaimCall {
             registered_ms: 0,
             job: name(job),
             nonce: Nonce([id; 8]),
@@ -137,8 +140,8 @@ impl World {
         let mut leases = Vec::new();
         for id in 1.. {
             let Ok(ClaimReply::Leased(lease)) = self.claim(job, id).await else { break };
-            let is_work = lease.work == Work::Splits;
-            let commits = lease.todo.iter().map(|position| Commit {
+            let is_work = lease.work == LeaseWork::Splits;
+            let commits = lease.todo.iter().map(|position| SplitCommit {
                 split_index: u8::try_from(position - lease.first).unwrap(),
                 outcome: SplitOutcome {
                     kind: SplitKind::Object,
@@ -150,9 +153,9 @@ impl World {
                     skipped_records: 0,
                 },
             });
-            let commits: Vec<Commit> = commits.collect();
+            let commits: Vec<SplitCommit> = commits.collect();
             let splits = commits.len() as u32;
-            let flush = Flush {
+            let flush = FlushCall {
                 lease: lease.reference(&name(job), Nonce([id; 8])),
                 commits,
                 next: None,
@@ -162,8 +165,8 @@ impl World {
                 profile: lease.cache.profile.then(|| measured(splits)),
             };
             let reply = self.call(flush).await;
-            assert!(matches!(reply, Ok(Applied {})), "{reply:?}");
-            if lease.work == Work::Index {
+            assert!(matches!(reply, Ok(AppliedReply {})), "{reply:?}");
+            if lease.work == LeaseWork::Index {
                 self.caching(job).await;
             }
             leases.push(lease);
@@ -171,20 +174,20 @@ impl World {
         leases
     }
 
-    async fn cached(&self) -> Vec<CacheListed> {
-        match self.call(CacheList {}).await {
-            Ok(CacheListing { entries, .. }) => entries,
+    async fn cached(&self) -> Vec<ListedCacheEntry> {
+        match self.call(CacheListCall {}).await {
+            Ok(CacheListReply { entries, .. }) => entries,
             other => panic!("{other:?}"),
         }
     }
 
-    async fn remove(&self, listed: &CacheListed) -> Result<CacheRemoved, Refusal> {
+    async fn remove(&self, listed: &ListedCacheEntry) -> Result<CacheRemoveReply, CallRefusal> {
         let fingerprint = listed.entry.fingerprint;
-        self.call(CacheRemove { fingerprint }).await
+        self.call(CacheRemoveCall { fingerprint }).await
     }
 
     async fn stop(&self, job: &str) {
-        let reply = self.call(Stop { job: name(job) }).await;
+        let reply = self.call(StopCall { job: name(job) }).await;
         assert!(reply.is_ok(), "{reply:?}");
     }
 
@@ -210,7 +213,7 @@ impl<T> Dying<T> {
 
 #[async_trait]
 impl Table for Dying<MemoryTable> {
-    async fn read(&self, keys: &[ItemKey]) -> Result<Vec<Option<Item>>, TableError> {
+    async fn read(&self, keys: &[ItemKey]) -> Result<Vec<Option<TableItem>>, TableError> {
         if self.lives() {
             self.inner.read(keys).await
         } else {
@@ -237,7 +240,7 @@ impl Table for Dying<MemoryTable> {
         pk: &str,
         from: &str,
         to: &str,
-    ) -> Result<Vec<(String, Item)>, TableError> {
+    ) -> Result<Vec<(String, TableItem)>, TableError> {
         if self.lives() {
             self.inner.range(pk, from, to).await
         } else {
@@ -245,7 +248,7 @@ impl Table for Dying<MemoryTable> {
         }
     }
 
-    async fn last(&self, pk: &str, limit: usize) -> Result<Vec<(String, Item)>, TableError> {
+    async fn last(&self, pk: &str, limit: usize) -> Result<Vec<(String, TableItem)>, TableError> {
         if self.lives() {
             self.inner.last(pk, limit).await
         } else {
@@ -255,7 +258,7 @@ impl Table for Dying<MemoryTable> {
 }
 
 #[async_trait]
-impl Objects for Dying<MemoryObjects> {
+impl ObjectStore for Dying<MemoryObjects> {
     async fn put_if_absent(
         &self,
         path: &ObjectPath,
@@ -342,7 +345,8 @@ async fn what_one_job_stores_the_next_one_reads_and_nobody_removes_meanwhile() {
     let world = World::new(1 << 30);
     world.register("a", 1, "").await;
     let leases = world.work("a").await;
-    let splits: Vec<&Lease> = leases.iter().filter(|lease| lease.work == Work::Splits).collect();
+    let splits: Vec<&Lease> =
+        leases.iter().filter(|lease| lease.work == LeaseWork::Splits).collect();
     // All of the first epoch, and nothing of the second, which is not settled yet.
     assert_eq!(splits.iter().map(|lease| lease.todo.len()).sum::<usize>(), SPLITS as usize);
     assert!(splits.iter().all(|lease| lease.epoch == 0 && lease.cache.chunks.is_some()));
@@ -369,13 +373,13 @@ async fn what_one_job_stores_the_next_one_reads_and_nobody_removes_meanwhile() {
     assert_eq!(listed.readers, [name("a"), name("b")]);
     for job in ["a", "b"] {
         let refused = world.remove(listed).await;
-        let Err(Refusal { kind: RefusalKind::Invalid, message }) = refused else {
+        let Err(CallRefusal { kind: RefusalKind::Invalid, message }) = refused else {
             panic!("{refused:?}")
         };
         assert!(message.contains(&format!("job {job} reads this entry")), "{message}");
         world.stop(job).await;
     }
-    assert!(matches!(world.remove(listed).await, Ok(CacheRemoved { objects: 1 })));
+    assert!(matches!(world.remove(listed).await, Ok(CacheRemoveReply { objects: 1 })));
     assert_eq!((world.cached().await.len(), world.on(&listed.entry.shelf).await.len()), (0, 0));
     world.register("d", 1, "one").await;
     assert_eq!(world.modes("d").await, [CacheMode::Profile]);
@@ -408,7 +412,7 @@ async fn an_epoch_that_the_trainer_has_passed_is_settled_at_once() {
     // No time has passed since the last look, before this work; still, the job may end with this poll.
     world.work("a").await;
     let (mut trainer, mut unsettled) = (Trainer::new(1, 0), Vec::new());
-    for place in [0, 1].map(Place::start_of) {
+    for place in [0, 1].map(SplitPlace::start_of) {
         let polled = world.call(trainer.poll(&name("a"), place, place, place)).await.unwrap();
         trainer.answered(&polled);
         unsettled.push(polled.job.caching.unwrap().unsettled);
@@ -485,13 +489,13 @@ async fn a_removal_that_dies_between_any_two_calls_is_finished_by_the_next_calle
             world.stop("a").await;
             let listed = world.cached().await.remove(0);
             let fingerprint = listed.entry.fingerprint;
-            let reply = world.dying_after(calls).handle(&CacheRemove { fingerprint }).await;
+            let reply = world.dying_after(calls).call(CacheRemoveCall { fingerprint }).await;
             let finished = reply.is_ok();
             let at = format!("{after:?} comes after {calls} calls");
             match after {
                 After::Retry => match world.remove(&listed).await {
-                    Ok(CacheRemoved { .. }) => {}
-                    Err(Refusal { kind: RefusalKind::NotFound, .. }) => {
+                    Ok(CacheRemoveReply { .. }) => {}
+                    Err(CallRefusal { kind: RefusalKind::NotFound, .. }) => {
                         assert!(world.on(&listed.entry.shelf).await.is_empty(), "{at}");
                     }
                     other => panic!("{at}: {other:?}"),
@@ -510,7 +514,7 @@ async fn a_removal_that_dies_between_any_two_calls_is_finished_by_the_next_calle
             if begun {
                 assert!(world.on(&listed.entry.shelf).await.is_empty(), "{at}: left behind");
             }
-            let Ok(CacheListing { removing, .. }) = world.call(CacheList {}).await else {
+            let Ok(CacheListReply { removing, .. }) = world.call(CacheListCall {}).await else {
                 panic!()
             };
             assert!(removing.is_empty(), "{at}");

@@ -4,6 +4,6 @@ mod handler;
 #[cfg(feature = "aws")]
 mod wiring;
 
-pub use handler::{ScaleError, Scaled, Scaler};
+pub use handler::{ScaleError, ScalerFunction, ScalerOutcome};
 #[cfg(feature = "aws")]
 pub use wiring::serve;

@@ -1,10 +1,11 @@
 //! The scaler function.
 
-use gristmill_aws::{Aws, Settings};
-use gristmill_scaler::{Scaler, serve};
+use gristmill_aws::{Aws, StackSettings};
+use gristmill_scaler::{ScalerFunction, serve};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), lambda_runtime::Error> {
     lambda_runtime::tracing::init_default_subscriber();
-    serve(Scaler::from_settings(&Settings::from_env()?, &Aws::of_function()?)?).await
+    serve(ScalerFunction::from_settings(&StackSettings::from_env()?, &Aws::from_function_env()?)?)
+        .await
 }

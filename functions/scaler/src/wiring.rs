@@ -1,31 +1,31 @@
 //! The scaler of a stack on AWS: its settings, its ports, and its events.
 
-use crate::Scaler;
-use gristmill_aws::{Aws, Settings, SettingsError};
+use crate::ScalerFunction;
+use gristmill_aws::{Aws, SettingsError, StackSettings};
 use gristmill_model::wire::{ScalerEvent, SpokenVersions, protocol};
-use gristmill_ports::Metrics;
+use gristmill_ports::FunctionMetrics;
 use lambda_runtime::{Error, LambdaEvent, service_fn};
 use std::sync::Arc;
 
-impl Scaler {
+impl ScalerFunction {
     /// The scaler of the stack that `settings` names, with the access that `aws` gives.
     ///
     /// # Errors
     /// A setting is missing.
-    pub fn from_settings(settings: &Settings, aws: &Aws) -> Result<Self, SettingsError> {
+    pub fn from_settings(settings: &StackSettings, aws: &Aws) -> Result<Self, SettingsError> {
         Ok(Self {
             table: Arc::new(aws.table(settings.table()?)),
             invoker: Arc::new(aws.invoker()),
             worker_function: settings.worker_function()?.to_owned(),
             max_workers: settings.max_workers,
             spoken: SpokenVersions::BUILD,
-            metrics: Metrics::new("scaler", settings.ns.clone(), settings.metrics),
+            metrics: FunctionMetrics::new("scaler", settings.ns.clone(), settings.metrics),
         })
     }
 }
 
 /// Serves scaler events until the platform ends the environment.
-pub async fn serve(scaler: Scaler) -> Result<(), Error> {
+pub async fn serve(scaler: ScalerFunction) -> Result<(), Error> {
     let scaler = Arc::new(scaler);
     lambda_runtime::run(service_fn(move |event: LambdaEvent<serde_json::Value>| {
         let scaler = Arc::clone(&scaler);

@@ -3,10 +3,10 @@
 
 mod handler;
 mod orders;
-mod tally;
+#[cfg(feature = "aws")]
 mod wiring;
 
-pub use handler::{WorkerError, WorkerFunction};
+pub use handler::{WorkerFunction, WorkerFunctionError};
 pub use orders::serve_orders;
 #[cfg(feature = "aws")]
 pub use wiring::serve;

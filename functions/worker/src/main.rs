@@ -1,6 +1,6 @@
 //! The worker function, with the operators of gristmill.
 
-use gristmill_aws::{Aws, Settings, function_memory_mb};
+use gristmill_aws::{Aws, StackSettings, function_memory_mb};
 use gristmill_worker::{WorkerFunction, serve};
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use std::sync::Arc;
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), lambda_runtime::Error> {
     lambda_runtime::tracing::init_default_subscriber();
-    let (settings, aws) = (Settings::from_env()?, Aws::of_function()?);
+    let (settings, aws) = (StackSettings::from_env()?, Aws::from_function_env()?);
     let operators = Arc::new(gristmill_operators::registry().clone());
     let memory_mb = function_memory_mb();
     serve(WorkerFunction::from_settings(&settings, &aws, memory_mb, operators)?).await

@@ -1,16 +1,21 @@
 //! A worker process of a service on this machine: one order a line on its standard input, one answer a line on what was
 //! its standard output. It ends when its input does, however the service ended.
 
-use crate::{WorkerFunction, wiring::host_objects};
+use crate::WorkerFunction;
 use async_trait::async_trait;
 use bytes::Bytes;
-use gristmill_host::{HostObjects, ServiceCalls, WorkerAnswer, WorkerOrder, WorkerSetup};
-use gristmill_pipeline::Registry;
-use gristmill_ports::{
-    ChangeStamp, Metrics, ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome, SystemClock,
+use gristmill_aws::{AwsCredentials, S3Objects};
+use gristmill_host::{
+    ForeignS3, HostError, HostObjects, HostServiceClient, ServiceFile, WorkerAnswer, WorkerOrder,
+    WorkerSetup,
 };
-use gristmill_runner::{Compute, Runner, RunnerConfig};
-use gristmill_web::{Reach, WithWeb};
+use gristmill_pipeline::OperatorRegistry;
+use gristmill_ports::{
+    ChangeStamp, FunctionMetrics, ObjectError, ObjectInfo, ObjectPath, ObjectStore, PutOutcome,
+    SystemClock,
+};
+use gristmill_runner::{ComputeMode, Runner, RunnerConfig};
+use gristmill_web::{AllowedServers, WebRoutedStore};
 use std::{
     error::Error,
     fs::File,
@@ -31,7 +36,7 @@ type OrderError = Box<dyn Error + Send + Sync>;
 ///
 /// # Errors
 /// The first line is not a setup, or its service cannot be used.
-pub async fn serve_orders(operators: Arc<Registry>) -> Result<(), OrderError> {
+pub async fn serve_orders(operators: Arc<OperatorRegistry>) -> Result<(), OrderError> {
     let answers = Answers::take_stdout()?;
     let mut lines = lines();
     let setup = lines.recv().await.ok_or("standard input has no setup")?;
@@ -83,7 +88,7 @@ fn lines() -> mpsc::UnboundedReceiver<String> {
 
 fn worker(
     setup: &WorkerSetup,
-    operators: Arc<Registry>,
+    operators: Arc<OperatorRegistry>,
     answers: Answers,
 ) -> Result<WorkerFunction, OrderError> {
     let WorkerSetup { service, memory_mb } = setup;
@@ -97,15 +102,15 @@ fn worker(
         shape: None,
     };
     let runner = Runner {
-        coordinator: Arc::new(ServiceCalls::new(service)),
+        coordinator: Arc::new(HostServiceClient::new(service)),
         // The user's own machine reads what the user may read.
-        objects: Arc::new(WithWeb::from_env(Arc::new(objects), Reach::Any)?),
+        objects: Arc::new(WebRoutedStore::from_env(Arc::new(objects), AllowedServers::Any)?),
         clock: Arc::new(SystemClock),
-        compute: Compute::of_function(Some(*memory_mb)),
+        compute: ComputeMode::from_function_memory(Some(*memory_mb)),
         operators,
         config,
     };
-    Ok(WorkerFunction::new(runner, Metrics::default()))
+    Ok(WorkerFunction::new(runner, FunctionMetrics::default()))
 }
 
 /// Objects whose failing puts are reported to the service: its clients only see that no batch comes.
@@ -116,7 +121,7 @@ struct Telling {
 }
 
 #[async_trait]
-impl Objects for Telling {
+impl ObjectStore for Telling {
     async fn put_if_absent(
         &self,
         path: &ObjectPath,
@@ -161,4 +166,13 @@ impl Objects for Telling {
     async fn delete(&self, bucket: &str, keys: &[String]) -> Result<(), ObjectError> {
         self.objects.delete(bucket, keys).await
     }
+}
+
+/// The objects of the service that `file` describes; other buckets are those that the user may read.
+fn host_objects(file: &ServiceFile) -> Result<HostObjects, HostError> {
+    HostObjects::open(file, Arc::new(S3Objects::ambient()), |s3| {
+        let ForeignS3 { endpoint, region, access_key_id, secret_access_key } = s3.clone();
+        let keys = AwsCredentials { access_key_id, secret_access_key, session_token: None };
+        Arc::new(S3Objects::at(endpoint, region, keys))
+    })
 }

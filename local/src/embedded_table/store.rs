@@ -8,7 +8,7 @@ use std::sync::{PoisonError, RwLock};
 
 use bytes::Bytes;
 use gristmill_host::{free_space, open_private};
-use gristmill_ports::{Item, ItemKey, TableError, WriteOutcome};
+use gristmill_ports::{ItemKey, TableError, TableItem, WriteOutcome};
 use redb::backends::FileBackend;
 use redb::{
     AccessGuard, Builder, Database, ReadOnlyTable, ReadableDatabase, ReadableTable, StorageBackend,
@@ -144,7 +144,7 @@ impl ItemStore {
         self.with_database(|database| read(&database.begin_read()?.open_table(ITEMS)?))
     }
 
-    pub fn read(&self, keys: &[ItemKey]) -> Result<Vec<Option<Item>>, redb::Error> {
+    pub fn read(&self, keys: &[ItemKey]) -> Result<Vec<Option<TableItem>>, redb::Error> {
         self.with_items(|items| {
             let mut found = Vec::with_capacity(keys.len());
             for key in keys {
@@ -160,7 +160,7 @@ impl ItemStore {
         pk: &str,
         from: &str,
         wanted: impl Fn(&str) -> bool,
-    ) -> Result<Vec<(String, Item)>, redb::Error> {
+    ) -> Result<Vec<(String, TableItem)>, redb::Error> {
         self.with_items(|items| {
             let mut found = Vec::new();
             for entry in items.range((pk, from)..)? {
@@ -175,7 +175,7 @@ impl ItemStore {
         })
     }
 
-    pub fn last(&self, pk: &str, limit: usize) -> Result<Vec<(String, Item)>, redb::Error> {
+    pub fn last(&self, pk: &str, limit: usize) -> Result<Vec<(String, TableItem)>, redb::Error> {
         // No partition key sorts between `pk` and `pk` with a zero byte appended.
         let end = format!("{pk}\0");
         self.with_items(|items| {
@@ -196,9 +196,9 @@ impl ItemStore {
     }
 }
 
-fn item(stored: &AccessGuard<'_, StoredItem>) -> Item {
+fn item(stored: &AccessGuard<'_, StoredItem>) -> TableItem {
     let (version, _, body) = stored.value();
-    Item { version, body: Bytes::copy_from_slice(body) }
+    TableItem { version, body: Bytes::copy_from_slice(body) }
 }
 
 fn apply(

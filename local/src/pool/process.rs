@@ -1,10 +1,11 @@
-//! One worker process, and the events it works on.
+//! One worker process, the events it works on, and the bounded log of all of them.
 
 use super::WorkerProgram;
-use crate::log_file::LogFile;
-use gristmill_host::{WorkerAnswer, WorkerOrder, process_cpu_ms};
+use gristmill_host::{WorkerAnswer, WorkerOrder, open_private, process_cpu_ms};
 use std::{
-    io,
+    fs::{self, File},
+    io::{self, Write},
+    path::PathBuf,
     process::Stdio,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -24,7 +25,7 @@ const LAST_WORDS_BYTES: usize = 400;
 
 /// Why an event failed.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum WorkerError {
+pub(super) enum WorkerProcessError {
     /// The process is gone.
     #[error("{0}")]
     Died(String),
@@ -77,9 +78,9 @@ impl WorkerProcess {
         order: &WorkerOrder,
         patience: Duration,
         tell: impl Fn(Option<String>),
-    ) -> Result<(), WorkerError> {
+    ) -> Result<(), WorkerProcessError> {
         let order = serde_json::to_string(order);
-        let order = order.map_err(|error| WorkerError::Failed(error.to_string()))?;
+        let order = order.map_err(|error| WorkerProcessError::Failed(error.to_string()))?;
         let lines = format!("{}{order}\n", std::mem::take(&mut self.greeting));
         let working = async {
             self.orders.write_all(lines.as_bytes()).await.ok()?;
@@ -92,13 +93,13 @@ impl WorkerProcess {
             }
         };
         match tokio::time::timeout(patience, working).await {
-            Ok(Some(WorkerAnswer::Failed(error))) => Err(WorkerError::Failed(error)),
+            Ok(Some(WorkerAnswer::Failed(error))) => Err(WorkerProcessError::Failed(error)),
             Ok(Some(_)) => Ok(()),
-            Ok(None) => Err(WorkerError::Died(self.how_it_ended().await)),
+            Ok(None) => Err(WorkerProcessError::Died(self.how_it_ended().await)),
             Err(_) => {
                 // It is killed when it is dropped.
                 let seconds = patience.as_secs();
-                Err(WorkerError::Died(format!("the worker took longer than {seconds} s")))
+                Err(WorkerProcessError::Died(format!("the worker took longer than {seconds} s")))
             }
         }
     }
@@ -144,5 +145,71 @@ async fn keep_log(mut errors: ChildStderr, log: Arc<LogFile>, last_words: Arc<Mu
         last.extend_from_slice(&text[..bytes]);
         let excess = last.len().saturating_sub(LAST_WORDS_BYTES);
         last.drain(..excess);
+    }
+}
+
+/// Most bytes of one file; there are two.
+pub(crate) const FILE_BYTES_MAX: u64 = 4 << 20;
+
+/// A log that several processes write to.
+#[derive(Debug)]
+pub(crate) struct LogFile {
+    path: PathBuf,
+    open: Mutex<Option<(File, u64)>>,
+}
+
+impl LogFile {
+    pub fn new(path: PathBuf) -> Self {
+        Self { path, open: Mutex::default() }
+    }
+
+    /// Appends `text`. A log that cannot be written, as on a full disk, must not stop the work.
+    pub fn append(&self, text: &[u8]) {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.try_append(&mut open, text).is_err() {
+            *open = None;
+        }
+    }
+
+    fn try_append(&self, open: &mut Option<(File, u64)>, text: &[u8]) -> io::Result<()> {
+        if open.as_ref().is_some_and(|(_, bytes)| *bytes >= FILE_BYTES_MAX) {
+            *open = None;
+            fs::rename(&self.path, self.path.with_extension("log.1"))?;
+        }
+        if open.is_none() {
+            let file = open_private(&self.path, File::options().append(true).create(true))?;
+            let bytes = file.metadata()?.len();
+            *open = Some((file, bytes));
+        }
+        let Some((file, bytes)) = open else { return Ok(()) };
+        *bytes += text.len() as u64;
+        file.write_all(text)
+    }
+}
+
+#[cfg(test)]
+mod log_file_tests {
+    use super::*;
+
+    #[test]
+    fn a_log_is_bounded_and_keeps_its_latest_lines() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("worker.log");
+        let log = LogFile::new(path.clone());
+        let line = vec![b'x'; 1 << 16];
+        for _ in 0..300 {
+            log.append(&line);
+        }
+        log.append(b"last\n");
+        let files: Vec<u64> = fs::read_dir(dir.path())
+            .unwrap()
+            .map(|file| file.unwrap().metadata().unwrap().len())
+            .collect();
+        assert_eq!(files.len(), 2);
+        assert!(
+            files.iter().all(|bytes| *bytes <= FILE_BYTES_MAX + line.len() as u64),
+            "{files:?}"
+        );
+        assert!(fs::read(path).unwrap().ends_with(b"last\n"));
     }
 }

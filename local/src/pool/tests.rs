@@ -106,7 +106,11 @@ async fn each_way_to_fail_is_said_and_leaves_room_for_the_next_event() {
     ] {
         let mut world = pool_on(tempfile::tempdir().unwrap(), program, &args, 1);
         for worker in [7, 8] {
-            assert_eq!(world.pool.invoke(event(worker)), Invoked::Accepted, "{program} {args:?}");
+            assert_eq!(
+                world.pool.invoke(event(worker)),
+                InvokeOutcome::Accepted,
+                "{program} {args:?}"
+            );
             let failed = world.failure().await;
             assert_eq!(
                 (failed.order.event.worker, failed.cause),
@@ -132,7 +136,7 @@ async fn each_way_to_fail_is_said_and_leaves_room_for_the_next_event() {
 async fn one_process_takes_one_event_after_the_other_and_may_print() {
     let mut world = pool(WORKS, 1);
     for worker in 0..3 {
-        assert_eq!(world.pool.invoke(event(worker)), Invoked::Accepted);
+        assert_eq!(world.pool.invoke(event(worker)), InvokeOutcome::Accepted);
         until("the worker is not done", || !world.pool.0.lock().idle.is_empty()).await;
         assert_eq!((world.noted(), world.pool.trouble()), (0, None));
     }
@@ -144,7 +148,7 @@ async fn one_process_takes_one_event_after_the_other_and_may_print() {
     // Nothing was lost with it.
     until("the dead process is counted", || world.pool.0.lock().workers == 0).await;
     assert!(world.failed.try_recv().is_err());
-    assert_eq!(world.pool.invoke(event(3)), Invoked::Accepted);
+    assert_eq!(world.pool.invoke(event(3)), InvokeOutcome::Accepted);
     until("no process follows", || !world.pool.0.lock().idle.is_empty()).await;
     assert_eq!((world.pool.status().busy, world.pool.status().idle), (0, 1));
     world.pool.close().await;
@@ -170,7 +174,7 @@ async fn a_process_that_gives_no_answer_in_time_is_killed() {
         let patience = Duration::from_millis(200);
         let error = timeout(SOON, process.run(&order(0), patience, |_| {})).await.unwrap();
         let error = error.unwrap_err();
-        assert!(matches!(error, process::WorkerError::Died(_)), "{script}: {error}");
+        assert!(matches!(error, process::WorkerProcessError::Died(_)), "{script}: {error}");
         let pid = rustix::process::Pid::from_raw(process.pid().cast_signed()).unwrap();
         let lives = || rustix::process::test_kill_process(pid).is_ok();
         assert!(lives(), "{script}");
@@ -183,7 +187,10 @@ async fn a_process_that_gives_no_answer_in_time_is_killed() {
 async fn a_full_pool_throttles_and_a_killed_worker_makes_room() {
     let mut world = pool(HANGS, 2);
     let start = |worker| world.pool.invoke(event(worker));
-    assert_eq!([0, 1, 2].map(start), [Invoked::Accepted, Invoked::Accepted, Invoked::Throttled]);
+    assert_eq!(
+        [0, 1, 2].map(start),
+        [InvokeOutcome::Accepted, InvokeOutcome::Accepted, InvokeOutcome::Throttled]
+    );
     assert_eq!(world.noted(), 2, "an event that was not accepted is noted");
     until("two work", || world.pool.status().busy == 2).await;
     let killed = [world.pool.kill_one(), world.pool.kill_one()];
@@ -195,16 +202,16 @@ async fn a_full_pool_throttles_and_a_killed_worker_makes_room() {
     assert!(failed.iter().all(|failed| failed.error.contains("signal: 9")), "{failed:?}");
     until("there is room", || world.pool.0.lock().workers == 0).await;
     assert_eq!((world.noted(), world.pool.kill_one()), (0, None));
-    assert_eq!(world.pool.invoke(event(3)), Invoked::Accepted);
+    assert_eq!(world.pool.invoke(event(3)), InvokeOutcome::Accepted);
     world.pool.close().await;
-    assert_eq!(world.pool.invoke(event(4)), Invoked::Throttled, "it is closed");
+    assert_eq!(world.pool.invoke(event(4)), InvokeOutcome::Throttled, "it is closed");
 }
 
 #[tokio::test]
 async fn the_next_service_reports_the_events_that_one_left_and_blames_nobody() {
     let world = pool(HANGS, 2);
     for worker in [5, 6] {
-        assert_eq!(world.pool.invoke(event(worker)), Invoked::Accepted);
+        assert_eq!(world.pool.invoke(event(worker)), InvokeOutcome::Accepted);
     }
     world.pool.close().await;
     assert_eq!(world.noted(), 2);
@@ -226,7 +233,7 @@ async fn events_on_the_imitated_lambda_wait_for_an_environment() {
     let dir = tempfile::tempdir().unwrap();
     let mut world = pool_of((dir, lambda), "/bin/sh", &["-c", HANGS], 100);
     for worker in 0..3 {
-        assert_eq!(world.pool.invoke(event(worker)), Invoked::Accepted);
+        assert_eq!(world.pool.invoke(event(worker)), InvokeOutcome::Accepted);
     }
     until("none runs", || world.pool.status().busy >= 1).await;
     until("the second one is not added later", || world.pool.status().busy == 2).await;
@@ -237,7 +244,7 @@ async fn events_on_the_imitated_lambda_wait_for_an_environment() {
     until("the third one does not follow", || world.pool.status().busy == 2).await;
     assert!(before >= 3, "two processes and an event that waits");
     world.pool.close().await;
-    assert_eq!(world.pool.invoke(event(9)), Invoked::Throttled, "it is closed");
+    assert_eq!(world.pool.invoke(event(9)), InvokeOutcome::Throttled, "it is closed");
 }
 
 #[tokio::test]
@@ -246,7 +253,7 @@ async fn an_event_that_finds_no_environment_expires_and_blames_nobody() {
     let lambda = Some(none.expiring(Duration::from_millis(50)));
     let dir = tempfile::tempdir().unwrap();
     let mut world = pool_of((dir, lambda), "/bin/sh", &["-c", WORKS], 100);
-    assert_eq!(world.pool.invoke(event(3)), Invoked::Accepted);
+    assert_eq!(world.pool.invoke(event(3)), InvokeOutcome::Accepted);
     let failed = world.failure().await;
     assert_eq!((failed.order.event.worker, failed.cause), (3, FailureCause::EventExpired));
     assert!(failed.cause.is_blameless() && world.pool.0.lock().workers == 0);
@@ -258,7 +265,7 @@ async fn events_on_the_imitated_lambda_do_not_exceed_the_processes_of_the_pool()
     let lambda = Some(LambdaImitation::new(StackConcurrency::documented(20, 100)));
     let dir = tempfile::tempdir().unwrap();
     let world = pool_of((dir, lambda), "/bin/sh", &["-c", HANGS], 1);
-    assert_eq!([1, 2].map(|worker| world.pool.invoke(event(worker))), [Invoked::Accepted; 2]);
+    assert_eq!([1, 2].map(|worker| world.pool.invoke(event(worker))), [InvokeOutcome::Accepted; 2]);
     until("none runs", || world.pool.status().busy == 1).await;
     assert_eq!(world.pool.0.lock().workers, 1);
     assert!(world.pool.kill_one().is_some());

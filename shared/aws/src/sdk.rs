@@ -1,32 +1,28 @@
 //! The ports over the SDK.
 
 mod aws;
-mod connect;
 mod coordinator;
-mod counts;
 mod credentials;
 mod dynamodb;
 mod fault;
-mod invoker;
 mod lambda;
 mod objects;
 mod probes;
 mod provision;
 mod service;
-mod signing;
 mod table;
 #[cfg(test)]
 mod testing;
 
 use crate::{
-    BucketRights, Caller, Credentials, DeployedFunction, Endpoints, PROBE_DEADLINE, Quota,
-    ReadableObject, Responder, SettingsError, Trouble,
+    AwsCredentials, AwsEndpoints, BucketRights, CallerIdentity, ConcurrencyQuota, DeployedFunction,
+    PROBE_DEADLINE, ProbeError, ReadableObject, ServiceResponder, SettingsError,
 };
 
 pub use aws::Aws;
 pub use coordinator::HttpCoordinator;
-pub use invoker::LambdaInvoker;
+pub use lambda::LambdaInvoker;
 pub use objects::S3Objects;
-pub use probes::Probes;
+pub use probes::DeploymentProbes;
 pub use provision::ProvisionError;
 pub use table::DynamoTable;

@@ -51,7 +51,7 @@ impl SettingsError {
 /// Names of the parts of one stack. Each process uses only some of them, so a missing one is an error only when it
 /// is read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Settings {
+pub struct StackSettings {
     pub ns: Namespace,
     pub table: Option<String>,
     pub bucket: Option<String>,
@@ -70,7 +70,7 @@ pub struct Settings {
     pub metrics: bool,
 }
 
-impl Settings {
+impl StackSettings {
     /// Reads the environment of this process, as [`Self::from_lookup`] does.
     pub fn from_env() -> Result<Self, SettingsError> {
         Self::from_lookup(variable)
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn absent_settings_fail_only_when_asked_for() {
-        let settings = Settings::from_lookup(|_| None).unwrap();
+        let settings = StackSettings::from_lookup(|_| None).unwrap();
         assert_eq!(settings.ns.as_str(), "default");
         let message = settings.table().unwrap_err().to_string();
         assert!(message.contains("GRISTMILL_TABLE"), "{message}");
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn every_variable_is_read() {
-        let settings = Settings::from_lookup(|name| match name {
+        let settings = StackSettings::from_lookup(|name| match name {
             NAMESPACE => Some("team-a".to_owned()),
             RETENTION_DAYS | CACHE_GIB | MAX_WORKERS => Some("30".to_owned()),
             PRIVATE_SOURCES => Some("true".to_owned()),
@@ -183,7 +183,7 @@ mod tests {
             SCALER_FUNCTION => None,
             name => Some(name.to_lowercase()),
         });
-        let read = Settings {
+        let read = StackSettings {
             ns: "team-a".parse().unwrap(),
             table: Some("gristmill_table".to_owned()),
             bucket: Some("gristmill_bucket".to_owned()),
@@ -202,7 +202,7 @@ mod tests {
     #[test]
     fn no_most_workers_are_said_with_a_zero() {
         let lookup = |value: &'static str| {
-            Settings::from_lookup(move |name| (name == MAX_WORKERS).then(|| value.to_owned()))
+            StackSettings::from_lookup(move |name| (name == MAX_WORKERS).then(|| value.to_owned()))
         };
         assert_eq!(lookup("0").unwrap().max_workers, None);
         assert_eq!(lookup("7").unwrap().max_workers, NonZeroU32::new(7));
@@ -211,14 +211,15 @@ mod tests {
 
     #[test]
     fn metrics_have_one_format() {
-        let error = Settings::from_lookup(|name| (name == METRICS).then(|| "on".to_owned()));
+        let error = StackSettings::from_lookup(|name| (name == METRICS).then(|| "on".to_owned()));
         let message = error.unwrap_err().to_string();
         assert!(message.contains(METRICS) && message.contains("emf"), "{message}");
     }
 
     #[test]
     fn a_bad_namespace_is_named() {
-        let error = Settings::from_lookup(|name| (name == NAMESPACE).then(|| "A b".to_owned()));
+        let error =
+            StackSettings::from_lookup(|name| (name == NAMESPACE).then(|| "A b".to_owned()));
         let message = error.unwrap_err().to_string();
         assert!(message.contains(NAMESPACE) && message.contains("A b"), "{message}");
     }

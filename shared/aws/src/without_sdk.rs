@@ -1,8 +1,8 @@
 //! The same names in a program without the SDK. Nothing on AWS is reached, so [`Aws`] has no values.
 
 use crate::{
-    BucketRights, Caller, Credentials, DeployedFunction, Endpoints, Quota, ReadableObject,
-    Responder, SettingsError, Trouble,
+    AwsCredentials, AwsEndpoints, BucketRights, CallerIdentity, ConcurrencyQuota, DeployedFunction,
+    ProbeError, ReadableObject, ServiceResponder, SettingsError,
 };
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -11,17 +11,17 @@ use gristmill_model::{
     wire::{AnyCall, AnyReply},
 };
 use gristmill_ports::{
-    CallError, Coordinator, Item, ItemKey, ObjectError, ObjectInfo, ObjectPath, Objects,
-    PutOutcome, Table, TableError, WriteOutcome,
+    CallError, Coordinator, ItemKey, ObjectError, ObjectInfo, ObjectPath, ObjectStore, PutOutcome,
+    Table, TableError, TableItem, WriteOutcome,
 };
 use std::{collections::BTreeMap, convert::Infallible, ops::Range};
 
-/// Stands for everything on AWS, and has no values. The field is private, so that callers compile as with the SDK.
+/// Stands for everything on AWS, and has no values: its methods are those of the real types, and are never called. The field is private, so that callers compile as with the SDK.
 #[derive(Debug, Clone)]
 pub struct Aws(Infallible);
 
 pub type HttpCoordinator = Aws;
-pub type Probes = Aws;
+pub type DeploymentProbes = Aws;
 
 impl Aws {
     /// # Errors
@@ -33,9 +33,9 @@ impl Aws {
     /// # Errors
     /// [`SettingsError::NotBuilt`].
     pub fn with(
-        _endpoints: Endpoints,
+        _endpoints: AwsEndpoints,
         _region: String,
-        _credentials: Credentials,
+        _credentials: AwsCredentials,
     ) -> Result<Self, SettingsError> {
         Err(SettingsError::NotBuilt)
     }
@@ -83,7 +83,7 @@ impl Aws {
         match self.0 {}
     }
 
-    pub fn responders(&self) -> BTreeMap<&'static str, Responder> {
+    pub fn responders(&self) -> BTreeMap<&'static str, ServiceResponder> {
         match self.0 {}
     }
 
@@ -91,11 +91,11 @@ impl Aws {
         match self.0 {}
     }
 
-    pub async fn caller(&self) -> Result<Caller, Trouble> {
+    pub async fn caller(&self) -> Result<CallerIdentity, ProbeError> {
         match self.0 {}
     }
 
-    pub async fn bucket_region(&self, _bucket: &str) -> Result<Option<String>, Trouble> {
+    pub async fn bucket_region(&self, _bucket: &str) -> Result<Option<String>, ProbeError> {
         match self.0 {}
     }
 
@@ -103,15 +103,19 @@ impl Aws {
         match self.0 {}
     }
 
-    pub async fn dataset(&self, _bucket: &str, _prefix: &str) -> Result<ReadableObject, Trouble> {
+    pub async fn dataset(
+        &self,
+        _bucket: &str,
+        _prefix: &str,
+    ) -> Result<ReadableObject, ProbeError> {
         match self.0 {}
     }
 
-    pub async fn function(&self, _name: &str) -> Result<DeployedFunction, Trouble> {
+    pub async fn function(&self, _name: &str) -> Result<DeployedFunction, ProbeError> {
         match self.0 {}
     }
 
-    pub async fn quota(&self) -> Result<Quota, Trouble> {
+    pub async fn quota(&self) -> Result<ConcurrencyQuota, ProbeError> {
         match self.0 {}
     }
 
@@ -133,7 +137,7 @@ impl Coordinator for Aws {
 
 #[async_trait]
 impl Table for Aws {
-    async fn read(&self, _keys: &[ItemKey]) -> Result<Vec<Option<Item>>, TableError> {
+    async fn read(&self, _keys: &[ItemKey]) -> Result<Vec<Option<TableItem>>, TableError> {
         match self.0 {}
     }
 
@@ -152,11 +156,11 @@ impl Table for Aws {
         _pk: &str,
         _from: &str,
         _to: &str,
-    ) -> Result<Vec<(String, Item)>, TableError> {
+    ) -> Result<Vec<(String, TableItem)>, TableError> {
         match self.0 {}
     }
 
-    async fn last(&self, _pk: &str, _limit: usize) -> Result<Vec<(String, Item)>, TableError> {
+    async fn last(&self, _pk: &str, _limit: usize) -> Result<Vec<(String, TableItem)>, TableError> {
         match self.0 {}
     }
 }
@@ -170,7 +174,7 @@ impl S3Objects {
         Self
     }
 
-    pub fn at(_endpoint: String, _region: String, _credentials: Credentials) -> Self {
+    pub fn at(_endpoint: String, _region: String, _credentials: AwsCredentials) -> Self {
         Self
     }
 }
@@ -180,7 +184,7 @@ fn refusal(place: &str) -> ObjectError {
 }
 
 #[async_trait]
-impl Objects for S3Objects {
+impl ObjectStore for S3Objects {
     async fn put_if_absent(
         &self,
         path: &ObjectPath,

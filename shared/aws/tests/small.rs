@@ -4,8 +4,8 @@
 #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
 use bytes::Bytes;
-use gristmill_aws::{Aws, Credentials, Endpoints, S3Objects, SettingsError, is_built};
-use gristmill_ports::{ObjectPath, Objects};
+use gristmill_aws::{Aws, AwsCredentials, AwsEndpoints, S3Objects, SettingsError, is_built};
+use gristmill_ports::{ObjectPath, ObjectStore};
 
 const REMEDY: &str =
     "this gristmill was built without the feature `aws`: build it without --no-default-features";

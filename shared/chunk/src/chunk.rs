@@ -4,7 +4,8 @@ use bytes::{Bytes, BytesMut};
 
 use crate::footer::{HEAD_BYTES, u32_at};
 use crate::{
-    ALIGN_BYTES, Footer, FormatError, Frame, FrameInfo, FrameKind, Limits, MAGIC, VERSION,
+    ALIGN_BYTES, ChunkFormatError, ChunkFrame, ChunkFrameKind, ChunkLimits, Footer, FrameInfo,
+    MAGIC, VERSION,
 };
 
 /// An object, or parts of it, with a verified index. Frames are verified when they are read, or all at once by
@@ -14,7 +15,7 @@ pub struct Chunk {
     /// Bytes of the object by their offset in it, in order.
     parts: Vec<(u64, Bytes)>,
     footer: Footer,
-    limits: Limits,
+    limits: ChunkLimits,
     /// Whether the checksums of all frames in `parts` match.
     verified: bool,
 }
@@ -23,28 +24,30 @@ impl Chunk {
     /// Checks head, trailer and index.
     ///
     /// # Errors
-    /// [`FormatError::Corrupt`], [`FormatError::Unsupported`] or [`FormatError::OverLimit`].
-    pub fn open(bytes: Bytes, limits: &Limits) -> Result<Self, FormatError> {
+    /// [`ChunkFormatError::Corrupt`], [`ChunkFormatError::Unsupported`] or [`ChunkFormatError::OverLimit`].
+    pub fn open(bytes: Bytes, limits: &ChunkLimits) -> Result<Self, ChunkFormatError> {
         let footer = Footer::parse(&bytes, bytes.len() as u64, limits)?;
         let head = bytes.get(..HEAD_BYTES).unwrap_or_default();
         if !head.starts_with(&MAGIC) {
-            return Err(FormatError::corrupt("it does not start with the magic bytes"));
+            return Err(ChunkFormatError::corrupt("it does not start with the magic bytes"));
         }
         match u32_at(head, MAGIC.len()) {
             Some(VERSION) => {}
             version => {
                 let version = version.unwrap_or(0);
-                return Err(FormatError::Unsupported { version, supported: VERSION });
+                return Err(ChunkFormatError::Unsupported { version, supported: VERSION });
             }
         }
         if head[MAGIC.len() + 4..].iter().any(|byte| *byte != 0) {
-            return Err(FormatError::corrupt("its head is not padded with zeros"));
+            return Err(ChunkFormatError::corrupt("its head is not padded with zeros"));
         }
         for (i, info) in footer.frames().iter().enumerate() {
             let end = info.range().end as usize;
             let padding = bytes.get(end..end.next_multiple_of(ALIGN_BYTES)).unwrap_or_default();
             if padding.iter().any(|byte| *byte != 0) {
-                return Err(FormatError::corrupt(format!("frame {i} is not padded with zeros")));
+                return Err(ChunkFormatError::corrupt(format!(
+                    "frame {i} is not padded with zeros"
+                )));
             }
         }
         Ok(Chunk { parts: vec![(0, bytes)], footer, limits: limits.clone(), verified: false })
@@ -54,8 +57,8 @@ impl Chunk {
     /// then does not compute its checksum again.
     ///
     /// # Errors
-    /// [`FormatError::Corrupt`] if a frame is not the one that the index has.
-    pub fn verified(mut self) -> Result<Self, FormatError> {
+    /// [`ChunkFormatError::Corrupt`] if a frame is not the one that the index has.
+    pub fn verified(mut self) -> Result<Self, ChunkFormatError> {
         for info in self.footer.frames() {
             if let Some(stored) = self.stored(info) {
                 info.check_stored(&stored)?;
@@ -69,12 +72,12 @@ impl Chunk {
     /// error.
     ///
     /// # Errors
-    /// [`FormatError::Corrupt`] if a frame in these bytes is not the one that the index has.
-    pub fn of_parts(
+    /// [`ChunkFormatError::Corrupt`] if a frame in these bytes is not the one that the index has.
+    pub fn from_parts(
         footer: Footer,
         mut parts: Vec<(u64, Bytes)>,
-        limits: &Limits,
-    ) -> Result<Self, FormatError> {
+        limits: &ChunkLimits,
+    ) -> Result<Self, ChunkFormatError> {
         parts.sort_unstable_by_key(|(offset, _)| *offset);
         Chunk { parts, footer, limits: limits.clone(), verified: false }.verified()
     }
@@ -87,15 +90,15 @@ impl Chunk {
     /// Index of the remainder frame, if the split left one.
     pub fn remainder(&self) -> Option<usize> {
         let last = self.frames().len().checked_sub(1)?;
-        (self.frames()[last].kind == FrameKind::Remainder).then_some(last)
+        (self.frames()[last].kind == ChunkFrameKind::Remainder).then_some(last)
     }
 
     /// The bytes of frame `i`: a safetensors blob. Shares the object's memory if the frame is stored.
     ///
     /// # Errors
-    /// [`FormatError::Corrupt`] if checksum or content size do not match;
-    /// [`FormatError::Invalid`] if there is no such frame.
-    pub fn frame(&self, i: usize) -> Result<Bytes, FormatError> {
+    /// [`ChunkFormatError::Corrupt`] if checksum or content size do not match;
+    /// [`ChunkFormatError::Invalid`] if there is no such frame.
+    pub fn frame(&self, i: usize) -> Result<Bytes, ChunkFormatError> {
         self.frame_with(i, BytesMut::with_capacity, BytesMut::freeze)
     }
 
@@ -108,10 +111,10 @@ impl Chunk {
         i: usize,
         take: impl FnOnce(usize) -> BytesMut,
         lend: impl FnOnce(BytesMut) -> Bytes,
-    ) -> Result<Bytes, FormatError> {
+    ) -> Result<Bytes, ChunkFormatError> {
         let info = self.info(i)?;
         let absent =
-            || FormatError::invalid(format!("frame {i} is not among those that were read"));
+            || ChunkFormatError::invalid(format!("frame {i} is not among those that were read"));
         let stored = self.stored(info).ok_or_else(absent)?;
         if self.verified {
             info.decode_verified(stored, take, lend)
@@ -124,11 +127,11 @@ impl Chunk {
     ///
     /// # Errors
     /// As [`frame`](Self::frame), and for a frame that is not a valid safetensors blob.
-    pub fn tensors(&self, i: usize) -> Result<Frame, FormatError> {
-        let frame = Frame::parse(self.frame(i)?, &self.limits)?;
+    pub fn tensors(&self, i: usize) -> Result<ChunkFrame, ChunkFormatError> {
+        let frame = ChunkFrame::parse(self.frame(i)?, &self.limits)?;
         let rows = self.info(i)?.rows;
         if frame.rows() != rows as usize {
-            return Err(FormatError::corrupt(format!(
+            return Err(ChunkFormatError::corrupt(format!(
                 "frame {i} has {} rows, the index says {rows}",
                 frame.rows()
             )));
@@ -146,9 +149,9 @@ impl Chunk {
         (end <= part.len()).then(|| part.slice(start..end))
     }
 
-    fn info(&self, i: usize) -> Result<&FrameInfo, FormatError> {
+    fn info(&self, i: usize) -> Result<&FrameInfo, ChunkFormatError> {
         self.frames().get(i).ok_or_else(|| {
-            FormatError::invalid(format!(
+            ChunkFormatError::invalid(format!(
                 "there is no frame {i} in an object of {} frames",
                 self.frames().len()
             ))

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 /// Errors of reading and writing chunk objects.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum FormatError {
+pub enum ChunkFormatError {
     /// The bytes are not as written: fetch them again, or have the split recomputed.
     #[error("chunk object is corrupt: {0}; fetch it again or recompute the split")]
     Corrupt(Cow<'static, str>),
@@ -21,7 +21,7 @@ pub enum FormatError {
     #[error("the footer needs the last {tail_bytes} bytes of the object; read that many")]
     TailTooShort { tail_bytes: u64 },
 
-    /// A valid size exceeds the caller's [`Limits`](crate::Limits).
+    /// A valid size exceeds the caller's [`ChunkLimits`](crate::ChunkLimits).
     #[error(
         "{what} is {actual}, the limit is {limit}; use smaller batches or splits, or raise the limit"
     )]
@@ -32,19 +32,19 @@ pub enum FormatError {
     Invalid(Cow<'static, str>),
 }
 
-impl FormatError {
+impl ChunkFormatError {
     pub(crate) fn corrupt(what: impl Into<Cow<'static, str>>) -> Self {
-        FormatError::Corrupt(what.into())
+        ChunkFormatError::Corrupt(what.into())
     }
 
     pub fn invalid(what: impl Into<Cow<'static, str>>) -> Self {
-        FormatError::Invalid(what.into())
+        ChunkFormatError::Invalid(what.into())
     }
 
     /// `Ok` if `actual` is within `limit`.
     pub fn within(what: &'static str, actual: u64, limit: u64) -> Result<(), Self> {
         if actual > limit {
-            return Err(FormatError::OverLimit { what, actual, limit });
+            return Err(ChunkFormatError::OverLimit { what, actual, limit });
         }
         Ok(())
     }

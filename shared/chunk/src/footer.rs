@@ -1,12 +1,12 @@
 //! The index at the end of an object, read with one suffix read.
 
-use std::ops::Range;
-
+use crate::{ALIGN_BYTES, ChunkFormatError, MAGIC, VERSION};
 use bytes::{Bytes, BytesMut};
-use zstd::bulk::Decompressor;
-use zstd::zstd_safe::{find_frame_compressed_size, get_frame_content_size};
-
-use crate::{ALIGN_BYTES, FormatError, Limits, MAGIC, VERSION};
+use std::ops::Range;
+use zstd::{
+    bulk::Decompressor,
+    zstd_safe::{find_frame_compressed_size, get_frame_content_size},
+};
 
 /// Size of the head of an object: magic, version, zeros.
 pub(crate) const HEAD_BYTES: usize = ALIGN_BYTES;
@@ -19,7 +19,7 @@ const TRAILER_BYTES: usize = 24;
 
 /// Content of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FrameKind {
+pub enum ChunkFrameKind {
     /// A batch as delivered to the trainer.
     Batch,
     /// Records of the split that did not fill a batch; at most one, and last.
@@ -28,7 +28,7 @@ pub enum FrameKind {
 
 /// Encoding of a frame in the object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Encoding {
+pub enum FrameEncoding {
     /// Uncompressed.
     Stored,
     /// One zstd frame that states its content size.
@@ -39,8 +39,8 @@ pub enum Encoding {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FrameInfo {
-    pub kind: FrameKind,
-    pub encoding: Encoding,
+    pub kind: ChunkFrameKind,
+    pub encoding: FrameEncoding,
     /// Leading dimension of the frame's tensors, at least 1.
     pub rows: u32,
     /// Start of the frame in the object; a multiple of 64.
@@ -63,8 +63,8 @@ impl FrameInfo {
     /// itself, without a copy; a compressed one costs exactly `raw_bytes`.
     ///
     /// # Errors
-    /// [`FormatError::Corrupt`] if length, checksum or content size do not match.
-    pub fn decode(&self, stored: Bytes) -> Result<Bytes, FormatError> {
+    /// [`ChunkFormatError::Corrupt`] if length, checksum or content size do not match.
+    pub fn decode(&self, stored: Bytes) -> Result<Bytes, ChunkFormatError> {
         self.decode_with(stored, BytesMut::with_capacity, BytesMut::freeze)
     }
 
@@ -78,7 +78,7 @@ impl FrameInfo {
         stored: Bytes,
         take: impl FnOnce(usize) -> BytesMut,
         lend: impl FnOnce(BytesMut) -> Bytes,
-    ) -> Result<Bytes, FormatError> {
+    ) -> Result<Bytes, ChunkFormatError> {
         self.check_stored(&stored)?;
         self.decode_verified(stored, take, lend)
     }
@@ -89,8 +89,8 @@ impl FrameInfo {
         stored: Bytes,
         take: impl FnOnce(usize) -> BytesMut,
         lend: impl FnOnce(BytesMut) -> Bytes,
-    ) -> Result<Bytes, FormatError> {
-        if self.encoding == Encoding::Stored {
+    ) -> Result<Bytes, ChunkFormatError> {
+        if self.encoding == FrameEncoding::Stored {
             return Ok(stored);
         }
         let raw_bytes = self.check_content_size(&stored)?;
@@ -100,9 +100,9 @@ impl FrameInfo {
         Ok(lend(raw))
     }
 
-    pub(crate) fn check_stored(&self, stored: &[u8]) -> Result<(), FormatError> {
+    pub(crate) fn check_stored(&self, stored: &[u8]) -> Result<(), ChunkFormatError> {
         if stored.len() as u64 != self.stored_bytes {
-            return Err(FormatError::corrupt(format!(
+            return Err(ChunkFormatError::corrupt(format!(
                 "frame at byte {} has {} bytes instead of {}",
                 self.offset,
                 stored.len(),
@@ -111,7 +111,7 @@ impl FrameInfo {
         }
         let crc32c = crate::crc32c(stored);
         if crc32c != self.crc32c {
-            return Err(FormatError::corrupt(format!(
+            return Err(ChunkFormatError::corrupt(format!(
                 "frame at byte {} has crc32c {crc32c:08x} instead of {:08x}",
                 self.offset, self.crc32c
             )));
@@ -120,7 +120,7 @@ impl FrameInfo {
     }
 
     /// Decoded size according to the frame itself, so that a false index cannot cause an allocation.
-    fn check_content_size(&self, stored: &[u8]) -> Result<usize, FormatError> {
+    fn check_content_size(&self, stored: &[u8]) -> Result<usize, ChunkFormatError> {
         // zstd would accept several frames as one, and skippable frames.
         if find_frame_compressed_size(stored) != Ok(stored.len()) {
             return Err(self.corrupt("is not one whole zstd frame"));
@@ -134,7 +134,7 @@ impl FrameInfo {
     }
 
     /// Decompresses into `raw`, which has the decoded length.
-    fn decompress(&self, stored: &[u8], raw: &mut [u8]) -> Result<(), FormatError> {
+    fn decompress(&self, stored: &[u8], raw: &mut [u8]) -> Result<(), ChunkFormatError> {
         let written = Decompressor::new()
             .and_then(|mut zstd| zstd.decompress_to_buffer(stored, raw))
             .map_err(|error| self.corrupt(&format!("does not decode: {error}")))?;
@@ -145,18 +145,18 @@ impl FrameInfo {
         }
     }
 
-    fn corrupt(&self, why: &str) -> FormatError {
-        FormatError::corrupt(format!("frame at byte {} {why}", self.offset))
+    fn corrupt(&self, why: &str) -> ChunkFormatError {
+        ChunkFormatError::corrupt(format!("frame at byte {} {why}", self.offset))
     }
 
     fn write(&self, out: &mut Vec<u8>) {
         out.push(match self.kind {
-            FrameKind::Batch => 0,
-            FrameKind::Remainder => 1,
+            ChunkFrameKind::Batch => 0,
+            ChunkFrameKind::Remainder => 1,
         });
         out.push(match self.encoding {
-            Encoding::Stored => 0,
-            Encoding::Zstd => 1,
+            FrameEncoding::Stored => 0,
+            FrameEncoding::Zstd => 1,
         });
         out.extend_from_slice(&[0; 2]);
         out.extend_from_slice(&self.rows.to_le_bytes());
@@ -173,13 +173,13 @@ impl FrameInfo {
         }
         Some(FrameInfo {
             kind: match entry[0] {
-                0 => FrameKind::Batch,
-                1 => FrameKind::Remainder,
+                0 => ChunkFrameKind::Batch,
+                1 => ChunkFrameKind::Remainder,
                 _ => return None,
             },
             encoding: match entry[1] {
-                0 => Encoding::Stored,
-                1 => Encoding::Zstd,
+                0 => FrameEncoding::Stored,
+                1 => FrameEncoding::Zstd,
                 _ => return None,
             },
             rows: u32_at(entry, 4)?,
@@ -202,42 +202,50 @@ impl Footer {
     /// 1,600 frames. `object_bytes` is the length of the whole object.
     ///
     /// # Errors
-    /// [`FormatError::TailTooShort`] with the number of bytes to read instead; otherwise as documented there.
-    pub fn parse(tail: &[u8], object_bytes: u64, limits: &Limits) -> Result<Self, FormatError> {
-        FormatError::within("object size in bytes", object_bytes, limits.object_bytes)?;
+    /// [`ChunkFormatError::TailTooShort`] with the number of bytes to read instead; otherwise as documented there.
+    pub fn parse(
+        tail: &[u8],
+        object_bytes: u64,
+        limits: &ChunkLimits,
+    ) -> Result<Self, ChunkFormatError> {
+        ChunkFormatError::within("object size in bytes", object_bytes, limits.object_bytes)?;
         let least = (HEAD_BYTES + TRAILER_BYTES) as u64;
         if object_bytes < least || tail.len() as u64 > object_bytes {
-            return Err(FormatError::corrupt(format!(
+            return Err(ChunkFormatError::corrupt(format!(
                 "{object_bytes} bytes cannot hold an object and {} bytes of its end",
                 tail.len()
             )));
         }
         let Some((before, trailer)) = tail.split_last_chunk::<TRAILER_BYTES>() else {
-            return Err(FormatError::TailTooShort { tail_bytes: TRAILER_BYTES as u64 });
+            return Err(ChunkFormatError::TailTooShort { tail_bytes: TRAILER_BYTES as u64 });
         };
         if trailer[16..] != MAGIC {
-            return Err(FormatError::corrupt("it does not end with the magic bytes"));
+            return Err(ChunkFormatError::corrupt("it does not end with the magic bytes"));
         }
         let version = u32_at(trailer, 8).unwrap_or(0);
         if version != VERSION {
-            return Err(FormatError::Unsupported { version, supported: VERSION });
+            return Err(ChunkFormatError::Unsupported { version, supported: VERSION });
         }
         let footer_bytes = u64_at(trailer, 0).unwrap_or(0);
         if footer_bytes > object_bytes - least || !footer_bytes.is_multiple_of(ENTRY_BYTES as u64) {
-            return Err(FormatError::corrupt(format!(
+            return Err(ChunkFormatError::corrupt(format!(
                 "its index cannot have {footer_bytes} bytes"
             )));
         }
-        FormatError::within("number of frames", footer_bytes / ENTRY_BYTES as u64, limits.frames)?;
+        ChunkFormatError::within(
+            "number of frames",
+            footer_bytes / ENTRY_BYTES as u64,
+            limits.frames,
+        )?;
         let Some(start) = before.len().checked_sub(footer_bytes as usize) else {
-            return Err(FormatError::TailTooShort {
+            return Err(ChunkFormatError::TailTooShort {
                 tail_bytes: footer_bytes + TRAILER_BYTES as u64,
             });
         };
         // Covers the index, its length and the version.
         let crc32c = crate::crc32c(&tail[start..tail.len() - 12]);
         if Some(crc32c) != u32_at(trailer, 12) {
-            return Err(FormatError::corrupt("the checksum of its index does not match"));
+            return Err(ChunkFormatError::corrupt("the checksum of its index does not match"));
         }
         let footer_at = object_bytes - TRAILER_BYTES as u64 - footer_bytes;
         Ok(Footer { frames: parse_entries(&before[start..], footer_at, limits)? })
@@ -284,10 +292,10 @@ impl Footer {
 /// frame. Read from the trailer without verification; opening the object verifies it.
 ///
 /// # Errors
-/// [`FormatError::Corrupt`] if the object is too short to have a trailer.
-pub fn checksum(object: &[u8]) -> Result<u32, FormatError> {
+/// [`ChunkFormatError::Corrupt`] if the object is too short to have a trailer.
+pub fn checksum(object: &[u8]) -> Result<u32, ChunkFormatError> {
     let trailer = object.last_chunk::<TRAILER_BYTES>().and_then(|trailer| u32_at(trailer, 12));
-    trailer.ok_or_else(|| FormatError::corrupt("it is cut short"))
+    trailer.ok_or_else(|| ChunkFormatError::corrupt("it is cut short"))
 }
 
 /// Parses the entries. They must tile the object exactly: each frame starts at the first multiple of 64 after the
@@ -295,29 +303,31 @@ pub fn checksum(object: &[u8]) -> Result<u32, FormatError> {
 fn parse_entries(
     entries: &[u8],
     footer_at: u64,
-    limits: &Limits,
-) -> Result<Vec<FrameInfo>, FormatError> {
+    limits: &ChunkLimits,
+) -> Result<Vec<FrameInfo>, ChunkFormatError> {
     let (entries, _) = entries.as_chunks::<ENTRY_BYTES>();
     let mut frames = Vec::with_capacity(entries.len());
     let mut expected = HEAD_BYTES as u64;
     for (i, entry) in entries.iter().enumerate() {
-        let bad = |why: &str| FormatError::corrupt(format!("index entry {i} {why}"));
+        let bad = |why: &str| ChunkFormatError::corrupt(format!("index entry {i} {why}"));
         let frame =
             FrameInfo::parse(entry).ok_or_else(|| bad("has an unknown kind or encoding"))?;
-        FormatError::within("frame size in bytes", frame.raw_bytes, limits.frame_bytes)?;
+        ChunkFormatError::within("frame size in bytes", frame.raw_bytes, limits.frame_bytes)?;
         if frame.rows == 0 {
             return Err(bad("has no rows"));
         }
         if frame.stored_bytes == 0 || frame.raw_bytes < ALIGN_BYTES as u64 {
             return Err(bad("is too short for a frame"));
         }
-        if frame.encoding == Encoding::Stored && frame.stored_bytes != frame.raw_bytes {
+        if frame.encoding == FrameEncoding::Stored && frame.stored_bytes != frame.raw_bytes {
             return Err(bad("is stored with two sizes"));
         }
-        if frame.encoding == Encoding::Zstd && frame.raw_bytes > most_unpacked(frame.stored_bytes) {
+        if frame.encoding == FrameEncoding::Zstd
+            && frame.raw_bytes > most_unpacked(frame.stored_bytes)
+        {
             return Err(bad("unpacks to more than its bytes can hold"));
         }
-        if frame.kind == FrameKind::Remainder && i + 1 < entries.len() {
+        if frame.kind == ChunkFrameKind::Remainder && i + 1 < entries.len() {
             return Err(bad("is a remainder but not the last"));
         }
         let next = frame
@@ -331,7 +341,7 @@ fn parse_entries(
         frames.push(frame);
     }
     if expected != footer_at {
-        return Err(FormatError::corrupt("there are bytes between its frames and its index"));
+        return Err(ChunkFormatError::corrupt("there are bytes between its frames and its index"));
     }
     Ok(frames)
 }
@@ -348,4 +358,30 @@ pub(crate) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
 
 pub(crate) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     bytes.get(at..)?.first_chunk().map(|chunk| u64::from_le_bytes(*chunk))
+}
+
+/// Limits, checked before anything is allocated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChunkLimits {
+    /// Size of one object.
+    pub object_bytes: u64,
+    /// Number of frames in one object; bounds the footer.
+    pub frames: u64,
+    /// Size of one frame when decoded.
+    pub frame_bytes: u64,
+    /// Size of the JSON header of one frame.
+    pub header_bytes: u64,
+}
+
+impl Default for ChunkLimits {
+    /// Eight times the largest object of a default job (128 MiB): unusual jobs still work, but a hostile object
+    /// cannot exhaust a machine.
+    fn default() -> Self {
+        ChunkLimits {
+            object_bytes: 1 << 30,
+            frames: 1 << 16,
+            frame_bytes: 512 << 20,
+            header_bytes: 1 << 20,
+        }
+    }
 }

@@ -12,11 +12,11 @@ use serde::de::{Deserializer, MapAccess, Visitor};
 use crate::footer::u64_at;
 use crate::layout::PREFIX_BYTES;
 use crate::schema::OFFSETS_SUFFIX;
-use crate::{DType, FormatError, FrameLayout, Limits, Schema, TensorSpec};
+use crate::{ChunkFormatError, ChunkLimits, FrameLayout, FrameSchema, TensorDType, TensorSpec};
 
 /// A frame with a verified header. Holds the frame's bytes without copying.
 #[derive(Clone, Debug)]
-pub struct Frame {
+pub struct ChunkFrame {
     bytes: Bytes,
     layout: FrameLayout,
 }
@@ -24,14 +24,14 @@ pub struct Frame {
 /// One tensor of a frame.
 #[derive(Clone, Copy, Debug)]
 pub struct TensorView<'a> {
-    frame: &'a Frame,
+    frame: &'a ChunkFrame,
     tensor: usize,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Entry {
-    dtype: DType,
+    dtype: TensorDType,
     shape: Vec<usize>,
     #[allow(dead_code, reason = "must be there; its value is checked by laying out anew")]
     data_offsets: (usize, usize),
@@ -60,32 +60,35 @@ impl<'de> Deserialize<'de> for Entries {
     }
 }
 
-impl Frame {
+impl ChunkFrame {
     /// Parses and verifies the header of a frame.
     ///
     /// # Errors
-    /// [`FormatError::Corrupt`] for anything a [`ChunkWriter`](crate::ChunkWriter) would not have
-    /// written; [`FormatError::OverLimit`] for a header or frame beyond `limits`.
-    pub fn parse(bytes: Bytes, limits: &Limits) -> Result<Self, FormatError> {
-        FormatError::within("frame size in bytes", bytes.len() as u64, limits.frame_bytes)?;
+    /// [`ChunkFormatError::Corrupt`] for anything a [`ChunkWriter`](crate::ChunkWriter) would not have
+    /// written; [`ChunkFormatError::OverLimit`] for a header or frame beyond `limits`.
+    pub fn parse(bytes: Bytes, limits: &ChunkLimits) -> Result<Self, ChunkFormatError> {
+        ChunkFormatError::within("frame size in bytes", bytes.len() as u64, limits.frame_bytes)?;
         let header_bytes =
-            u64_at(&bytes, 0).ok_or_else(|| FormatError::corrupt("a frame is cut short"))?;
-        FormatError::within("frame header size in bytes", header_bytes, limits.header_bytes)?;
+            u64_at(&bytes, 0).ok_or_else(|| ChunkFormatError::corrupt("a frame is cut short"))?;
+        ChunkFormatError::within("frame header size in bytes", header_bytes, limits.header_bytes)?;
         let json = usize::try_from(header_bytes)
             .ok()
             .and_then(|len| bytes[PREFIX_BYTES..].get(..len))
-            .ok_or_else(|| FormatError::corrupt("a frame is cut short in its header"))?;
+            .ok_or_else(|| ChunkFormatError::corrupt("a frame is cut short in its header"))?;
         // The error's text may quote hostile content.
         let Entries(entries) = serde_json::from_slice(json).map_err(|error| {
             let column = error.column();
-            FormatError::corrupt(format!("a frame header is not valid at column {column}"))
+            ChunkFormatError::corrupt(format!("a frame header is not valid at column {column}"))
         })?;
-        let layout = layout_of(entries)
-            .ok_or_else(|| FormatError::corrupt("the tensors of a frame do not belong together"))?;
+        let layout = layout_of(entries).ok_or_else(|| {
+            ChunkFormatError::corrupt("the tensors of a frame do not belong together")
+        })?;
         if !bytes.starts_with(layout.header()) || bytes.len() != layout.frame_bytes() {
-            return Err(FormatError::corrupt("a frame is not laid out as its tensors require"));
+            return Err(ChunkFormatError::corrupt(
+                "a frame is not laid out as its tensors require",
+            ));
         }
-        let frame = Frame { bytes, layout };
+        let frame = ChunkFrame { bytes, layout };
         for tensor in 0..frame.schema().tensors().len() {
             frame.check_offsets(tensor)?;
         }
@@ -98,7 +101,7 @@ impl Frame {
     }
 
     /// The tensors in frame order.
-    pub fn schema(&self) -> &Schema {
+    pub fn schema(&self) -> &FrameSchema {
         self.layout.schema()
     }
 
@@ -125,7 +128,7 @@ impl Frame {
         TensorView { frame: self, tensor }
     }
 
-    fn check_offsets(&self, tensor: usize) -> Result<(), FormatError> {
+    fn check_offsets(&self, tensor: usize) -> Result<(), ChunkFormatError> {
         let view = self.tensor(tensor);
         if !view.spec().ragged {
             return Ok(());
@@ -133,7 +136,7 @@ impl Frame {
         let mut last = 0;
         for (i, offset) in view.offset_values().enumerate() {
             if offset < last || (i == 0 && offset != 0) {
-                return Err(FormatError::corrupt(format!(
+                return Err(ChunkFormatError::corrupt(format!(
                     "the offsets of tensor {:?} do not ascend from 0",
                     view.spec().name
                 )));
@@ -141,7 +144,7 @@ impl Frame {
             last = offset;
         }
         if last != view.items() as u64 {
-            return Err(FormatError::corrupt(format!(
+            return Err(ChunkFormatError::corrupt(format!(
                 "the offsets of tensor {:?} do not end with its items",
                 view.spec().name
             )));
@@ -235,5 +238,5 @@ fn layout_of(entries: Vec<(String, Entry)>) -> Option<FrameLayout> {
             ragged,
         });
     }
-    Schema::new(tensors).ok()?.layout(rows.filter(|rows| *rows > 0)?, &items).ok()
+    FrameSchema::new(tensors).ok()?.layout(rows.filter(|rows| *rows > 0)?, &items).ok()
 }

@@ -3,8 +3,8 @@
 use std::fmt::Write;
 use std::ops::Range;
 
-use crate::schema::{Part, Role};
-use crate::{FormatError, Limits, Schema, aligned};
+use crate::schema::{TensorPart, TensorPartRole};
+use crate::{ChunkFormatError, ChunkLimits, FrameSchema, aligned};
 
 /// Length of the size field before the header.
 pub(crate) const PREFIX_BYTES: usize = 8;
@@ -12,7 +12,7 @@ pub(crate) const PREFIX_BYTES: usize = 8;
 /// The complete layout of a frame with a known number of rows. Ranges count from the frame start.
 #[derive(Clone, Debug)]
 pub struct FrameLayout {
-    schema: Schema,
+    schema: FrameSchema,
     rows: usize,
     /// Length prefix, JSON and padding: everything before the data section.
     header: Vec<u8>,
@@ -25,11 +25,11 @@ pub struct FrameLayout {
 
 impl FrameLayout {
     pub(crate) fn new(
-        schema: Schema,
+        schema: FrameSchema,
         rows: usize,
         ragged_items: &[usize],
-    ) -> Result<Self, FormatError> {
-        FormatError::within("number of rows", rows as u64, u32::MAX.into())?;
+    ) -> Result<Self, ChunkFormatError> {
+        ChunkFormatError::within("number of rows", rows as u64, u32::MAX.into())?;
         let tensors = schema.tensors().len();
         let mut values = vec![0..0; tensors];
         let mut offsets = vec![0..0; tensors];
@@ -38,13 +38,15 @@ impl FrameLayout {
         let mut data_bytes = 0usize;
         for part in schema.parts() {
             let leading = match (part.role, schema.tensors()[part.tensor].ragged) {
-                (Role::Values, false) => Some(rows),
-                (Role::Values, true) => Some(ragged_items.get(part.tensor).copied().unwrap_or(0)),
-                (Role::Offsets, _) => rows.checked_add(1),
+                (TensorPartRole::Values, false) => Some(rows),
+                (TensorPartRole::Values, true) => {
+                    Some(ragged_items.get(part.tensor).copied().unwrap_or(0))
+                }
+                (TensorPartRole::Offsets, _) => rows.checked_add(1),
             };
             let item_bytes = match part.role {
-                Role::Values => schema.item_bytes(part.tensor),
-                Role::Offsets => Some(part.dtype.size_bytes()),
+                TensorPartRole::Values => schema.item_bytes(part.tensor),
+                TensorPartRole::Offsets => Some(part.dtype.size_bytes()),
             };
             let range = leading.zip(item_bytes).and_then(|(leading, item_bytes)| {
                 let end = data_bytes.checked_add(leading.checked_mul(item_bytes)?)?;
@@ -54,11 +56,11 @@ impl FrameLayout {
             write_entry(&mut json, &schema, part, leading, &range);
             data_bytes = range.end;
             match part.role {
-                Role::Values => {
+                TensorPartRole::Values => {
                     values[part.tensor] = range;
                     items[part.tensor] = leading;
                 }
-                Role::Offsets => offsets[part.tensor] = range,
+                TensorPartRole::Offsets => offsets[part.tensor] = range,
             }
         }
         json.push('}');
@@ -70,7 +72,7 @@ impl FrameLayout {
         Ok(FrameLayout { schema, rows, header, values, offsets, items, frame_bytes })
     }
 
-    pub fn schema(&self) -> &Schema {
+    pub fn schema(&self) -> &FrameSchema {
         &self.schema
     }
 
@@ -115,19 +117,25 @@ impl FrameLayout {
     }
 }
 
-fn too_large() -> FormatError {
+fn too_large() -> ChunkFormatError {
     let limit = usize::MAX as u64;
-    FormatError::OverLimit { what: "frame size in bytes", actual: u64::MAX, limit }
+    ChunkFormatError::OverLimit { what: "frame size in bytes", actual: u64::MAX, limit }
 }
 
 /// Appends `"name":{"dtype":..,"shape":[..],"data_offsets":[..]}` in the canonical encoding, so that equal frames are
 /// equal bytes: no spaces, this key order, plain decimal numbers.
-fn write_entry(json: &mut String, schema: &Schema, part: &Part, leading: usize, at: &Range<usize>) {
+fn write_entry(
+    json: &mut String,
+    schema: &FrameSchema,
+    part: &TensorPart,
+    leading: usize,
+    at: &Range<usize>,
+) {
     json.push(if json.is_empty() { '{' } else { ',' });
     json.push_str(&serde_json::Value::from(part.name.as_str()).to_string());
     // Writing to a string cannot fail.
     let _ = write!(json, ":{{\"dtype\":\"{}\",\"shape\":[{leading}", part.dtype);
-    if part.role == Role::Values {
+    if part.role == TensorPartRole::Values {
         for dim in &schema.tensors()[part.tensor].shape {
             let _ = write!(json, ",{dim}");
         }
@@ -135,11 +143,11 @@ fn write_entry(json: &mut String, schema: &Schema, part: &Part, leading: usize, 
     let _ = write!(json, "],\"data_offsets\":[{},{}]}}", at.start, at.end);
 }
 
-fn finish_header(json: String) -> Result<Vec<u8>, FormatError> {
-    let limit = Limits::default().header_bytes;
+fn finish_header(json: String) -> Result<Vec<u8>, ChunkFormatError> {
+    let limit = ChunkLimits::default().header_bytes;
     let total = aligned(PREFIX_BYTES + json.len()).ok_or_else(too_large)?;
     let header_bytes = (total - PREFIX_BYTES) as u64;
-    FormatError::within("frame header size in bytes", header_bytes, limit)?;
+    ChunkFormatError::within("frame header size in bytes", header_bytes, limit)?;
     let mut header = Vec::with_capacity(total);
     header.extend_from_slice(&header_bytes.to_le_bytes());
     header.extend_from_slice(json.as_bytes());

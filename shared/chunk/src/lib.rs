@@ -2,34 +2,31 @@
 //!
 //! Every batch is a *frame*, and a frame is a complete safetensors blob, so that its bytes can be passed to a
 //! trainer, a `.safetensors` file or a hash unchanged. [`ChunkWriter`] assembles frames in place, row by row;
-//! [`Chunk`] and [`Footer`] read them back and validate everything; [`Frame`] and [`join_rows`] access frames and join
+//! [`Chunk`] and [`Footer`] read them back and validate everything; [`ChunkFrame`] and [`join_rows`] access frames and join
 //! the remainders of several splits. The byte layout is specified in this crate's `README.md`. Pure: no I/O, no
 //! clock, no randomness.
 
 mod chunk;
-mod dtype;
 mod error;
 mod footer;
 mod frame;
 mod join;
 mod layout;
-mod limits;
 mod open_frame;
-mod replace;
 mod schema;
 mod writer;
 
 pub use chunk::Chunk;
-pub use dtype::DType;
-pub use error::FormatError;
-pub use footer::{Encoding, Footer, FrameInfo, FrameKind, checksum};
-pub use frame::{Frame, TensorView};
+pub use error::ChunkFormatError;
+pub use footer::ChunkLimits;
+pub use footer::{ChunkFrameKind, Footer, FrameEncoding, FrameInfo, checksum};
+pub use frame::{ChunkFrame, TensorView};
 pub use join::join_rows;
+pub use join::replace_tensors;
 pub use layout::FrameLayout;
-pub use limits::Limits;
-pub use replace::replace_tensors;
-pub use schema::{Schema, TensorSpec};
-pub use writer::{ChunkWriter, Codec, compressed_bytes, repack};
+pub use schema::TensorDType;
+pub use schema::{FrameSchema, TensorSpec};
+pub use writer::{ChunkWriter, FrameCodec, compressed_bytes, repack};
 
 /// Frames, and the data section inside each frame, start at multiples of this many bytes: a cache
 /// line, and enough for every vector instruction a trainer may load tensors with.

@@ -5,8 +5,8 @@
 
 use std::ops::Range;
 
-use crate::schema::Role;
-use crate::{FormatError, FrameLayout, Schema};
+use crate::schema::TensorPartRole;
+use crate::{ChunkFormatError, FrameLayout, FrameSchema};
 
 /// The rows of one ragged tensor so far.
 #[derive(Debug, Default)]
@@ -25,7 +25,7 @@ pub(crate) struct OpenFrame {
 }
 
 impl OpenFrame {
-    pub(crate) fn new(schema: &Schema, rows: usize) -> Result<Self, FormatError> {
+    pub(crate) fn new(schema: &FrameSchema, rows: usize) -> Result<Self, ChunkFormatError> {
         let planned = schema.layout(rows, &[])?;
         let ragged = schema.tensors().iter().map(|_| RaggedRows::default()).collect();
         Ok(OpenFrame { planned, ragged })
@@ -35,10 +35,10 @@ impl OpenFrame {
         &self.planned
     }
 
-    pub(crate) fn row(&self, tensor: usize, row: usize) -> Result<Range<usize>, FormatError> {
+    pub(crate) fn row(&self, tensor: usize, row: usize) -> Result<Range<usize>, ChunkFormatError> {
         self.planned.row(tensor, row).ok_or_else(|| {
             let (rows, ragged) = (self.planned.rows(), &self.ragged);
-            FormatError::invalid(format!(
+            ChunkFormatError::invalid(format!(
                 "no row {row} of fixed tensor {tensor} in a frame of {rows} rows and {} tensors",
                 ragged.len()
             ))
@@ -51,23 +51,27 @@ impl OpenFrame {
         self.planned.frame_bytes() as u64 + ragged as u64 + more as u64
     }
 
-    pub(crate) fn push_ragged(&mut self, tensor: usize, row: &[u8]) -> Result<(), FormatError> {
+    pub(crate) fn push_ragged(
+        &mut self,
+        tensor: usize,
+        row: &[u8],
+    ) -> Result<(), ChunkFormatError> {
         let schema = self.planned.schema();
         let (Some(spec), Some(item_bytes)) =
             (schema.tensors().get(tensor).filter(|spec| spec.ragged), schema.item_bytes(tensor))
         else {
-            return Err(FormatError::invalid(format!("tensor {tensor} is not a ragged one")));
+            return Err(ChunkFormatError::invalid(format!("tensor {tensor} is not a ragged one")));
         };
         let column = &mut self.ragged[tensor];
         if !row.len().is_multiple_of(item_bytes) {
-            return Err(FormatError::invalid(format!(
+            return Err(ChunkFormatError::invalid(format!(
                 "a row of {} bytes is not made of items of tensor {:?}, {item_bytes} bytes each",
                 row.len(),
                 spec.name
             )));
         }
         if column.ends.len() == self.planned.rows() {
-            return Err(FormatError::invalid(format!(
+            return Err(ChunkFormatError::invalid(format!(
                 "tensor {:?} already has all its {} rows",
                 spec.name,
                 self.planned.rows()
@@ -86,9 +90,9 @@ impl OpenFrame {
     }
 
     /// The layout for the rows that were written.
-    pub(crate) fn final_layout(&mut self, rows: usize) -> Result<FrameLayout, FormatError> {
+    pub(crate) fn final_layout(&mut self, rows: usize) -> Result<FrameLayout, ChunkFormatError> {
         if rows == 0 || rows > self.planned.rows() {
-            return Err(FormatError::invalid(format!(
+            return Err(ChunkFormatError::invalid(format!(
                 "a frame begun with {} rows cannot end with {rows}",
                 self.planned.rows()
             )));
@@ -102,7 +106,7 @@ impl OpenFrame {
         for (tensor, spec) in schema.tensors().iter().enumerate().filter(|(_, spec)| spec.ragged) {
             let column = &self.ragged[tensor];
             if column.ends.len() != rows {
-                return Err(FormatError::invalid(format!(
+                return Err(ChunkFormatError::invalid(format!(
                     "ragged tensor {:?} has {} of {rows} rows",
                     spec.name,
                     column.ends.len()
@@ -120,7 +124,7 @@ impl OpenFrame {
         bytes[..layout.header().len()].copy_from_slice(layout.header());
         for part in layout.schema().parts() {
             let column = &self.ragged[part.tensor];
-            if part.role == Role::Offsets {
+            if part.role == TensorPartRole::Offsets {
                 let values = layout.values(part.tensor).unwrap_or_default();
                 bytes[values].copy_from_slice(&column.values);
                 let item_bytes = layout.schema().item_bytes(part.tensor).unwrap_or(1);

@@ -10,14 +10,14 @@ use zstd::zstd_safe::compress_bound;
 use crate::footer::HEAD_BYTES;
 use crate::open_frame::OpenFrame;
 use crate::{
-    Chunk, Encoding, Footer, FormatError, Frame, FrameInfo, FrameKind, Limits, MAGIC, Schema,
-    VERSION, aligned,
+    Chunk, ChunkFormatError, ChunkFrame, ChunkFrameKind, ChunkLimits, Footer, FrameEncoding,
+    FrameInfo, FrameSchema, MAGIC, VERSION, aligned,
 };
 
 /// Encoding of frames in the object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Codec {
+pub enum FrameCodec {
     /// Uncompressed.
     Stored,
     /// Compressed; frames that do not get smaller by a sixteenth are stored.
@@ -30,8 +30,8 @@ pub enum Codec {
 /// rows. Every byte of those rows must be written: memory is reused, so bytes that are not written keep old
 /// content.
 pub struct ChunkWriter {
-    codec: Codec,
-    limits: Limits,
+    codec: FrameCodec,
+    limits: ChunkLimits,
     object: Vec<u8>,
     used: usize,
     /// Frames that will be compressed are assembled here instead of in the object.
@@ -43,11 +43,11 @@ pub struct ChunkWriter {
 
 impl ChunkWriter {
     /// A writer that refuses what a reader with the default limits would refuse.
-    pub fn new(codec: Codec) -> Self {
-        Self::with_limits(codec, Limits::default())
+    pub fn new(codec: FrameCodec) -> Self {
+        Self::with_limits(codec, ChunkLimits::default())
     }
 
-    pub fn with_limits(codec: Codec, limits: Limits) -> Self {
+    pub fn with_limits(codec: FrameCodec, limits: ChunkLimits) -> Self {
         ChunkWriter {
             codec,
             limits,
@@ -78,7 +78,7 @@ impl ChunkWriter {
     }
 
     /// Keeps frames in another way from the next object on. Ignored once one has been begun.
-    pub fn set_codec(&mut self, codec: Codec) {
+    pub fn set_codec(&mut self, codec: FrameCodec) {
         if !self.has_begun() && self.codec != codec {
             self.codec = codec;
             self.compressor = None;
@@ -95,13 +95,21 @@ impl ChunkWriter {
     /// Starts a frame of up to `rows` rows.
     ///
     /// # Errors
-    /// [`FormatError::Invalid`] if a frame is open, a remainder has been written or `rows` is 0;
-    /// [`FormatError::OverLimit`] if the frame would be too large.
-    pub fn begin_frame(&mut self, schema: &Schema, rows: usize) -> Result<(), FormatError> {
+    /// [`ChunkFormatError::Invalid`] if a frame is open, a remainder has been written or `rows` is 0;
+    /// [`ChunkFormatError::OverLimit`] if the frame would be too large.
+    pub fn begin_frame(
+        &mut self,
+        schema: &FrameSchema,
+        rows: usize,
+    ) -> Result<(), ChunkFormatError> {
         self.check_room(rows)?;
         let open = OpenFrame::new(schema, rows)?;
         let frame_bytes = open.planned().frame_bytes();
-        FormatError::within("frame size in bytes", frame_bytes as u64, self.limits.frame_bytes)?;
+        ChunkFormatError::within(
+            "frame size in bytes",
+            frame_bytes as u64,
+            self.limits.frame_bytes,
+        )?;
         self.grow_frame(frame_bytes)?;
         self.open = Some(open);
         Ok(())
@@ -112,8 +120,8 @@ impl ChunkWriter {
     /// allocator aligns the buffer.
     ///
     /// # Errors
-    /// [`FormatError::Invalid`] if no frame is open or there is no such row.
-    pub fn row_mut(&mut self, tensor: usize, row: usize) -> Result<&mut [u8], FormatError> {
+    /// [`ChunkFormatError::Invalid`] if no frame is open or there is no such row.
+    pub fn row_mut(&mut self, tensor: usize, row: usize) -> Result<&mut [u8], ChunkFormatError> {
         let range = self.open.as_ref().ok_or_else(no_frame)?.row(tensor, row)?;
         Ok(&mut self.frame_mut()[range])
     }
@@ -121,12 +129,12 @@ impl ChunkWriter {
     /// Appends the next row of a ragged tensor: any number of whole items.
     ///
     /// # Errors
-    /// [`FormatError::Invalid`] if no frame is open, the tensor is not ragged, the bytes are not
-    /// whole items or all rows are there; [`FormatError::OverLimit`] if the frame gets too large.
-    pub fn push_ragged(&mut self, tensor: usize, row: &[u8]) -> Result<(), FormatError> {
+    /// [`ChunkFormatError::Invalid`] if no frame is open, the tensor is not ragged, the bytes are not
+    /// whole items or all rows are there; [`ChunkFormatError::OverLimit`] if the frame gets too large.
+    pub fn push_ragged(&mut self, tensor: usize, row: &[u8]) -> Result<(), ChunkFormatError> {
         let limit = self.limits.frame_bytes;
         let open = self.open.as_mut().ok_or_else(no_frame)?;
-        FormatError::within("frame size in bytes", open.bytes_with(row.len()), limit)?;
+        ChunkFormatError::within("frame size in bytes", open.bytes_with(row.len()), limit)?;
         open.push_ragged(tensor, row)
     }
 
@@ -134,8 +142,8 @@ impl ChunkWriter {
     /// tensors are simply written again.
     ///
     /// # Errors
-    /// [`FormatError::Invalid`] if no frame is open.
-    pub fn truncate_ragged(&mut self, rows: usize) -> Result<(), FormatError> {
+    /// [`ChunkFormatError::Invalid`] if no frame is open.
+    pub fn truncate_ragged(&mut self, rows: usize) -> Result<(), ChunkFormatError> {
         self.open.as_mut().ok_or_else(no_frame)?.truncate_ragged(rows);
         Ok(())
     }
@@ -143,13 +151,17 @@ impl ChunkWriter {
     /// Ends the frame with its first `rows` rows. Ending with as many as were begun moves nothing.
     ///
     /// # Errors
-    /// [`FormatError::Invalid`] if no frame is open, `rows` is 0 or more than begun, or ragged rows
-    /// are missing; [`FormatError::OverLimit`] if object or frame get too large. The frame is gone.
-    pub fn end_frame(&mut self, kind: FrameKind, rows: usize) -> Result<(), FormatError> {
+    /// [`ChunkFormatError::Invalid`] if no frame is open, `rows` is 0 or more than begun, or ragged rows
+    /// are missing; [`ChunkFormatError::OverLimit`] if object or frame get too large. The frame is gone.
+    pub fn end_frame(&mut self, kind: ChunkFrameKind, rows: usize) -> Result<(), ChunkFormatError> {
         let mut open = self.open.take().ok_or_else(no_frame)?;
         let layout = open.final_layout(rows)?;
         let frame_bytes = layout.frame_bytes();
-        FormatError::within("frame size in bytes", frame_bytes as u64, self.limits.frame_bytes)?;
+        ChunkFormatError::within(
+            "frame size in bytes",
+            frame_bytes as u64,
+            self.limits.frame_bytes,
+        )?;
         self.grow_frame(frame_bytes)?;
         open.complete(&layout, self.frame_mut());
         self.seal(kind, rows, frame_bytes)
@@ -164,10 +176,18 @@ impl ChunkWriter {
     ///
     /// # Errors
     /// As [`begin_frame`](Self::begin_frame) and [`end_frame`](Self::end_frame).
-    pub fn push_frame(&mut self, kind: FrameKind, frame: &Frame) -> Result<(), FormatError> {
+    pub fn push_frame(
+        &mut self,
+        kind: ChunkFrameKind,
+        frame: &ChunkFrame,
+    ) -> Result<(), ChunkFormatError> {
         self.check_room(frame.rows())?;
         let bytes = frame.bytes();
-        FormatError::within("frame size in bytes", bytes.len() as u64, self.limits.frame_bytes)?;
+        ChunkFormatError::within(
+            "frame size in bytes",
+            bytes.len() as u64,
+            self.limits.frame_bytes,
+        )?;
         self.grow_frame(bytes.len())?;
         self.frame_mut()[..bytes.len()].copy_from_slice(bytes);
         self.seal(kind, frame.rows(), bytes.len())
@@ -187,14 +207,16 @@ impl ChunkWriter {
     /// [`recycle`](Self::recycle).
     ///
     /// # Errors
-    /// [`FormatError::Invalid`] if a frame is open; [`FormatError::OverLimit`] if the object is
+    /// [`ChunkFormatError::Invalid`] if a frame is open; [`ChunkFormatError::OverLimit`] if the object is
     /// too large.
-    pub fn finish(&mut self) -> Result<Vec<u8>, FormatError> {
+    pub fn finish(&mut self) -> Result<Vec<u8>, ChunkFormatError> {
         if self.open.is_some() {
-            return Err(FormatError::invalid("an object cannot be finished while a frame is open"));
+            return Err(ChunkFormatError::invalid(
+                "an object cannot be finished while a frame is open",
+            ));
         }
         let object_bytes = self.object_bytes() as u64;
-        FormatError::within("object size in bytes", object_bytes, self.limits.object_bytes)?;
+        ChunkFormatError::within("object size in bytes", object_bytes, self.limits.object_bytes)?;
         self.grow_object(0)?;
         let mut object = std::mem::take(&mut self.object);
         let (head, _) = object.split_at_mut(HEAD_BYTES);
@@ -207,18 +229,24 @@ impl ChunkWriter {
         Ok(object)
     }
 
-    fn check_room(&self, rows: usize) -> Result<(), FormatError> {
+    fn check_room(&self, rows: usize) -> Result<(), ChunkFormatError> {
         if self.open.is_some() {
-            return Err(FormatError::invalid("a frame is still open; end or abandon it first"));
+            return Err(ChunkFormatError::invalid(
+                "a frame is still open; end or abandon it first",
+            ));
         }
-        if self.frames.last().is_some_and(|frame| frame.kind == FrameKind::Remainder) {
-            return Err(FormatError::invalid("nothing may follow the remainder frame"));
+        if self.frames.last().is_some_and(|frame| frame.kind == ChunkFrameKind::Remainder) {
+            return Err(ChunkFormatError::invalid("nothing may follow the remainder frame"));
         }
         if rows == 0 {
-            return Err(FormatError::invalid("a frame has at least one row"));
+            return Err(ChunkFormatError::invalid("a frame has at least one row"));
         }
-        FormatError::within("number of rows", rows as u64, u32::MAX.into())?;
-        FormatError::within("number of frames", self.frames.len() as u64 + 1, self.limits.frames)
+        ChunkFormatError::within("number of rows", rows as u64, u32::MAX.into())?;
+        ChunkFormatError::within(
+            "number of frames",
+            self.frames.len() as u64 + 1,
+            self.limits.frames,
+        )
     }
 
     fn has_begun(&self) -> bool {
@@ -226,10 +254,10 @@ impl ChunkWriter {
     }
 
     /// Makes sure that a frame of `frame_bytes` has room where it is assembled.
-    fn grow_frame(&mut self, frame_bytes: usize) -> Result<(), FormatError> {
+    fn grow_frame(&mut self, frame_bytes: usize) -> Result<(), ChunkFormatError> {
         match self.codec {
-            Codec::Stored => self.grow_object(frame_bytes),
-            Codec::Zstd { .. } => {
+            FrameCodec::Stored => self.grow_object(frame_bytes),
+            FrameCodec::Zstd { .. } => {
                 grow(&mut self.scratch, frame_bytes);
                 Ok(())
             }
@@ -237,10 +265,10 @@ impl ChunkWriter {
     }
 
     /// Makes sure that `bytes` more, padding and footer have room in the object.
-    fn grow_object(&mut self, bytes: usize) -> Result<(), FormatError> {
+    fn grow_object(&mut self, bytes: usize) -> Result<(), ChunkFormatError> {
         let limit = self.limits.object_bytes;
         let end = self.used.checked_add(bytes).and_then(aligned).unwrap_or(usize::MAX);
-        FormatError::within("object size in bytes", end as u64, limit)?;
+        ChunkFormatError::within("object size in bytes", end as u64, limit)?;
         // With the footer, so that finishing does not move the whole object.
         grow(&mut self.object, end + Footer::bytes(self.frames.len() as u64 + 1) as usize);
         Ok(())
@@ -249,16 +277,21 @@ impl ChunkWriter {
     /// Buffer of the open frame.
     fn frame_mut(&mut self) -> &mut [u8] {
         match self.codec {
-            Codec::Stored => &mut self.object[self.used..],
-            Codec::Zstd { .. } => &mut self.scratch,
+            FrameCodec::Stored => &mut self.object[self.used..],
+            FrameCodec::Zstd { .. } => &mut self.scratch,
         }
     }
 
     /// Puts the assembled frame into object and index.
-    fn seal(&mut self, kind: FrameKind, rows: usize, raw_bytes: usize) -> Result<(), FormatError> {
+    fn seal(
+        &mut self,
+        kind: ChunkFrameKind,
+        rows: usize,
+        raw_bytes: usize,
+    ) -> Result<(), ChunkFormatError> {
         let (encoding, stored_bytes) = match self.codec {
-            Codec::Stored => (Encoding::Stored, raw_bytes),
-            Codec::Zstd { level } => self.compress(level, raw_bytes)?,
+            FrameCodec::Stored => (FrameEncoding::Stored, raw_bytes),
+            FrameCodec::Zstd { level } => self.compress(level, raw_bytes)?,
         };
         let end = self.used + stored_bytes;
         let padded = end.next_multiple_of(crate::ALIGN_BYTES);
@@ -276,7 +309,11 @@ impl ChunkWriter {
         Ok(())
     }
 
-    fn compress(&mut self, level: i32, raw_bytes: usize) -> Result<(Encoding, usize), FormatError> {
+    fn compress(
+        &mut self,
+        level: i32,
+        raw_bytes: usize,
+    ) -> Result<(FrameEncoding, usize), ChunkFormatError> {
         self.grow_object(compress_bound(raw_bytes))?;
         let raw = &self.scratch[..raw_bytes];
         let room = &mut self.object[self.used..];
@@ -289,10 +326,10 @@ impl ChunkWriter {
         };
         // Less than a sixteenth is not worth a copy and a pass over the frame at every reader.
         if stored_bytes <= raw_bytes - raw_bytes / 16 {
-            return Ok((Encoding::Zstd, stored_bytes));
+            return Ok((FrameEncoding::Zstd, stored_bytes));
         }
         room[..raw_bytes].copy_from_slice(raw);
-        Ok((Encoding::Stored, raw_bytes))
+        Ok((FrameEncoding::Stored, raw_bytes))
     }
 }
 
@@ -300,7 +337,7 @@ impl ChunkWriter {
 ///
 /// # Errors
 /// As reading the frames, if `chunk` is damaged.
-pub fn repack(chunk: &Chunk, codec: Codec) -> Result<Vec<u8>, FormatError> {
+pub fn repack(chunk: &Chunk, codec: FrameCodec) -> Result<Vec<u8>, ChunkFormatError> {
     let mut writer = ChunkWriter::new(codec);
     for (i, info) in chunk.frames().iter().enumerate() {
         writer.push_frame(info.kind, &chunk.tensors(i)?)?;
@@ -311,18 +348,18 @@ pub fn repack(chunk: &Chunk, codec: Codec) -> Result<Vec<u8>, FormatError> {
 /// Bytes of `frame` when it is compressed at `level`.
 ///
 /// # Errors
-/// [`FormatError::Invalid`] if zstd fails.
-pub fn compressed_bytes(frame: &[u8], level: i32) -> Result<usize, FormatError> {
+/// [`ChunkFormatError::Invalid`] if zstd fails.
+pub fn compressed_bytes(frame: &[u8], level: i32) -> Result<usize, ChunkFormatError> {
     let compressed = zstd::bulk::compress(frame, level);
     compressed.map(|bytes| bytes.len()).map_err(uncompressed)
 }
 
-fn uncompressed(error: std::io::Error) -> FormatError {
-    FormatError::invalid(format!("zstd cannot compress a frame: {error}"))
+fn uncompressed(error: std::io::Error) -> ChunkFormatError {
+    ChunkFormatError::invalid(format!("zstd cannot compress a frame: {error}"))
 }
 
-fn no_frame() -> FormatError {
-    FormatError::invalid("no frame is open; begin one first")
+fn no_frame() -> ChunkFormatError {
+    ChunkFormatError::invalid("no frame is open; begin one first")
 }
 
 /// Lengthens `buffer` to at least `bytes`, by a quarter more than that so that a row of frames

@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use gristmill_chunk::{
-    Chunk, ChunkWriter, Codec, DType, Frame, FrameKind, Limits, Schema, TensorSpec,
+    Chunk, ChunkFrame, ChunkFrameKind, ChunkLimits, ChunkWriter, FrameCodec, FrameSchema,
+    TensorDType, TensorSpec,
 };
 
 #[path = "support/read_everything.rs"]
@@ -58,13 +59,13 @@ fn most_mapped_kib() -> u64 {
 #[test]
 fn allocations_stay_within_limits() {
     const FRAME: usize = 8 << 20;
-    let limits = Limits { frame_bytes: 1 << 20, ..Limits::default() };
+    let limits = ChunkLimits { frame_bytes: 1 << 20, ..ChunkLimits::default() };
 
     // A decompression bomb: eight MiB of zeros in a few hundred bytes.
-    let schema = Schema::new(vec![TensorSpec::fixed("x", DType::U8, [FRAME])]).unwrap();
-    let mut writer = ChunkWriter::new(Codec::Zstd { level: 1 });
+    let schema = FrameSchema::new(vec![TensorSpec::fixed("x", TensorDType::U8, [FRAME])]).unwrap();
+    let mut writer = ChunkWriter::new(FrameCodec::Zstd { level: 1 });
     writer.begin_frame(&schema, 1).unwrap();
-    writer.end_frame(FrameKind::Batch, 1).unwrap();
+    writer.end_frame(ChunkFrameKind::Batch, 1).unwrap();
     let bomb = writer.finish().unwrap();
     let (largest, opened) = largest_of(|| Chunk::open(Bytes::from(bomb.clone()), &limits));
     assert!(opened.is_err());
@@ -83,15 +84,16 @@ fn allocations_stay_within_limits() {
     few_bytes_that_claim_to_be_many();
 
     // A valid one costs its size, once.
-    let chunk = Chunk::open(Bytes::from(bomb), &Limits::default()).unwrap();
+    let chunk = Chunk::open(Bytes::from(bomb), &ChunkLimits::default()).unwrap();
     let (largest, frame) = largest_of(|| chunk.frame(0));
     assert_eq!(frame.unwrap().len(), largest);
 
     // A stored frame costs nothing.
-    let mut writer = ChunkWriter::new(Codec::Stored);
+    let mut writer = ChunkWriter::new(FrameCodec::Stored);
     writer.begin_frame(&schema, 1).unwrap();
-    writer.end_frame(FrameKind::Batch, 1).unwrap();
-    let chunk = Chunk::open(Bytes::from(writer.finish().unwrap()), &Limits::default()).unwrap();
+    writer.end_frame(ChunkFrameKind::Batch, 1).unwrap();
+    let chunk =
+        Chunk::open(Bytes::from(writer.finish().unwrap()), &ChunkLimits::default()).unwrap();
     let (largest, frame) = largest_of(|| chunk.tensors(0));
     assert!(frame.is_ok());
     assert!(largest < 4 << 10, "{largest} bytes to read a stored frame");
@@ -106,7 +108,7 @@ fn few_bytes_that_claim_to_be_many() {
         [&[0x28, 0xb5, 0x2f, 0xfd, 0xa0][..], &(512_u32 << 20).to_le_bytes(), &[1, 0]].concat();
     let object = read_everything::packed_object(&many, 512 << 20, 1);
     let (largest, frame) = largest_of(|| {
-        Chunk::open(Bytes::from(object), &Limits::default()).and_then(|chunk| chunk.frame(0))
+        Chunk::open(Bytes::from(object), &ChunkLimits::default()).and_then(|chunk| chunk.frame(0))
     });
     assert!(frame.is_err());
     assert!(largest < 64 << 10, "{largest} bytes for a frame of {}", many.len());
@@ -116,18 +118,18 @@ fn few_bytes_that_claim_to_be_many() {
     let block = (128_u32 << 10 << 3 | 0b11).to_le_bytes();
     let wide = [&head[..], &(128_u32 << 10).to_le_bytes(), &block[..3], &[0]].concat();
     let object = read_everything::packed_object(&wide, 128 << 10, 1);
-    let chunk = Chunk::open(Bytes::from(object), &Limits::default()).unwrap();
+    let chunk = Chunk::open(Bytes::from(object), &ChunkLimits::default()).unwrap();
     let before = most_mapped_kib();
     assert_eq!(chunk.frame(0).unwrap(), vec![0; 128 << 10]);
     let more = most_mapped_kib() - before;
     assert!(more < 16 << 10, "{more} KiB for a window");
 }
 
-fn false_header_lengths(limits: &Limits) {
+fn false_header_lengths(limits: &ChunkLimits) {
     for header_bytes in [u64::MAX, 1 << 40, 1 << 20, 100] {
         let mut bytes = header_bytes.to_le_bytes().to_vec();
         bytes.extend_from_slice(b"{\"x\":{\"dtype\":\"U8\",\"shape\":[4294967295],");
-        let (largest, frame) = largest_of(|| Frame::parse(Bytes::from(bytes), limits));
+        let (largest, frame) = largest_of(|| ChunkFrame::parse(Bytes::from(bytes), limits));
         assert!(frame.is_err());
         assert!(largest < 4 << 10, "{largest} bytes for a header of {header_bytes}");
     }
@@ -136,13 +138,14 @@ fn false_header_lengths(limits: &Limits) {
 /// A writer with reserved capacity does not reallocate.
 fn a_reserved_buffer_does_not_grow() {
     let rows = 64;
-    let schema = Schema::new(vec![TensorSpec::fixed("x", DType::U8, [1 << 16])]).unwrap();
-    let mut writer = ChunkWriter::new(Codec::Stored);
+    let schema =
+        FrameSchema::new(vec![TensorSpec::fixed("x", TensorDType::U8, [1 << 16])]).unwrap();
+    let mut writer = ChunkWriter::new(FrameCodec::Stored);
     writer.reserve(3 * (rows << 16) + 4096);
     let (largest, object) = largest_of(|| {
         for _ in 0..3 {
             writer.begin_frame(&schema, rows).unwrap();
-            writer.end_frame(FrameKind::Batch, rows).unwrap();
+            writer.end_frame(ChunkFrameKind::Batch, rows).unwrap();
         }
         writer.finish().unwrap()
     });

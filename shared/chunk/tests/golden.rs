@@ -8,16 +8,17 @@ use std::path::PathBuf;
 
 use bytes::Bytes;
 use gristmill_chunk::{
-    Chunk, ChunkWriter, Codec, DType, Encoding, FrameKind, Limits, Schema, TensorSpec,
+    Chunk, ChunkFrameKind, ChunkLimits, ChunkWriter, FrameCodec, FrameEncoding, FrameSchema,
+    TensorDType, TensorSpec,
 };
 use safetensors::SafeTensors;
 
 /// Records of varied content; `rows` per frame, then the remainder.
-fn object(codec: Codec, schema: &Schema, batches: &[usize], remainder: usize) -> Vec<u8> {
+fn object(codec: FrameCodec, schema: &FrameSchema, batches: &[usize], remainder: usize) -> Vec<u8> {
     let mut writer = ChunkWriter::new(codec);
     let mut record = 0u8;
-    let frames = batches.iter().map(|rows| (FrameKind::Batch, *rows));
-    for (kind, rows) in frames.chain([(FrameKind::Remainder, remainder)]) {
+    let frames = batches.iter().map(|rows| (ChunkFrameKind::Batch, *rows));
+    for (kind, rows) in frames.chain([(ChunkFrameKind::Remainder, remainder)]) {
         if rows == 0 {
             continue;
         }
@@ -40,30 +41,30 @@ fn object(codec: Codec, schema: &Schema, batches: &[usize], remainder: usize) ->
 }
 
 fn objects() -> Vec<(&'static str, Vec<u8>)> {
-    let images = Schema::new(vec![
-        TensorSpec::fixed("image", DType::U8, [2, 2, 3]),
-        TensorSpec::fixed("label", DType::I64, []),
-        TensorSpec::fixed("__key__", DType::U64, []),
+    let images = FrameSchema::new(vec![
+        TensorSpec::fixed("image", TensorDType::U8, [2, 2, 3]),
+        TensorSpec::fixed("label", TensorDType::I64, []),
+        TensorSpec::fixed("__key__", TensorDType::U64, []),
     ])
     .unwrap();
-    let every_dtype = Schema::new(
-        DType::ALL.iter().map(|dtype| TensorSpec::fixed(dtype.name(), *dtype, [3])).collect(),
+    let every_dtype = FrameSchema::new(
+        TensorDType::ALL.iter().map(|dtype| TensorSpec::fixed(dtype.name(), *dtype, [3])).collect(),
     )
     .unwrap();
-    let texts = Schema::new(vec![
-        TensorSpec::ragged("text", DType::U8, []),
-        TensorSpec::ragged("boxes", DType::F32, [4]),
-        TensorSpec::fixed("\"odd\" näme\n", DType::BF16, [1]),
+    let texts = FrameSchema::new(vec![
+        TensorSpec::ragged("text", TensorDType::U8, []),
+        TensorSpec::ragged("boxes", TensorDType::F32, [4]),
+        TensorSpec::fixed("\"odd\" näme\n", TensorDType::BF16, [1]),
     ])
     .unwrap();
-    let wide = Schema::new(vec![TensorSpec::fixed("x", DType::F32, [64])]).unwrap();
+    let wide = FrameSchema::new(vec![TensorSpec::fixed("x", TensorDType::F32, [64])]).unwrap();
     vec![
-        ("empty", object(Codec::Stored, &images, &[], 0)),
-        ("stored", object(Codec::Stored, &images, &[3, 3], 0)),
-        ("remainder", object(Codec::Stored, &images, &[2], 1)),
-        ("ragged", object(Codec::Stored, &texts, &[3], 2)),
-        ("dtypes", object(Codec::Stored, &every_dtype, &[1], 0)),
-        ("zstd", object(Codec::Zstd { level: 3 }, &wide, &[4, 4], 1)),
+        ("empty", object(FrameCodec::Stored, &images, &[], 0)),
+        ("stored", object(FrameCodec::Stored, &images, &[3, 3], 0)),
+        ("remainder", object(FrameCodec::Stored, &images, &[2], 1)),
+        ("ragged", object(FrameCodec::Stored, &texts, &[3], 2)),
+        ("dtypes", object(FrameCodec::Stored, &every_dtype, &[1], 0)),
+        ("zstd", object(FrameCodec::Zstd { level: 3 }, &wide, &[4, 4], 1)),
     ]
 }
 
@@ -90,18 +91,25 @@ fn the_writer_reproduces_the_golden_files() {
 fn the_reader_reads_the_golden_files() {
     let expected = [
         ("empty", vec![]),
-        ("stored", vec![(FrameKind::Batch, 3), (FrameKind::Batch, 3)]),
-        ("remainder", vec![(FrameKind::Batch, 2), (FrameKind::Remainder, 1)]),
-        ("ragged", vec![(FrameKind::Batch, 3), (FrameKind::Remainder, 2)]),
-        ("dtypes", vec![(FrameKind::Batch, 1)]),
-        ("zstd", vec![(FrameKind::Batch, 4), (FrameKind::Batch, 4), (FrameKind::Remainder, 1)]),
+        ("stored", vec![(ChunkFrameKind::Batch, 3), (ChunkFrameKind::Batch, 3)]),
+        ("remainder", vec![(ChunkFrameKind::Batch, 2), (ChunkFrameKind::Remainder, 1)]),
+        ("ragged", vec![(ChunkFrameKind::Batch, 3), (ChunkFrameKind::Remainder, 2)]),
+        ("dtypes", vec![(ChunkFrameKind::Batch, 1)]),
+        (
+            "zstd",
+            vec![
+                (ChunkFrameKind::Batch, 4),
+                (ChunkFrameKind::Batch, 4),
+                (ChunkFrameKind::Remainder, 1),
+            ],
+        ),
     ];
     for (name, frames) in expected {
         let object = Bytes::from(std::fs::read(path(name)).unwrap());
-        let chunk = Chunk::open(object, &Limits::default()).unwrap();
+        let chunk = Chunk::open(object, &ChunkLimits::default()).unwrap();
         let found: Vec<_> = chunk.frames().iter().map(|info| (info.kind, info.rows)).collect();
         assert_eq!(found, frames, "{name}");
-        let zstd = chunk.frames().iter().all(|info| info.encoding == Encoding::Zstd);
+        let zstd = chunk.frames().iter().all(|info| info.encoding == FrameEncoding::Zstd);
         assert_eq!(zstd, name == "zstd" || name == "empty", "{name}");
         for i in 0..frames.len() {
             let frame = chunk.tensors(i).unwrap();
@@ -117,10 +125,10 @@ fn the_reader_reads_the_golden_files() {
 #[test]
 fn compression_does_not_change_frames() {
     let zstd = Bytes::from(std::fs::read(path("zstd")).unwrap());
-    let zstd = Chunk::open(zstd, &Limits::default()).unwrap();
-    let wide = Schema::new(vec![TensorSpec::fixed("x", DType::F32, [64])]).unwrap();
-    let stored = Bytes::from(object(Codec::Stored, &wide, &[4, 4], 1));
-    let stored = Chunk::open(stored, &Limits::default()).unwrap();
+    let zstd = Chunk::open(zstd, &ChunkLimits::default()).unwrap();
+    let wide = FrameSchema::new(vec![TensorSpec::fixed("x", TensorDType::F32, [64])]).unwrap();
+    let stored = Bytes::from(object(FrameCodec::Stored, &wide, &[4, 4], 1));
+    let stored = Chunk::open(stored, &ChunkLimits::default()).unwrap();
     for i in 0..3 {
         assert_eq!(zstd.frame(i).unwrap(), stored.frame(i).unwrap());
     }

@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 
 use bytes::Bytes;
-use gristmill_chunk::{Chunk, Footer, FormatError, Frame, Limits};
+use gristmill_chunk::{Chunk, ChunkFormatError, ChunkFrame, ChunkLimits, Footer};
 use proptest::prelude::*;
 use proptest::sample::Index;
 
@@ -157,14 +157,14 @@ fn every_truncation_is_noticed() {
 #[test]
 fn a_footer_is_read_from_any_tail_that_holds_it() {
     for object in golden() {
-        let (len, limits) = (object.len() as u64, Limits::default());
+        let (len, limits) = (object.len() as u64, ChunkLimits::default());
         let whole = Footer::parse(&object, len, &limits).unwrap();
         for start in 0..object.len() {
             let tail = &object[start..];
             let needed = 24 + 40 * whole.frames().len();
             match Footer::parse(tail, len, &limits) {
                 Ok(footer) => assert!(footer == whole && tail.len() >= needed),
-                Err(FormatError::TailTooShort { tail_bytes }) => {
+                Err(ChunkFormatError::TailTooShort { tail_bytes }) => {
                     assert!(tail.len() < needed);
                     assert_eq!(tail_bytes, if tail.len() < 24 { 24 } else { needed as u64 });
                 }
@@ -182,7 +182,7 @@ fn another_version_is_named() {
     reseal(&mut object).unwrap();
     assert_eq!(
         Chunk::open(Bytes::from(object), &limits()).unwrap_err(),
-        FormatError::Unsupported { version: 2, supported: 1 }
+        ChunkFormatError::Unsupported { version: 2, supported: 1 }
     );
 }
 
@@ -190,18 +190,18 @@ fn another_version_is_named() {
 fn limits_are_checked_by_name() {
     let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("golden/zstd.chunk");
     let object = Bytes::from(std::fs::read(file).unwrap());
-    let over = |limits: Limits| match Chunk::open(object.clone(), &limits)
+    let over = |limits: ChunkLimits| match Chunk::open(object.clone(), &limits)
         .and_then(|chunk| chunk.tensors(0))
         .unwrap_err()
     {
-        FormatError::OverLimit { what, .. } => what,
+        ChunkFormatError::OverLimit { what, .. } => what,
         other => panic!("{other}"),
     };
-    let most = Limits::default;
-    assert_eq!(over(Limits { object_bytes: 100, ..most() }), "object size in bytes");
-    assert_eq!(over(Limits { frames: 2, ..most() }), "number of frames");
-    assert_eq!(over(Limits { frame_bytes: 1000, ..most() }), "frame size in bytes");
-    assert_eq!(over(Limits { header_bytes: 32, ..most() }), "frame header size in bytes");
+    let most = ChunkLimits::default;
+    assert_eq!(over(ChunkLimits { object_bytes: 100, ..most() }), "object size in bytes");
+    assert_eq!(over(ChunkLimits { frames: 2, ..most() }), "number of frames");
+    assert_eq!(over(ChunkLimits { frame_bytes: 1000, ..most() }), "frame size in bytes");
+    assert_eq!(over(ChunkLimits { header_bytes: 32, ..most() }), "frame header size in bytes");
 }
 
 #[test]
@@ -211,7 +211,7 @@ fn frames_that_safetensors_would_misread_are_refused() {
         let mut bytes = (json.len() as u64).to_le_bytes().to_vec();
         bytes.extend_from_slice(json.as_bytes());
         bytes.resize(bytes.len() + data_bytes, 0);
-        Frame::parse(Bytes::from(bytes), &limits())
+        ChunkFrame::parse(Bytes::from(bytes), &limits())
     };
     let u8s = |name: &str, shape: &str, from: usize, to: usize| {
         format!(r#""{name}":{{"dtype":"U8","shape":[{shape}],"data_offsets":[{from},{to}]}}"#)
@@ -236,14 +236,14 @@ fn frames_that_safetensors_would_misread_are_refused() {
         ("nothing", "{}".into(), 0),
     ] {
         let error = frame(&json, data_bytes).unwrap_err();
-        assert!(matches!(error, FormatError::Corrupt(_)), "{why}: {error}");
+        assert!(matches!(error, ChunkFormatError::Corrupt(_)), "{why}: {error}");
     }
 }
 
 #[test]
 fn offsets_that_do_not_bound_rows_are_refused() {
     let frame = ragged_frame();
-    let good = Frame::parse(Bytes::from(frame.clone()), &limits()).unwrap();
+    let good = ChunkFrame::parse(Bytes::from(frame.clone()), &limits()).unwrap();
     let tensor = good.schema().index_of("text").unwrap();
     let at = good.layout().offsets(tensor).unwrap();
     let items = good.get("text").unwrap().shape()[0] as u64;
@@ -257,7 +257,7 @@ fn offsets_that_do_not_bound_rows_are_refused() {
         let mut bytes = frame.clone();
         let words: Vec<u8> = offsets.iter().flat_map(|word: &u64| word.to_le_bytes()).collect();
         bytes[at.clone()].copy_from_slice(&words);
-        let error = Frame::parse(Bytes::from(bytes), &limits()).unwrap_err();
+        let error = ChunkFrame::parse(Bytes::from(bytes), &limits()).unwrap_err();
         assert!(error.to_string().contains("offsets of tensor \"text\""), "{error}");
     }
 }
@@ -271,7 +271,7 @@ fn nothing_hides_between_frames_and_index() {
             let mut bytes = object.clone();
             bytes.splice(footer..footer, vec![0; more]);
             let error = Chunk::open(Bytes::from(bytes), &limits()).unwrap_err();
-            assert!(matches!(error, FormatError::Corrupt(_)), "{error}");
+            assert!(matches!(error, ChunkFormatError::Corrupt(_)), "{error}");
         }
     }
 }
@@ -308,6 +308,6 @@ fn lying_index_entries_are_refused() {
             Ok(chunk) if why == "other rows" => chunk.tensors(0).map(drop),
             opened => opened.map(drop),
         };
-        assert!(matches!(result, Err(FormatError::Corrupt(_))), "{why}: {result:?}");
+        assert!(matches!(result, Err(ChunkFormatError::Corrupt(_))), "{why}: {result:?}");
     }
 }

@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 
 use bytes::{Bytes, BytesMut};
-use gristmill_chunk::{Chunk, FormatError, Limits};
+use gristmill_chunk::{Chunk, ChunkFormatError, ChunkLimits};
 
 #[path = "support/read_everything.rs"]
 #[allow(dead_code)]
@@ -19,7 +19,7 @@ const ROWS: u32 = 3;
 fn content() -> Vec<u8> {
     let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("golden/stored.chunk");
     let object = Bytes::from(std::fs::read(file).unwrap());
-    Chunk::open(object, &Limits::default()).unwrap().frame(0).unwrap().to_vec()
+    Chunk::open(object, &ChunkLimits::default()).unwrap().frame(0).unwrap().to_vec()
 }
 
 /// The header of a zstd frame (RFC 8878): without a window the frame is one segment.
@@ -125,9 +125,9 @@ fn accepted() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-fn read(stored: &[u8], raw_bytes: u64) -> Result<Vec<u8>, FormatError> {
+fn read(stored: &[u8], raw_bytes: u64) -> Result<Vec<u8>, ChunkFormatError> {
     let object = Bytes::from(packed_object(stored, raw_bytes, ROWS));
-    let chunk = Chunk::open(object, &Limits::default())?;
+    let chunk = Chunk::open(object, &ChunkLimits::default())?;
     let read = chunk.tensors(0).map(|frame| frame.bytes().to_vec());
     // The reused buffer must not affect the result.
     let used = |bytes| {
@@ -156,7 +156,7 @@ fn one_whole_frame_of_the_stated_size_is_read() {
 fn everything_else_is_refused_in_one_line() {
     for (name, stored, raw_bytes) in refused() {
         let error = read(&stored, raw_bytes).unwrap_err();
-        assert!(matches!(error, FormatError::Corrupt(_)), "{name}: {error}");
+        assert!(matches!(error, ChunkFormatError::Corrupt(_)), "{name}: {error}");
         assert!(!error.to_string().contains(char::is_control), "{name}: {error}");
         assert!(error.to_string().contains("frame at byte 64 "), "{name}: {error}");
     }
@@ -174,13 +174,14 @@ fn a_few_bytes_are_not_said_to_be_many() {
     ] {
         assert_eq!(stored.len(), 9);
         let opened =
-            Chunk::open(Bytes::from(packed_object(&stored, raw_bytes, 1)), &Limits::default());
+            Chunk::open(Bytes::from(packed_object(&stored, raw_bytes, 1)), &ChunkLimits::default());
         assert_eq!(opened.is_ok(), fits, "{raw_bytes}");
     }
     // The maximum: blocks of one repeated byte each.
     let blocks: Vec<_> = (0..64).map(|i| repeated(128 << 10, i == 63)).collect();
     let zeros = frame(Head { content: Some(64 << 17), ..Head::default() }, &blocks);
-    let chunk = Chunk::open(Bytes::from(packed_object(&zeros, 64 << 17, 1)), &Limits::default());
+    let chunk =
+        Chunk::open(Bytes::from(packed_object(&zeros, 64 << 17, 1)), &ChunkLimits::default());
     assert_eq!(chunk.unwrap().frame(0).unwrap(), vec![0; 64 << 17]);
 }
 

@@ -2,13 +2,14 @@
 
 use bytes::Bytes;
 use gristmill_chunk::{
-    Chunk, ChunkWriter, Codec, DType, Footer, FormatError, FrameKind, Limits, Schema, TensorSpec,
+    Chunk, ChunkFormatError, ChunkFrameKind, ChunkLimits, ChunkWriter, Footer, FrameCodec,
+    FrameSchema, TensorDType, TensorSpec,
 };
 
 /// An object of five batches of two rows, and a remainder of one.
-fn object(codec: Codec) -> Bytes {
-    let schema =
-        Schema::new(vec![TensorSpec::fixed("x", DType::U8, [100])]).expect("a valid object");
+fn object(codec: FrameCodec) -> Bytes {
+    let schema = FrameSchema::new(vec![TensorSpec::fixed("x", TensorDType::U8, [100])])
+        .expect("a valid object");
     let mut writer = ChunkWriter::new(codec);
     for frame in 0..6 {
         writer.begin_frame(&schema, 2).expect("a valid object");
@@ -16,7 +17,7 @@ fn object(codec: Codec) -> Bytes {
         for row in 0..rows {
             writer.row_mut(0, row).expect("a valid object").fill(frame * 2 + row as u8);
         }
-        let kind = if rows == 2 { FrameKind::Batch } else { FrameKind::Remainder };
+        let kind = if rows == 2 { ChunkFrameKind::Batch } else { ChunkFrameKind::Remainder };
         writer.end_frame(kind, rows).expect("a valid object");
     }
     writer.finish().expect("a valid object").into()
@@ -25,7 +26,8 @@ fn object(codec: Codec) -> Bytes {
 /// The index of `object`, read from as many bytes at its end as its number of frames tells.
 fn index(object: &Bytes) -> Footer {
     let at = object.len() - Footer::bytes(6) as usize;
-    Footer::parse(&object[at..], object.len() as u64, &Limits::default()).expect("a valid object")
+    Footer::parse(&object[at..], object.len() as u64, &ChunkLimits::default())
+        .expect("a valid object")
 }
 
 /// The parts of `object` that hold `frames`.
@@ -37,13 +39,13 @@ fn parts(object: &Bytes, frames: &[usize]) -> Vec<(u64, Bytes)> {
 
 #[test]
 fn frames_that_were_read_are_those_of_the_whole_object() {
-    for codec in [Codec::Stored, Codec::Zstd { level: 3 }] {
+    for codec in [FrameCodec::Stored, FrameCodec::Zstd { level: 3 }] {
         let object = object(codec);
-        let whole = Chunk::open(object.clone(), &Limits::default()).unwrap();
+        let whole = Chunk::open(object.clone(), &ChunkLimits::default()).unwrap();
         let mut read = parts(&object, &[0, 2, 3, 5]);
         assert_eq!(read.len(), 3, "neighbours are read together");
         read.reverse();
-        let part = Chunk::of_parts(index(&object), read, &Limits::default()).unwrap();
+        let part = Chunk::from_parts(index(&object), read, &ChunkLimits::default()).unwrap();
         assert_eq!((part.frames(), part.remainder()), (whole.frames(), Some(5)));
         for frame in [0, 2, 3, 5] {
             assert_eq!(part.frame(frame).unwrap(), whole.frame(frame).unwrap());
@@ -57,20 +59,20 @@ fn frames_that_were_read_are_those_of_the_whole_object() {
 
 #[test]
 fn frames_that_the_object_lacks_are_not_read() {
-    let object = object(Codec::Stored);
+    let object = object(FrameCodec::Stored);
     assert_eq!(parts(&object, &[4, 5, 6, 7]), parts(&object, &[4, 5]));
     assert!(parts(&object, &[]).is_empty());
 }
 
 #[test]
 fn a_changed_or_cut_part_is_noticed() {
-    let object = object(Codec::Stored);
-    let of = |part| Chunk::of_parts(index(&object), vec![part], &Limits::default());
+    let object = object(FrameCodec::Stored);
+    let of = |part| Chunk::from_parts(index(&object), vec![part], &ChunkLimits::default());
     let [(offset, whole)] = &parts(&object, &[1, 2])[..] else { panic!("one run") };
     for at in [0, 200, whole.len() - 1] {
         let mut changed = whole.to_vec();
         changed[at] ^= 1;
-        assert!(matches!(of((*offset, changed.into())), Err(FormatError::Corrupt { .. })));
+        assert!(matches!(of((*offset, changed.into())), Err(ChunkFormatError::Corrupt { .. })));
     }
     let cut = of((*offset, whole.slice(..whole.len() - 1))).unwrap();
     assert!(cut.frame(1).is_ok() && cut.frame(2).is_err());

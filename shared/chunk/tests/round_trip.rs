@@ -7,12 +7,12 @@ use gristmill_chunk::*;
 use proptest::prelude::*;
 use safetensors::SafeTensors;
 
-fn schema() -> Schema {
-    Schema::new(vec![
-        TensorSpec::fixed("image", DType::U8, [2, 3]),
-        TensorSpec::fixed("__key__", DType::U64, []),
-        TensorSpec::fixed("box", DType::F32, [4]),
-        TensorSpec::fixed("a", DType::BF16, [1]),
+fn schema() -> FrameSchema {
+    FrameSchema::new(vec![
+        TensorSpec::fixed("image", TensorDType::U8, [2, 3]),
+        TensorSpec::fixed("__key__", TensorDType::U64, []),
+        TensorSpec::fixed("box", TensorDType::F32, [4]),
+        TensorSpec::fixed("a", TensorDType::BF16, [1]),
     ])
     .unwrap()
 }
@@ -29,16 +29,16 @@ fn fill(writer: &mut ChunkWriter, row: usize, seed: u8) {
 
 #[test]
 fn rows_written_in_place_read_back() {
-    for codec in [Codec::Stored, Codec::Zstd { level: 1 }] {
+    for codec in [FrameCodec::Stored, FrameCodec::Zstd { level: 1 }] {
         let mut writer = ChunkWriter::new(codec);
         writer.begin_frame(&schema(), 4).unwrap();
         (0..4).for_each(|row| fill(&mut writer, row, row as u8));
-        writer.end_frame(FrameKind::Batch, 4).unwrap();
+        writer.end_frame(ChunkFrameKind::Batch, 4).unwrap();
         writer.begin_frame(&schema(), 4).unwrap();
         (0..2).for_each(|row| fill(&mut writer, row, 4 + row as u8));
-        writer.end_frame(FrameKind::Remainder, 2).unwrap();
+        writer.end_frame(ChunkFrameKind::Remainder, 2).unwrap();
         let object = Bytes::from(writer.finish().unwrap());
-        let chunk = Chunk::open(object, &Limits::default()).unwrap();
+        let chunk = Chunk::open(object, &ChunkLimits::default()).unwrap();
         assert_eq!(chunk.frames().len(), 2);
         assert_eq!(chunk.remainder(), Some(1));
         for (i, rows) in [(0, 4), (1, 2)] {
@@ -58,13 +58,13 @@ fn rows_written_in_place_read_back() {
 }
 
 /// A schema with every kind of tensor, and records to fill it with.
-fn mixed() -> Schema {
-    Schema::new(vec![
-        TensorSpec::fixed("image", DType::U8, [5]),
-        TensorSpec::ragged("text", DType::U8, []),
-        TensorSpec::fixed("key", DType::U64, []),
-        TensorSpec::ragged("boxes", DType::F32, [4]),
-        TensorSpec::fixed("weight", DType::F16, [3]),
+fn mixed() -> FrameSchema {
+    FrameSchema::new(vec![
+        TensorSpec::fixed("image", TensorDType::U8, [5]),
+        TensorSpec::ragged("text", TensorDType::U8, []),
+        TensorSpec::fixed("key", TensorDType::U64, []),
+        TensorSpec::ragged("boxes", TensorDType::F32, [4]),
+        TensorSpec::fixed("weight", TensorDType::F16, [3]),
     ])
     .unwrap()
 }
@@ -81,7 +81,7 @@ fn record(seed: u64) -> Record {
     [bytes(0, 5), bytes(1, text), bytes(2, 8), bytes(3, boxes * 16), bytes(4, 6)]
 }
 
-fn write_row(writer: &mut ChunkWriter, schema: &Schema, row: usize, record: &Record) {
+fn write_row(writer: &mut ChunkWriter, schema: &FrameSchema, row: usize, record: &Record) {
     for (tensor, bytes) in record.iter().enumerate() {
         if schema.tensors()[tensor].ragged {
             writer.push_ragged(tensor, bytes).unwrap()
@@ -92,23 +92,23 @@ fn write_row(writer: &mut ChunkWriter, schema: &Schema, row: usize, record: &Rec
 }
 
 /// One frame of these records, begun with room for `planned` rows.
-fn frame_of(records: &[Record], planned: usize) -> Frame {
-    let (schema, mut writer) = (mixed(), ChunkWriter::new(Codec::Stored));
+fn frame_of(records: &[Record], planned: usize) -> ChunkFrame {
+    let (schema, mut writer) = (mixed(), ChunkWriter::new(FrameCodec::Stored));
     writer.recycle(vec![0xee; 10_000]);
     writer.begin_frame(&schema, planned).unwrap();
     for (row, record) in records.iter().enumerate() {
         write_row(&mut writer, &schema, row, record);
     }
-    writer.end_frame(FrameKind::Batch, records.len()).unwrap();
+    writer.end_frame(ChunkFrameKind::Batch, records.len()).unwrap();
     only_frame(&mut writer)
 }
 
-fn only_frame(writer: &mut ChunkWriter) -> Frame {
+fn only_frame(writer: &mut ChunkWriter) -> ChunkFrame {
     let object = Bytes::from(writer.finish().unwrap());
-    Chunk::open(object, &Limits::default()).unwrap().tensors(0).unwrap()
+    Chunk::open(object, &ChunkLimits::default()).unwrap().tensors(0).unwrap()
 }
 
-fn assert_holds(frame: &Frame, records: &[Record]) {
+fn assert_holds(frame: &ChunkFrame, records: &[Record]) {
     assert_eq!(frame.rows(), records.len());
     for (tensor, spec) in mixed().tensors().iter().enumerate() {
         let view = frame.get(&spec.name).unwrap();
@@ -122,18 +122,18 @@ fn assert_holds(frame: &Frame, records: &[Record]) {
 fn only_fixed_tensors_that_are_there_are_made_anew() {
     let frame = frame_of(&[record(1)], 1);
     for name in ["text", "nothing"] {
-        let spec = [TensorSpec::fixed(name, DType::F32, [5])];
+        let spec = [TensorSpec::fixed(name, TensorDType::F32, [5])];
         let none = |_, _: &[u8], _: &mut [u8]| Ok(());
         let replaced =
-            replace_tensors(&frame, &spec, &Limits::default(), BytesMut::with_capacity, none);
-        assert!(matches!(replaced, Err(FormatError::Invalid(_))), "{name}");
+            replace_tensors(&frame, &spec, &ChunkLimits::default(), BytesMut::with_capacity, none);
+        assert!(matches!(replaced, Err(ChunkFormatError::Invalid(_))), "{name}");
     }
-    let large = [TensorSpec::fixed("image", DType::F32, [1 << 20])];
-    let limits = Limits { frame_bytes: 1 << 20, ..Limits::default() };
+    let large = [TensorSpec::fixed("image", TensorDType::F32, [1 << 20])];
+    let limits = ChunkLimits { frame_bytes: 1 << 20, ..ChunkLimits::default() };
     let none = |_, _: &[u8], _: &mut [u8]| Ok(());
     let never = |_| -> BytesMut { unreachable!("nothing is allocated") };
     let replaced = replace_tensors(&frame, &large, &limits, never, none);
-    assert!(matches!(replaced, Err(FormatError::OverLimit { .. })), "{replaced:?}");
+    assert!(matches!(replaced, Err(ChunkFormatError::OverLimit { .. })), "{replaced:?}");
 }
 
 proptest! {
@@ -150,14 +150,14 @@ proptest! {
         let records: Vec<_> = (0..rows as u64).map(record).collect();
         let frame = frame_of(&records, rows);
         // Larger values of another dtype also change their position in the frame.
-        let made = TensorSpec::fixed("image", DType::F32, [5]);
+        let made = TensorSpec::fixed("image", TensorDType::F32, [5]);
         let widened = |row: &[u8]| -> Vec<u8> {
             row.iter().flat_map(|x| f32::from(*x).to_le_bytes()).collect()
         };
         let replaced = replace_tensors(
             &frame,
             std::slice::from_ref(&made),
-            &Limits::default(),
+            &ChunkLimits::default(),
             BytesMut::with_capacity,
             |place, from, to| {
                 assert_eq!(place, 0);
@@ -167,15 +167,15 @@ proptest! {
         );
         let mut tensors = mixed().tensors().to_vec();
         tensors[0] = made;
-        let schema = Schema::new(tensors).unwrap();
-        let mut writer = ChunkWriter::new(Codec::Stored);
+        let schema = FrameSchema::new(tensors).unwrap();
+        let mut writer = ChunkWriter::new(FrameCodec::Stored);
         writer.begin_frame(&schema, rows).unwrap();
         for (row, record) in records.iter().enumerate() {
             let mut record = record.clone();
             record[0] = widened(&record[0]);
             write_row(&mut writer, &schema, row, &record);
         }
-        writer.end_frame(FrameKind::Batch, rows).unwrap();
+        writer.end_frame(ChunkFrameKind::Batch, rows).unwrap();
         let expected = only_frame(&mut writer);
         prop_assert_eq!(&replaced.unwrap()[..], &expected.bytes()[..]);
     }
@@ -200,11 +200,11 @@ proptest! {
             wanted.extend_from_slice(&sources[which][range.clone()]);
             pieces.push((&frames[which], range));
         }
-        let joined = join_rows(&pieces, &Limits::default(), BytesMut::with_capacity);
+        let joined = join_rows(&pieces, &ChunkLimits::default(), BytesMut::with_capacity);
         if wanted.is_empty() {
             prop_assert!(joined.is_err());
         } else {
-            let joined = Frame::parse(joined.unwrap().freeze(), &Limits::default()).unwrap();
+            let joined = ChunkFrame::parse(joined.unwrap().freeze(), &ChunkLimits::default()).unwrap();
             assert_holds(&joined, &wanted);
             let written = frame_of(&wanted, wanted.len());
             prop_assert_eq!(joined.bytes(), written.bytes());
@@ -217,7 +217,7 @@ fn a_batch_joined_from_remainders_equals_the_batch_of_one_split() {
     let records: Vec<_> = (0..8).map(record).collect();
     let whole = frame_of(&records, 8);
     let (first, second) = (frame_of(&records[..5], 8), frame_of(&records[5..], 8));
-    let join = |pieces: &[_]| join_rows(pieces, &Limits::default(), BytesMut::with_capacity);
+    let join = |pieces: &[_]| join_rows(pieces, &ChunkLimits::default(), BytesMut::with_capacity);
     assert_eq!(join(&[(&first, 0..5), (&second, 0..3)]).unwrap(), whole.bytes());
     assert_eq!(join(&[(&whole, 0..5)]).unwrap(), first.bytes());
     assert_eq!(join(&[(&whole, 5..8)]).unwrap(), second.bytes());
@@ -225,12 +225,12 @@ fn a_batch_joined_from_remainders_equals_the_batch_of_one_split() {
 
 #[test]
 fn frames_with_other_tensors_or_missing_rows_are_not_joined() {
-    let limits = Limits::default();
+    let limits = ChunkLimits::default();
     let mixed = frame_of(&[record(1), record(2)], 2);
-    let mut writer = ChunkWriter::new(Codec::Stored);
+    let mut writer = ChunkWriter::new(FrameCodec::Stored);
     writer.begin_frame(&schema(), 2).unwrap();
     (0..2).for_each(|row| fill(&mut writer, row, 1));
-    writer.end_frame(FrameKind::Batch, 2).unwrap();
+    writer.end_frame(ChunkFrameKind::Batch, 2).unwrap();
     let other = only_frame(&mut writer);
     #[allow(clippy::reversed_empty_ranges)]
     for pieces in [
@@ -241,17 +241,17 @@ fn frames_with_other_tensors_or_missing_rows_are_not_joined() {
         vec![],
     ] {
         let joined = join_rows(&pieces, &limits, BytesMut::with_capacity);
-        assert!(matches!(joined, Err(FormatError::Invalid(_))));
+        assert!(matches!(joined, Err(ChunkFormatError::Invalid(_))));
     }
-    let small = Limits { frame_bytes: 64, ..limits };
+    let small = ChunkLimits { frame_bytes: 64, ..limits };
     let error = join_rows(&[(&mixed, 0..2)], &small, BytesMut::with_capacity).unwrap_err();
-    assert!(matches!(error, FormatError::OverLimit { limit: 64, .. }));
+    assert!(matches!(error, ChunkFormatError::OverLimit { limit: 64, .. }));
 }
 
 #[test]
 fn a_record_that_fails_halfway_leaves_nothing() {
     let schema = mixed();
-    let mut writer = ChunkWriter::new(Codec::Stored);
+    let mut writer = ChunkWriter::new(FrameCodec::Stored);
     writer.begin_frame(&schema, 3).unwrap();
     write_row(&mut writer, &schema, 0, &record(1));
     // The second record fails after its text and part of its image.
@@ -259,21 +259,21 @@ fn a_record_that_fails_halfway_leaves_nothing() {
     writer.row_mut(0, 1).unwrap()[..2].fill(0xff);
     writer.truncate_ragged(1).unwrap();
     write_row(&mut writer, &schema, 1, &record(2));
-    writer.end_frame(FrameKind::Batch, 2).unwrap();
+    writer.end_frame(ChunkFrameKind::Batch, 2).unwrap();
     let records = [record(1), record(2)];
     assert_eq!(only_frame(&mut writer).bytes(), frame_of(&records, 2).bytes());
 }
 
 #[test]
 fn frames_and_tensors_are_aligned() {
-    let mut writer = ChunkWriter::new(Codec::Stored);
+    let mut writer = ChunkWriter::new(FrameCodec::Stored);
     for rows in 1..20 {
         writer.begin_frame(&schema(), rows).unwrap();
         (0..rows).for_each(|row| fill(&mut writer, row, row as u8));
-        writer.end_frame(FrameKind::Batch, rows).unwrap();
+        writer.end_frame(ChunkFrameKind::Batch, rows).unwrap();
     }
     let object = Bytes::from(writer.finish().unwrap());
-    let chunk = Chunk::open(object, &Limits::default()).unwrap();
+    let chunk = Chunk::open(object, &ChunkLimits::default()).unwrap();
     for (i, info) in chunk.frames().iter().enumerate() {
         assert_eq!(info.offset % 64, 0);
         let frame = chunk.tensors(i).unwrap();
@@ -289,7 +289,7 @@ fn frames_and_tensors_are_aligned() {
 fn the_order_tensors_are_named_in_does_not_matter() {
     let mut specs = schema().tensors().to_vec();
     specs.reverse();
-    let reversed = Schema::new(specs).unwrap();
+    let reversed = FrameSchema::new(specs).unwrap();
     assert_eq!(reversed, schema());
     assert_eq!(
         reversed.layout(7, &[]).unwrap().header(),
@@ -304,14 +304,14 @@ fn a_reused_writer_writes_what_a_new_one_does() {
         for _ in 0..2 {
             writer.begin_frame(&schema(), rows).unwrap();
             (0..rows).for_each(|row| fill(writer, row, row as u8));
-            writer.end_frame(FrameKind::Batch, rows).unwrap();
+            writer.end_frame(ChunkFrameKind::Batch, rows).unwrap();
         }
         let object_bytes = writer.object_bytes();
         let object = writer.finish().unwrap();
         assert_eq!(object.len(), object_bytes);
         object
     };
-    for codec in [Codec::Stored, Codec::Zstd { level: 3 }] {
+    for codec in [FrameCodec::Stored, FrameCodec::Zstd { level: 3 }] {
         let mut reused = ChunkWriter::new(codec);
         for rows in [50, 3, 20, 300] {
             let mut fresh = ChunkWriter::new(codec);
@@ -321,7 +321,7 @@ fn a_reused_writer_writes_what_a_new_one_does() {
             // An abandoned object must leave no trace.
             reused.begin_frame(&schema(), 5).unwrap();
             (0..5).for_each(|row| reused.row_mut(0, row).unwrap().fill(0xaa));
-            reused.end_frame(FrameKind::Remainder, 5).unwrap();
+            reused.end_frame(ChunkFrameKind::Remainder, 5).unwrap();
             reused.reset();
         }
     }
@@ -329,41 +329,41 @@ fn a_reused_writer_writes_what_a_new_one_does() {
 
 #[test]
 fn frames_that_hardly_shrink_are_stored() {
-    let schema = Schema::new(vec![TensorSpec::fixed("x", DType::U8, [4096])]).unwrap();
-    let mut writer = ChunkWriter::new(Codec::Zstd { level: 1 });
+    let schema = FrameSchema::new(vec![TensorSpec::fixed("x", TensorDType::U8, [4096])]).unwrap();
+    let mut writer = ChunkWriter::new(FrameCodec::Zstd { level: 1 });
     writer.begin_frame(&schema, 1).unwrap();
     let mut state = 1u64;
     for byte in writer.row_mut(0, 0).unwrap() {
         state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         *byte = (state >> 56) as u8;
     }
-    writer.end_frame(FrameKind::Batch, 1).unwrap();
+    writer.end_frame(ChunkFrameKind::Batch, 1).unwrap();
     writer.begin_frame(&schema, 1).unwrap();
     writer.row_mut(0, 0).unwrap().fill(7);
-    writer.end_frame(FrameKind::Batch, 1).unwrap();
+    writer.end_frame(ChunkFrameKind::Batch, 1).unwrap();
     let [noise, flat] = writer.frames() else { panic!() };
-    assert_eq!((noise.encoding, noise.stored_bytes), (Encoding::Stored, noise.raw_bytes));
-    assert_eq!(flat.encoding, Encoding::Zstd);
+    assert_eq!((noise.encoding, noise.stored_bytes), (FrameEncoding::Stored, noise.raw_bytes));
+    assert_eq!(flat.encoding, FrameEncoding::Zstd);
     assert!(flat.stored_bytes < 200);
 }
 
 #[test]
 fn stored_frames_are_not_copied_and_buffers_can_be_kept() {
-    for codec in [Codec::Stored, Codec::Zstd { level: 1 }] {
+    for codec in [FrameCodec::Stored, FrameCodec::Zstd { level: 1 }] {
         let mut writer = ChunkWriter::new(codec);
         writer.begin_frame(&schema(), 40).unwrap();
         (0..40).for_each(|row| fill(&mut writer, row, 3));
-        writer.end_frame(FrameKind::Batch, 40).unwrap();
+        writer.end_frame(ChunkFrameKind::Batch, 40).unwrap();
         let object = Bytes::from(writer.finish().unwrap());
-        let chunk = Chunk::open(object.clone(), &Limits::default()).unwrap();
+        let chunk = Chunk::open(object.clone(), &ChunkLimits::default()).unwrap();
         let info = &chunk.frames()[0];
         let stored = object.slice(info.range().start as usize..info.range().end as usize);
         let frame = chunk.frame(0).unwrap();
-        assert_eq!(frame.as_ptr() == stored.as_ptr(), codec == Codec::Stored);
+        assert_eq!(frame.as_ptr() == stored.as_ptr(), codec == FrameCodec::Stored);
         assert_eq!(info.decode(stored.clone()).unwrap(), frame);
         let mut kept = BytesMut::zeroed(100_000);
         kept.clear();
-        let place = if codec == Codec::Stored { stored.as_ptr() } else { kept.as_ptr() };
+        let place = if codec == FrameCodec::Stored { stored.as_ptr() } else { kept.as_ptr() };
         let decoded = info.decode_with(stored.clone(), |_| kept, BytesMut::freeze).unwrap();
         assert_eq!((decoded.as_ptr(), &decoded), (place, &frame));
         assert!(info.decode(stored.slice(1..)).is_err());
@@ -372,13 +372,13 @@ fn stored_frames_are_not_copied_and_buffers_can_be_kept() {
 
 #[test]
 fn writing_in_the_wrong_order_is_an_error_that_says_so() {
-    let invalid = |result: Result<(), FormatError>, words: &str| match result.unwrap_err() {
-        FormatError::Invalid(message) => assert!(message.contains(words), "{message}"),
+    let invalid = |result: Result<(), ChunkFormatError>, words: &str| match result.unwrap_err() {
+        ChunkFormatError::Invalid(message) => assert!(message.contains(words), "{message}"),
         other => panic!("{other}"),
     };
     let (schema, mixed) = (schema(), mixed());
-    let mut writer = ChunkWriter::new(Codec::Stored);
-    invalid(writer.end_frame(FrameKind::Batch, 1), "no frame is open");
+    let mut writer = ChunkWriter::new(FrameCodec::Stored);
+    invalid(writer.end_frame(ChunkFrameKind::Batch, 1), "no frame is open");
     invalid(writer.row_mut(0, 0).map(drop), "no frame is open");
     invalid(writer.begin_frame(&schema, 0), "at least one row");
     writer.begin_frame(&schema, 2).unwrap();
@@ -387,31 +387,33 @@ fn writing_in_the_wrong_order_is_an_error_that_says_so() {
     invalid(writer.row_mut(0, 2).map(drop), "no row 2");
     invalid(writer.row_mut(4, 0).map(drop), "fixed tensor 4");
     invalid(writer.push_ragged(0, &[]), "not a ragged one");
-    invalid(writer.end_frame(FrameKind::Batch, 3), "cannot end with 3");
+    invalid(writer.end_frame(ChunkFrameKind::Batch, 3), "cannot end with 3");
     writer.begin_frame(&mixed, 2).unwrap();
     invalid(writer.row_mut(1, 0).map(drop), "fixed tensor 1");
     invalid(writer.push_ragged(3, &[0; 15]), "15 bytes");
     writer.push_ragged(1, b"one").unwrap();
     writer.push_ragged(1, b"two").unwrap();
     invalid(writer.push_ragged(1, b"three"), "already has all");
-    invalid(writer.end_frame(FrameKind::Batch, 2), "\"boxes\" has 0 of 2 rows");
+    invalid(writer.end_frame(ChunkFrameKind::Batch, 2), "\"boxes\" has 0 of 2 rows");
     writer.begin_frame(&schema, 1).unwrap();
     fill(&mut writer, 0, 1);
-    writer.end_frame(FrameKind::Remainder, 1).unwrap();
+    writer.end_frame(ChunkFrameKind::Remainder, 1).unwrap();
     invalid(writer.begin_frame(&schema, 1), "nothing may follow");
     assert_eq!(writer.frames().len(), 1);
 }
 
 #[test]
 fn a_writer_keeps_its_limits() {
-    let what = |result: Result<(), FormatError>| match result.unwrap_err() {
-        FormatError::OverLimit { what, .. } => what,
+    let what = |result: Result<(), ChunkFormatError>| match result.unwrap_err() {
+        ChunkFormatError::OverLimit { what, .. } => what,
         other => panic!("{other}"),
     };
-    let limits = Limits { object_bytes: 6000, frames: 3, frame_bytes: 2000, ..Limits::default() };
-    let text = Schema::new(vec![TensorSpec::ragged("text", DType::U8, [])]).unwrap();
-    let wide = Schema::new(vec![TensorSpec::fixed("x", DType::U8, [1 << 40, 1 << 20])]).unwrap();
-    for codec in [Codec::Stored, Codec::Zstd { level: 1 }] {
+    let limits =
+        ChunkLimits { object_bytes: 6000, frames: 3, frame_bytes: 2000, ..ChunkLimits::default() };
+    let text = FrameSchema::new(vec![TensorSpec::ragged("text", TensorDType::U8, [])]).unwrap();
+    let wide = FrameSchema::new(vec![TensorSpec::fixed("x", TensorDType::U8, [1 << 40, 1 << 20])])
+        .unwrap();
+    for codec in [FrameCodec::Stored, FrameCodec::Zstd { level: 1 }] {
         let mut writer = ChunkWriter::with_limits(codec, limits.clone());
         assert_eq!(what(writer.begin_frame(&wide, 1)), "frame size in bytes");
         assert_eq!(what(writer.begin_frame(&wide, 1 << 30)), "frame size in bytes");
@@ -422,22 +424,22 @@ fn a_writer_keeps_its_limits() {
         for _ in 0..3 {
             writer.begin_frame(&schema(), 30).unwrap();
             (0..30).for_each(|row| fill(&mut writer, row, row as u8));
-            writer.end_frame(FrameKind::Batch, 30).unwrap();
+            writer.end_frame(ChunkFrameKind::Batch, 30).unwrap();
         }
         assert_eq!(what(writer.begin_frame(&schema(), 1)), "number of frames");
-        let small = Limits { object_bytes: 1000, ..limits.clone() };
-        let mut writer = ChunkWriter::with_limits(Codec::Stored, small);
+        let small = ChunkLimits { object_bytes: 1000, ..limits.clone() };
+        let mut writer = ChunkWriter::with_limits(FrameCodec::Stored, small);
         assert_eq!(what(writer.begin_frame(&schema(), 30)), "object size in bytes");
     }
 }
 
 #[test]
 fn schemas_that_cannot_be_are_refused_by_name() {
-    let refused = |specs: Vec<TensorSpec>, words: &str| match Schema::new(specs).unwrap_err() {
-        FormatError::Invalid(message) => assert!(message.contains(words), "{message}"),
+    let refused = |specs: Vec<TensorSpec>, words: &str| match FrameSchema::new(specs).unwrap_err() {
+        ChunkFormatError::Invalid(message) => assert!(message.contains(words), "{message}"),
         other => panic!("{other}"),
     };
-    let x = |name: &str| TensorSpec::fixed(name, DType::F32, [2]);
+    let x = |name: &str| TensorSpec::fixed(name, TensorDType::F32, [2]);
     refused(vec![], "1 to 1024");
     refused((0..1025).map(|i| x(&i.to_string())).collect(), "1 to 1024");
     refused(vec![x("")], "0 bytes");
@@ -445,16 +447,16 @@ fn schemas_that_cannot_be_are_refused_by_name() {
     refused(vec![x("__metadata__")], "reserved");
     refused(vec![x("text.offsets")], "reserved");
     refused(vec![x("a"), x("b"), x("a")], "two tensors are named \"a\"");
-    refused(vec![TensorSpec::fixed("a", DType::U8, [3, 0])], "dimension of 0");
-    refused(vec![TensorSpec::fixed("a", DType::U8, [1; 17])], "17 dimensions");
-    refused(vec![TensorSpec::fixed("a", DType::U8, [usize::MAX, 2])], "too large");
+    refused(vec![TensorSpec::fixed("a", TensorDType::U8, [3, 0])], "dimension of 0");
+    refused(vec![TensorSpec::fixed("a", TensorDType::U8, [1; 17])], "17 dimensions");
+    refused(vec![TensorSpec::fixed("a", TensorDType::U8, [usize::MAX, 2])], "too large");
 }
 
 #[test]
 fn dtypes_are_serialised_under_their_safetensors_names() {
-    for dtype in DType::ALL {
+    for dtype in TensorDType::ALL {
         assert_eq!(serde_json::to_value(dtype).unwrap(), dtype.name());
-        assert_eq!(serde_json::from_value::<DType>(dtype.name().into()).unwrap(), dtype);
+        assert_eq!(serde_json::from_value::<TensorDType>(dtype.name().into()).unwrap(), dtype);
         assert_eq!(dtype.to_string(), dtype.name());
     }
 }
@@ -468,8 +470,8 @@ fn a_writer_can_be_sent_between_threads() {
 
 #[test]
 fn an_object_that_is_packed_again_has_the_same_frames() {
-    let (schema, mut writer) = (mixed(), ChunkWriter::new(Codec::Stored));
-    writer.set_codec(Codec::Zstd { level: 1 });
+    let (schema, mut writer) = (mixed(), ChunkWriter::new(FrameCodec::Stored));
+    writer.set_codec(FrameCodec::Zstd { level: 1 });
     let mut object = |codec| {
         writer.set_codec(codec);
         writer.begin_frame(&schema, 2).unwrap();
@@ -482,16 +484,16 @@ fn an_object_that_is_packed_again_has_the_same_frames() {
                 }
             }
         }
-        writer.end_frame(FrameKind::Batch, 2).unwrap();
+        writer.end_frame(ChunkFrameKind::Batch, 2).unwrap();
         Bytes::from(writer.finish().unwrap())
     };
-    let zstd = Codec::Zstd { level: 1 };
-    let (stored, packed) = (object(Codec::Stored), object(zstd));
+    let zstd = FrameCodec::Zstd { level: 1 };
+    let (stored, packed) = (object(FrameCodec::Stored), object(zstd));
     assert!(packed.len() < stored.len());
-    let chunk = Chunk::open(stored.clone(), &Limits::default()).unwrap();
+    let chunk = Chunk::open(stored.clone(), &ChunkLimits::default()).unwrap();
     assert_eq!(gristmill_chunk::repack(&chunk, zstd).unwrap(), packed);
-    let chunk = Chunk::open(packed, &Limits::default()).unwrap();
-    assert_eq!(gristmill_chunk::repack(&chunk, Codec::Stored).unwrap(), stored);
+    let chunk = Chunk::open(packed, &ChunkLimits::default()).unwrap();
+    assert_eq!(gristmill_chunk::repack(&chunk, FrameCodec::Stored).unwrap(), stored);
     let frame = chunk.frame(0).unwrap();
     assert_eq!(
         gristmill_chunk::compressed_bytes(&frame, 1).unwrap() as u64,

@@ -1,20 +1,23 @@
 //! Datasets: the sources that users name, and the files that jobs read, pinned by size and etag.
 
 use crate::{
-    Folders, ListError,
     images::{FoundImages, pack_images},
     needs_aws,
-    selection::{BRACE, LeftOut, Selector, There, WILD, enters, select, shared_prefix, shown},
+    selection::{
+        BRACE_MARK, LeftOutFiles, LocationListing, PathSelector, WILD, enters, select,
+        shared_prefix, shown,
+    },
 };
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use gristmill_folder::Entry;
+use gristmill_folder::FolderEntry;
 use gristmill_model::stored::keys;
-use gristmill_model::wire::{Dataset, Members, SourceFile};
+use gristmill_model::wire::{Dataset, SourceFile, ZipFileCounts};
 use gristmill_model::{Fingerprint, Namespace};
-use gristmill_pipeline::Source as PipelineSource;
-use gristmill_ports::{CallError, ObjectInfo, Objects};
-use gristmill_runner::{Compute, IndexStore};
-use gristmill_sources::Definition;
+use gristmill_pipeline::PipelineSource;
+use gristmill_ports::{CallError, ObjectError, ObjectInfo, ObjectStore};
+use gristmill_runner::{ComputeMode, IndexStore};
+use gristmill_sources::FormatDefinition;
+use gristmill_stream::FolderBuckets;
 use std::{
     fs, io,
     path::{Path, PathBuf},
@@ -25,7 +28,7 @@ const LOOKS_AT_ONCE: usize = 16;
 
 /// The location of a dataset.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Source {
+pub struct DatasetLocation {
     place: Place,
     patterns: Vec<String>,
 }
@@ -40,7 +43,7 @@ enum Place {
     Web(String),
 }
 
-impl std::fmt::Display for Source {
+impl std::fmt::Display for DatasetLocation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let place = self.place();
         for (i, pattern) in self.patterns.iter().enumerate() {
@@ -51,7 +54,7 @@ impl std::fmt::Display for Source {
     }
 }
 
-impl Source {
+impl DatasetLocation {
     /// The files of the directory `root` of this machine that `pattern`, relative to it, names.
     pub fn local(root: PathBuf, pattern: impl Into<String>) -> Self {
         Self { place: Place::Local(root), patterns: vec![pattern.into()] }
@@ -86,12 +89,12 @@ impl Source {
     /// answer.
     pub async fn list(
         self,
-        objects: &dyn Objects,
+        objects: &dyn ObjectStore,
         ns: &Namespace,
         own_bucket: &str,
         source: &PipelineSource,
         mount: Option<impl AsyncFn(&str, &Path) -> Result<(), CallError>>,
-    ) -> Result<Listing, ListError> {
+    ) -> Result<DatasetListing, ListError> {
         if let (Place::Local(root), None) = (&self.place, &mount) {
             return Err(ListError::OutOfReach(root.clone()));
         }
@@ -99,7 +102,7 @@ impl Source {
         if let (Place::Local(root), Some(mount)) = (&self.place, mount) {
             mount(&found.bucket, root).await?;
         }
-        let Found { bucket, members, directories, mut left_out } = found;
+        let DatasetFiles { bucket, members, directories, mut left_out } = found;
         let dataset = match members.as_slice() {
             [images] if source.format.definition().is_packed => {
                 let pattern = &self.patterns[0];
@@ -110,7 +113,7 @@ impl Source {
             }
             _ => {
                 let indices =
-                    IndexStore { objects, compute: Compute::default(), ns, bucket: own_bucket };
+                    IndexStore { objects, compute: ComputeMode::default(), ns, bucket: own_bucket };
                 let mut files = Vec::with_capacity(members.len());
                 for (found, member) in members.into_iter().zip(source.members()) {
                     files.push(indices.as_they_are(&member.format, &bucket, found).await?);
@@ -118,7 +121,7 @@ impl Source {
                 dataset_of(bucket, files)
             }
         };
-        Ok(Listing { dataset, left_out })
+        Ok(DatasetListing { dataset, left_out })
     }
 
     /// Finds the files that `source` reads, pattern by pattern: a key, a directory, or a glob of `*`, `?`,
@@ -129,9 +132,9 @@ impl Source {
     /// If nothing is found, a file cannot be read, or the object store does not answer.
     pub async fn find(
         &self,
-        objects: &dyn Objects,
+        objects: &dyn ObjectStore,
         source: &PipelineSource,
-    ) -> Result<Found, ListError> {
+    ) -> Result<DatasetFiles, ListError> {
         let (place, patterns) = (self.place(), &*self.patterns);
         let bucket = match &self.place {
             Place::S3(bucket) | Place::Web(bucket) => bucket.clone(),
@@ -144,13 +147,13 @@ impl Source {
             return Err(ListError::Folders(patterns.len()));
         }
         let (mut members, mut directories) = (Vec::new(), Vec::new());
-        let mut left_out = LeftOut::default();
+        let mut left_out = LeftOutFiles::default();
         for (patterns, member) in patterns_of(source, patterns)?.into_iter().zip(source.members()) {
             let mut files = Vec::new();
             for pattern in patterns {
                 let selectors = match self.place {
-                    Place::Web(_) => Selector::files(pattern)?,
-                    _ => Selector::all(pattern)?,
+                    Place::Web(_) => PathSelector::files(pattern)?,
+                    _ => PathSelector::all(pattern)?,
                 };
                 let there = self.there(objects, &selectors, member.format.definition()).await?;
                 let (read, left) = select(&selectors, member.format.definition(), &there, &place)?;
@@ -160,10 +163,10 @@ impl Source {
             }
             members.push(files);
         }
-        Ok(Found { bucket, members, directories, left_out })
+        Ok(DatasetFiles { bucket, members, directories, left_out })
     }
 
-    /// The local path of a file of [`Found`]; none if it is not on this machine.
+    /// The local path of a file of [`DatasetFiles`]; none if it is not on this machine.
     pub fn path_of(&self, key: &str) -> Option<PathBuf> {
         match &self.place {
             Place::S3(_) | Place::Web(_) => None,
@@ -174,20 +177,20 @@ impl Source {
     /// Lists the files that `selectors` choose from.
     async fn there(
         &self,
-        objects: &dyn Objects,
-        selectors: &[Selector],
-        format: &Definition,
-    ) -> Result<There, ListError> {
+        objects: &dyn ObjectStore,
+        selectors: &[PathSelector],
+        format: &FormatDefinition,
+    ) -> Result<LocationListing, ListError> {
         let prefix = shared_prefix(selectors);
         match &self.place {
             Place::S3(bucket) => {
                 let files = objects.list(bucket, prefix).await?;
-                Ok(There { files, ..There::default() })
+                Ok(LocationListing { files, ..LocationListing::default() })
             }
             Place::Web(origin) => {
                 let looks = selectors.iter().map(|selector| objects.list(origin, selector.text()));
                 let found = stream::iter(looks).buffered(LOOKS_AT_ONCE).try_concat().await?;
-                Ok(There { files: found, ..There::default() })
+                Ok(LocationListing { files: found, ..LocationListing::default() })
             }
             // Blocks on the disk; no other task runs meanwhile.
             Place::Local(root) => walk(root, prefix, selectors, format),
@@ -258,7 +261,8 @@ impl Source {
         // The root ends before the first component with a wildcard, unless a file has exactly that name.
         let parts: Vec<&str> = text.split('/').collect();
         let is_name = text.contains(WILD) && base.join(text).exists();
-        let is_fixed = |part: &&&str| is_name || !(part.contains(WILD) || part.contains(BRACE));
+        let is_fixed =
+            |part: &&&str| is_name || !(part.contains(WILD) || part.contains(BRACE_MARK));
         let fixed = parts.iter().take_while(is_fixed).count();
         let path = base.join(parts[..fixed].join("/"));
         let path = if text.starts_with('/') && fixed <= 1 { PathBuf::from("/") } else { path };
@@ -280,10 +284,10 @@ impl Source {
     }
 
     /// The folder of this machine that holds the dataset, if any.
-    pub fn folders(&self) -> Folders {
+    pub fn folders(&self) -> FolderBuckets {
         match &self.place {
-            Place::S3(_) | Place::Web(_) => Folders::default(),
-            Place::Local(root) => Folders::new([(mount_name(root), root.clone())]),
+            Place::S3(_) | Place::Web(_) => FolderBuckets::default(),
+            Place::Local(root) => FolderBuckets::new([(mount_name(root), root.clone())]),
         }
     }
 }
@@ -303,12 +307,15 @@ fn below(shared: &PathBuf, root: &Path, patterns: Vec<String>) -> io::Result<Vec
 /// The bucket name under which a local directory is mounted. Equal directories get equal names, so a
 /// dataset keeps its version.
 fn mount_name(root: &Path) -> String {
-    keys::mount(Fingerprint::of("gristmill mount v1", root.as_os_str().as_encoded_bytes()))
+    keys::mount(Fingerprint::from_content(
+        "gristmill mount v1",
+        root.as_os_str().as_encoded_bytes(),
+    ))
 }
 
 /// A pattern that matches only `name`.
 fn literal(name: &str) -> String {
-    let special = |c: char| WILD.contains(&c) || c == BRACE;
+    let special = |c: char| WILD.contains(&c) || c == BRACE_MARK;
     name.chars().map(|c| if special(c) { format!("[{c}]") } else { c.to_string() }).collect()
 }
 
@@ -316,18 +323,18 @@ fn literal(name: &str) -> String {
 fn walk(
     root: &Path,
     prefix: &str,
-    selectors: &[Selector],
-    format: &Definition,
-) -> Result<There, ListError> {
-    let mut there = There::default();
+    selectors: &[PathSelector],
+    format: &FormatDefinition,
+) -> Result<LocationListing, ListError> {
+    let mut there = LocationListing::default();
     let walked = gristmill_folder::walk(root, prefix, &mut |entry| {
         match entry {
-            Entry::File(file) => there.files.push(ObjectInfo {
+            FolderEntry::File(file) => there.files.push(ObjectInfo {
                 key: file.key.to_owned(),
                 size: file.metadata.len(),
                 etag: format!("\"{}\"", gristmill_folder::etag(file.metadata)),
             }),
-            Entry::Folder(key) => {
+            FolderEntry::Folder(key) => {
                 let enter = enters(selectors, key, format);
                 if enter {
                     there.directories.push(key.to_owned());
@@ -336,7 +343,7 @@ fn walk(
                 }
                 return enter;
             }
-            Entry::Other(key, why) => there.others.push((key.to_owned(), Some(why))),
+            FolderEntry::Other(key, why) => there.others.push((key.to_owned(), Some(why))),
         }
         true
     });
@@ -350,27 +357,27 @@ fn walk(
 
 /// A dataset as a job reads it.
 #[derive(Debug, Clone)]
-pub struct Listing {
+pub struct DatasetListing {
     pub dataset: Dataset,
-    pub left_out: LeftOut,
+    pub left_out: LeftOutFiles,
 }
 
 /// The files of a dataset.
 #[derive(Debug, Clone)]
-pub struct Found {
+pub struct DatasetFiles {
     /// Their bucket, for workers.
     pub bucket: String,
     /// Those of each dataset of a zip.
     pub members: Vec<Vec<ObjectInfo>>,
     /// The directories of this machine that were searched for them.
     directories: Vec<String>,
-    pub left_out: LeftOut,
+    pub left_out: LeftOutFiles,
 }
 
 fn dataset_of(bucket: String, members: Vec<Vec<SourceFile>>) -> Dataset {
     // The coordinator refuses more than u32::MAX files.
     let counts = members.iter().map(|files| u32::try_from(files.len()).unwrap_or(u32::MAX));
-    let members_of = Members::of(counts.collect());
+    let members_of = ZipFileCounts::new(counts.collect());
     Dataset { bucket, files: members.into_iter().flatten().collect(), members: members_of }
 }
 
@@ -391,15 +398,62 @@ fn patterns_of<'a>(
     if patterns.is_empty() { Ok(divided) } else { Err(ListError::Zipped) }
 }
 
+// Why a dataset cannot be listed.
+
+/// Why a dataset cannot be listed.
+#[derive(Debug, thiserror::Error)]
+pub enum ListError {
+    #[error(transparent)]
+    Objects(#[from] ObjectError),
+    #[error("{0} is not a valid pattern: {1}")]
+    Pattern(String, String),
+    #[error("no file matches {place}{}", because(.left_out))]
+    Empty { place: String, left_out: LeftOutFiles },
+    #[error("cannot read {path}: {why}")]
+    Unreadable { path: String, why: String },
+    #[error("{0}: {1}")]
+    Image(String, String),
+    #[error(
+        "an image folder is one directory with a subdirectory per class: name one directory, not \
+         {0}"
+    )]
+    Folders(usize),
+    #[error(
+        "{0} has no list of its files, which an image folder needs: put the images into tar files, or on S3"
+    )]
+    NoList(String),
+    #[error("the pipeline zips datasets, and its file names their paths: leave out `--data`")]
+    Zipped,
+    #[error("cannot describe the images: {0}")]
+    Stored(serde_json::Error),
+    #[error("functions on AWS cannot read {}: copy it to S3 and name s3://bucket/prefix", .0.display())]
+    OutOfReach(PathBuf),
+    #[error(transparent)]
+    Mount(#[from] CallError),
+}
+
+impl ListError {
+    /// Whether the request is at fault, rather than a service.
+    pub fn is_usage(&self) -> bool {
+        !matches!(self, ListError::Objects(_) | ListError::Stored(_) | ListError::Mount(_))
+    }
+}
+
+/// Why a location with files has none to read.
+fn because(left_out: &LeftOutFiles) -> String {
+    if left_out.is_empty() { String::new() } else { format!(": {left_out}") }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use bytes::Bytes;
-    use gristmill_ports::{ObjectPath, memory::MemoryObjects};
+    use gristmill_ports::ObjectPath;
+    use gristmill_ports::memory::MemoryObjects;
 
     #[test]
     fn messages_name_files_of_this_machine_by_their_path() {
-        let source = Source::local("/data/set".into(), "");
+        let source = DatasetLocation::local("/data/set".into(), "");
         let inside = format!("s3://{}/train-0 record 2", mount_name(Path::new("/data/set")));
         let folders = source.folders();
         assert_eq!(folders.in_words(&inside), "/data/set/train-0 record 2");
@@ -409,8 +463,8 @@ mod tests {
     const TFRECORD: &str = "source: { tfrecord: x, features: { v: { dtype: i64 } } }\n\
                             ops: [{ batch: { size: 1 } }]";
 
-    fn s3(patterns: &[String]) -> Source {
-        Source { place: Place::S3("b".into()), patterns: patterns.to_vec() }
+    fn s3(patterns: &[String]) -> DatasetLocation {
+        DatasetLocation { place: Place::S3("b".into()), patterns: patterns.to_vec() }
     }
 
     async fn bucket(keys: &[&str]) -> MemoryObjects {
@@ -422,7 +476,7 @@ mod tests {
         objects
     }
 
-    async fn found(objects: &MemoryObjects, pattern: &str) -> Result<Found, ListError> {
+    async fn found(objects: &MemoryObjects, pattern: &str) -> Result<DatasetFiles, ListError> {
         let pipeline = gristmill_operators::parse(TFRECORD).unwrap();
         let source = s3(&[pattern.to_owned()]);
         source.find(objects, pipeline.source()).await
@@ -453,9 +507,9 @@ mod tests {
         let dataset = list(&patterns).await.unwrap().dataset;
         let keys: Vec<&str> = dataset.files.iter().map(|file| file.key.as_str()).collect();
         assert_eq!(keys, ["z/1", "x/1", "x/2", "y/1"]);
-        assert_eq!(dataset.members, Members::of(vec![3, 1]));
+        assert_eq!(dataset.members, ZipFileCounts::new(vec![3, 1]));
         // The same files divided differently are a different dataset.
-        let divided = Dataset { members: Members::of(vec![1, 3]), ..dataset.clone() };
+        let divided = Dataset { members: ZipFileCounts::new(vec![1, 3]), ..dataset.clone() };
         assert_ne!(divided.version("x"), dataset.version("x"));
         for patterns in [&patterns[..1], &patterns[..2]] {
             let error = list(patterns).await;
@@ -469,8 +523,8 @@ mod tests {
         let root = fs::canonicalize(dir.path()).unwrap();
         fs::create_dir(root.join("data")).unwrap();
         fs::write(root.join("data/x.tfrecord"), "x").unwrap();
-        let local = |root: PathBuf, pattern: &str| Source::local(root, pattern);
-        let parse = |text: &str| Source::parse(text, &root).unwrap();
+        let local = |root: PathBuf, pattern: &str| DatasetLocation::local(root, pattern);
+        let parse = |text: &str| DatasetLocation::parse(text, &root).unwrap();
         assert_eq!(parse("data"), local(root.join("data"), ""));
         assert_eq!(parse("data/x.tfrecord"), local(root.join("data"), "x.tfrecord"));
         assert_eq!(parse("data/x-*.tfrecord"), local(root.join("data"), "x-*.tfrecord"));
@@ -481,21 +535,24 @@ mod tests {
         fs::create_dir_all(root.join("more/deep")).unwrap();
         let parse = |texts: &[&str]| {
             let texts: Vec<String> = texts.iter().map(|text| (*text).to_owned()).collect();
-            Source::parse_all(&texts, &root)
+            DatasetLocation::parse_all(&texts, &root)
         };
         let patterns = ["data/x-*", "more/deep", "data"].map(str::to_owned).to_vec();
         let several = parse(&["data/x-*", "more/deep", "data"]).unwrap();
-        assert_eq!(several, Source { place: Place::Local(root.clone()), patterns });
+        assert_eq!(several, DatasetLocation { place: Place::Local(root.clone()), patterns });
         assert!(parse(&["data", "s3://b/x"]).is_err() && parse(&["s3://a/x", "s3://b/x"]).is_err());
         let both = s3(&["x".into(), "y/*".into()]);
         assert_eq!(parse(&["s3://b/x", "s3://b/y/*"]).unwrap(), both);
-        let missing = Source::parse("nothing/here", &root).unwrap_err().to_string();
+        let missing = DatasetLocation::parse("nothing/here", &root).unwrap_err().to_string();
         assert!(missing.contains("nothing/here"), "{missing}");
         for other in ["gs://b/k", "file:///a", "S3://b/k"] {
-            let why = Source::parse(other, &root).unwrap_err().to_string();
+            let why = DatasetLocation::parse(other, &root).unwrap_err().to_string();
             assert!(why.contains(":// is not read: give a path, s3://"), "{why}");
         }
-        assert!(Source::parse("s3:///x", &root).is_err() && Source::parse("", &root).is_err());
+        assert!(
+            DatasetLocation::parse("s3:///x", &root).is_err()
+                && DatasetLocation::parse("", &root).is_err()
+        );
     }
 
     #[tokio::test]

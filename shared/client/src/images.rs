@@ -1,13 +1,13 @@
 //! Folders of images as datasets: stored packs replace the files.
 
-use crate::{LeftOut, ListError, Listing};
+use crate::{DatasetListing, LeftOutFiles, ListError};
 use bytes::Bytes;
 use gristmill_model::Namespace;
 use gristmill_model::stored::keys;
-use gristmill_model::wire::{Dataset, Pack, SourceFile};
-use gristmill_pipeline::Source as PipelineSource;
-use gristmill_ports::{ObjectInfo, ObjectPath, Objects};
-use gristmill_sources::images::{BadImage, ImageFolder, Packed, packs};
+use gristmill_model::wire::{Dataset, ImagePack, SourceFile};
+use gristmill_pipeline::PipelineSource;
+use gristmill_ports::{ObjectInfo, ObjectPath, ObjectStore};
+use gristmill_sources::images::{BadImage, ImageFolder, ImagePacks, packs};
 
 /// Images below a directory.
 pub(crate) struct FoundImages<'a> {
@@ -20,46 +20,46 @@ pub(crate) struct FoundImages<'a> {
 
 /// Stores packs of images in `own_bucket`.
 pub(crate) async fn pack_images(
-    objects: &dyn Objects,
+    objects: &dyn ObjectStore,
     ns: &Namespace,
     own_bucket: &str,
     source: &PipelineSource,
     folder: FoundImages<'_>,
-) -> Result<Listing, ListError> {
+) -> Result<DatasetListing, ListError> {
     let FoundImages { bucket, pattern, files, directories } = folder;
     let file = |ObjectInfo { key, size, etag }: &ObjectInfo| {
         SourceFile::new(key.clone(), *size, etag.clone())
     };
     let images = files.iter().map(file).collect();
-    let Packed { packs, empty } =
+    let ImagePacks { packs, empty } =
         packs(&bucket, pattern, source, ImageFolder { images, directories })
             .map_err(|BadImage { key, why }| ListError::Image(key, why))?;
     let mut files = Vec::new();
     for pack in packs {
         let size = pack.images.iter().map(|image| image.size).sum();
         let stored = serde_json::to_vec(&pack).map_err(ListError::Stored)?;
-        let fingerprint = Pack::fingerprint(&stored);
+        let fingerprint = ImagePack::fingerprint(&stored);
         let key = keys::pack(ns, fingerprint);
         // A concurrent writer stores the same bytes: the name is their hash.
         let path = ObjectPath::new(own_bucket, &key);
         objects.put_if_absent(&path, Bytes::from(stored), "pack").await?;
         files.push(SourceFile::new(key, size, fingerprint.to_string()));
     }
-    let left_out = LeftOut::of_classes(empty);
-    Ok(Listing { dataset: Dataset::one(own_bucket, files), left_out })
+    let left_out = LeftOutFiles::from_empty_classes(empty);
+    Ok(DatasetListing { dataset: Dataset::one(own_bucket, files), left_out })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dataset::Source;
+    use crate::dataset::DatasetLocation;
     use gristmill_ports::{CallError, memory::MemoryObjects};
     use std::path::Path;
 
     const WITH_LABELS: &str =
         "source: { images: x }\nops: [decode, { resize: { size: 8 } }, { batch: { size: 2 } }]";
 
-    async fn pack(keys: &[String], pattern: &str, yaml: &str) -> Result<Vec<Pack>, ListError> {
+    async fn pack(keys: &[String], pattern: &str, yaml: &str) -> Result<Vec<ImagePack>, ListError> {
         let objects = MemoryObjects::default();
         for key in keys {
             let path = ObjectPath::new("data", key);
@@ -68,14 +68,14 @@ mod tests {
         let pipeline = gristmill_operators::parse(yaml).unwrap();
         let ns = "a".parse().unwrap();
         let source = pipeline.source();
-        let data = Source::parse(&format!("s3://data/{pattern}"), "".as_ref()).unwrap();
+        let data = DatasetLocation::parse(&format!("s3://data/{pattern}"), "".as_ref()).unwrap();
         let mount = None::<fn(&str, &Path) -> std::future::Ready<Result<(), CallError>>>;
         let dataset = data.list(&objects, &ns, "own", source, mount).await?.dataset;
         assert_eq!(dataset.bucket, "own");
         let mut packs = Vec::new();
         for file in dataset.files {
             let stored = objects.get(&ObjectPath::new("own", &file.key)).await.unwrap();
-            let pack: Pack = serde_json::from_slice(&stored).unwrap();
+            let pack: ImagePack = serde_json::from_slice(&stored).unwrap();
             assert_eq!(file.size, pack.images.len() as u64);
             packs.push(pack);
         }
@@ -117,7 +117,7 @@ mod tests {
         let mut labels: Vec<_> =
             images.map(|image| format!("{} {}", image.key, image.label)).collect();
         labels.sort_unstable();
-        Ok(format!("{}; {}", labels.join(", "), LeftOut::of_classes(packed.empty)))
+        Ok(format!("{}; {}", labels.join(", "), LeftOutFiles::from_empty_classes(packed.empty)))
     }
 
     #[test]

@@ -1,14 +1,19 @@
 //! A job of a service: started or joined, then read.
 
 use crate::{
-    Authored, Failure, FetchError, Fetcher, FetcherConfig, Folders, JobOptions, LeftOut, ListError,
-    Listing, OwnRanks, PrefetchMemory, Service, Source, StreamOptions, asking,
+    AuthoredPipeline, DatasetListing, DatasetLocation, JobOptions, LeftOutFiles, ListError,
+    ProgramFailure, ServiceConnection, StreamOptions,
 };
 use gristmill_model::splits::Cursor;
-use gristmill_model::wire::{JobSpec, JobStatus, JobView, Plan, Register, Status, Stop};
+use gristmill_model::wire::{
+    EpochPlan, JobSpec, JobStatus, JobView, RegisterCall, StatusCall, StopCall,
+};
 use gristmill_model::{Checkpoint, CheckpointError, Epoch, JobName};
-use gristmill_pipeline::passes::{Change, Measured, Optimised, optimise};
+use gristmill_pipeline::passes::{MeasuredBytes, OptimisedPipeline, PassChange, optimise};
 use gristmill_pipeline::{Pipeline, PipelineError};
+use gristmill_stream::{
+    FetchError, Fetcher, FetcherConfig, FolderBuckets, PrefetchMemory, ServedRanks, ask,
+};
 use std::{
     path::Path,
     sync::{Arc, OnceLock},
@@ -19,8 +24,8 @@ use std::{
 #[derive(Debug, Clone)]
 pub struct JobConfig {
     /// The pipeline to run, with its operators in their final order: see [`JobConfig::read`].
-    pub authored: Authored,
-    pub source: Source,
+    pub authored: AuthoredPipeline,
+    pub source: DatasetLocation,
     pub options: JobOptions,
     /// Begins a generated name, where the options give none.
     pub name_prefix: String,
@@ -28,22 +33,28 @@ pub struct JobConfig {
 
 impl JobConfig {
     /// A job over `source` that runs `authored` exactly as it is written.
-    pub fn new(authored: Authored, source: Source, options: JobOptions) -> Self {
+    pub fn new(authored: AuthoredPipeline, source: DatasetLocation, options: JobOptions) -> Self {
         Self { authored, source, options, name_prefix: "job".to_owned() }
     }
 
     /// A job of the pipeline file `path`, with its operators in a cheaper order where the result is equivalent.
     ///
     /// # Errors
-    /// [`Failure::Usage`] if the file is no pipeline, or the dataset is not there.
-    pub fn read(path: &Path, options: JobOptions, service: &Service) -> Result<Self, Failure> {
-        let authored = Authored::read(path, &service.ports.operators).map_err(Failure::usage)?;
-        let source = authored.source(path, options.data.as_deref()).map_err(Failure::usage)?;
+    /// [`ProgramFailure::Usage`] if the file is no pipeline, or the dataset is not there.
+    pub fn read(
+        path: &Path,
+        options: JobOptions,
+        service: &ServiceConnection,
+    ) -> Result<Self, ProgramFailure> {
+        let authored = AuthoredPipeline::read(path, &service.ports.operators)
+            .map_err(ProgramFailure::usage)?;
+        let source =
+            authored.source(path, options.data.as_deref()).map_err(ProgramFailure::usage)?;
         let (authored, _) = authored.prepared(options.batch_size)?;
         Ok(Self::new(authored, source, options))
     }
 
-    fn spec(&self, service: &Service) -> JobSpec {
+    fn spec(&self, service: &ServiceConnection) -> JobSpec {
         let Self { authored, options, .. } = self;
         let base = JobSpec {
             numerics: authored.numerics(
@@ -57,32 +68,32 @@ impl JobConfig {
     }
 }
 
-impl Authored {
+impl AuthoredPipeline {
     /// The dataset `data`, or the one that the pipeline in the file `path` names.
     ///
     /// # Errors
-    /// As [`Source::parse_all`].
-    pub fn source(&self, path: &Path, data: Option<&str>) -> std::io::Result<Source> {
+    /// As [`DatasetLocation::parse_all`].
+    pub fn source(&self, path: &Path, data: Option<&str>) -> std::io::Result<DatasetLocation> {
         if let Some(data) = data {
-            return Source::parse(data, Path::new("."));
+            return DatasetLocation::parse(data, Path::new("."));
         }
         let base = path.parent().unwrap_or(Path::new("."));
-        Source::parse_all(&self.pipeline.source_paths(), base)
+        DatasetLocation::parse_all(&self.pipeline.source_paths(), base)
     }
 
     /// The pipeline with batches of `batch_size` and its operators in a cheaper order where the result is
     /// equivalent; whether that changed anything.
     ///
     /// # Errors
-    /// [`Failure::Usage`] if the pipeline does not allow such batches.
-    pub fn prepared(self, batch_size: Option<u32>) -> Result<(Self, bool), Failure> {
+    /// [`ProgramFailure::Usage`] if the pipeline does not allow such batches.
+    pub fn prepared(self, batch_size: Option<u32>) -> Result<(Self, bool), ProgramFailure> {
         let Self { pipeline, assets } = self;
         let pipeline = match batch_size {
-            Some(size) => pipeline.with_batch_size(size).map_err(Failure::usage)?,
+            Some(size) => pipeline.with_batch_size(size).map_err(ProgramFailure::usage)?,
             None => pipeline,
         };
-        let Optimised { pipeline, notes } = optimise(&pipeline, &Measured::new());
-        let reordered = notes.iter().any(|note| !matches!(note.change, Change::Refused { .. }));
+        let OptimisedPipeline { pipeline, notes } = optimise(&pipeline, &MeasuredBytes::new());
+        let reordered = notes.iter().any(|note| !matches!(note.change, PassChange::Refused { .. }));
         Ok((Self { pipeline, assets }, reordered))
     }
 }
@@ -92,7 +103,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
 /// Why a checkpoint has no place in a job.
 #[derive(Debug, Clone, thiserror::Error)]
-pub enum PlaceError {
+pub enum ResumeError {
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
     #[error(transparent)]
@@ -101,14 +112,14 @@ pub enum PlaceError {
 
 /// A job of a service.
 #[derive(Clone)]
-pub struct Job {
-    pub service: Service,
+pub struct JobHandle {
+    pub service: ServiceConnection,
     /// The job as it was when it was started or joined, with the epochs to read.
     pub view: JobView,
     /// Files of the dataset that are not read; empty for a job that was joined.
-    pub left_out: LeftOut,
+    pub left_out: LeftOutFiles,
     /// Folders of this machine that messages name by their paths.
-    pub folders: Folders,
+    pub folders: FolderBuckets,
     /// The dataset, for people; none for a job that was joined.
     pub dataset: Option<String>,
     /// Workers inside this process.
@@ -116,50 +127,58 @@ pub struct Job {
     /// Epochs to read, if somebody said so.
     pub epochs: Option<Epoch>,
     /// Set once the dataset is indexed and this process knows it.
-    plan: Arc<OnceLock<Plan>>,
+    plan: Arc<OnceLock<EpochPlan>>,
 }
 
-impl Service {
+impl ServiceConnection {
     /// Lists the dataset at `source`, offering a directory of this machine to a local service.
     ///
     /// # Errors
-    /// [`Failure::Usage`] if there is nothing to read.
-    pub async fn list(&self, pipeline: &Pipeline, source: Source) -> Result<Listing, Failure> {
+    /// [`ProgramFailure::Usage`] if there is nothing to read.
+    pub async fn list(
+        &self,
+        pipeline: &Pipeline,
+        source: DatasetLocation,
+    ) -> Result<DatasetListing, ProgramFailure> {
         let local = self.local.as_ref();
         let mount = local.map(|local| async |name: &str, root: &Path| local.offer(name, root));
         let objects = &*self.ports.objects;
         let listed = source.list(objects, &self.ns, &self.bucket, pipeline.source(), mount).await;
-        listed.map_err(Failure::from)
+        listed.map_err(ProgramFailure::from)
     }
 
     /// Starts the job, or joins the one of its name if it is the same job. Retries a service that does not
     /// answer for `patience`.
     ///
     /// # Errors
-    /// [`Failure::Usage`] if the service refuses it, as over a different dataset under the same name;
-    /// [`Failure::Fetch`] if the service does not answer, or the job fails at once.
-    pub async fn submit(&self, config: JobConfig, patience: Duration) -> Result<Job, Failure> {
-        config.options.check().map_err(Failure::usage)?;
+    /// [`ProgramFailure::Usage`] if the service refuses it, as over a different dataset under the same name;
+    /// [`ProgramFailure::Fetch`] if the service does not answer, or the job fails at once.
+    pub async fn submit(
+        &self,
+        config: JobConfig,
+        patience: Duration,
+    ) -> Result<JobHandle, ProgramFailure> {
+        config.options.check().map_err(ProgramFailure::usage)?;
         let folders = config.source.folders();
         let dataset = config.source.to_string();
-        let named = |failure: Failure| failure.in_words(&folders);
+        let named = |failure: ProgramFailure| failure.in_words(&folders);
         let listing = self.list(&config.authored.pipeline, config.source.clone()).await;
-        let Listing { dataset: files, left_out } = listing.map_err(named)?;
+        let DatasetListing { dataset: files, left_out } = listing.map_err(named)?;
         let stored = config.authored.store(&*self.ports.objects, &self.ns, &self.bucket).await;
-        stored.map_err(Failure::failed)?;
+        stored.map_err(ProgramFailure::failed)?;
         let name = match &config.options.job {
             Some(name) => name.clone(),
             None => {
                 let name = format!("{}-{}", config.name_prefix, self.ports.clock.nonce());
-                name.parse().map_err(Failure::failed)?
+                name.parse().map_err(ProgramFailure::failed)?
             }
         };
         let given = config.options.given.options();
-        let register = Register { given, ..Register::new(name, config.spec(self), files) };
+        let register = RegisterCall { given, ..RegisterCall::new(name, config.spec(self), files) };
         let own = (&self.ns, &*self.bucket);
         let registered = Fetcher::register(&self.ports, own, register, patience).await;
         let view = registered.map_err(|error| match error {
-            FetchError::Refused(why) => named(Failure::Usage(why)),
+            FetchError::Refused(why) => named(ProgramFailure::Usage(why)),
             error => named(error.into()),
         })?;
         let local_workers = config.options.own_workers(view.spec.workers);
@@ -167,21 +186,21 @@ impl Service {
         let epochs = config.options.own_epochs();
         let view = view.read_until(epochs);
         let plan = Arc::new(view.plan.map_or_else(OnceLock::new, OnceLock::from));
-        Ok(Job { service, view, left_out, folders, dataset, local_workers, epochs, plan })
+        Ok(JobHandle { service, view, left_out, folders, dataset, local_workers, epochs, plan })
     }
 
     /// Joins the job `name`, which was started before: `options` are compared with it, or change it.
     ///
     /// # Errors
-    /// [`Failure::Usage`] if there is none of this name, or it fixes another value of an option.
+    /// [`ProgramFailure::Usage`] if there is none of this name, or it fixes another value of an option.
     pub async fn join(
         &self,
         name: &JobName,
         options: &JobOptions,
         patience: Duration,
-    ) -> Result<Job, Failure> {
+    ) -> Result<JobHandle, ProgramFailure> {
         let refused = |error| match error {
-            FetchError::Refused(why) => Failure::Usage(why),
+            FetchError::Refused(why) => ProgramFailure::Usage(why),
             error => error.into(),
         };
         let view = Fetcher::describe(&self.ports, name, patience).await.map_err(refused)?;
@@ -189,19 +208,19 @@ impl Service {
         if let Some(size) = options.batch_size {
             let pipeline = Pipeline::from_canonical(&spec.pipeline, &self.ports.operators);
             let resized = pipeline.and_then(|pipeline| pipeline.with_batch_size(size));
-            spec.pipeline = resized.map_err(Failure::usage)?.canonical_json();
+            spec.pipeline = resized.map_err(ProgramFailure::usage)?.canonical_json();
         }
-        let register = Register::join(name.clone(), spec, options.given.options());
+        let register = RegisterCall::join(name.clone(), spec, options.given.options());
         let own = (&self.ns, &*self.bucket);
         let joined = Fetcher::register(&self.ports, own, register, patience).await;
         let view = joined.map_err(refused)?;
         let folders = self.folders().await;
-        Ok(Job {
+        Ok(JobHandle {
             plan: Arc::new(view.plan.map_or_else(OnceLock::new, OnceLock::from)),
             service: self.clone(),
             local_workers: options.own_workers(view.spec.workers),
             view: view.read_until(options.own_epochs()),
-            left_out: LeftOut::default(),
+            left_out: LeftOutFiles::default(),
             folders,
             dataset: None,
             epochs: options.own_epochs(),
@@ -209,7 +228,7 @@ impl Service {
     }
 }
 
-impl Job {
+impl JobHandle {
     /// The job's batches from `cursor`, the first one that is not in the trainer's checkpoint. Takes the job over
     /// from an earlier reader.
     ///
@@ -228,7 +247,7 @@ impl Job {
     /// The job's batches from `cursor`, fetched ahead; [`Fetcher::announce`] takes the job over.
     ///
     /// # Errors
-    /// As [`Job::batches`].
+    /// As [`JobHandle::batches`].
     pub async fn open_at(
         &self,
         cursor: Cursor,
@@ -237,22 +256,22 @@ impl Job {
         self.open_for(None, cursor, options).await
     }
 
-    /// As [`Job::open_at`], for the ranks `own` of a run.
+    /// As [`JobHandle::open_at`], for the ranks `own` of a run.
     ///
     /// # Errors
-    /// As [`Job::batches`].
+    /// As [`JobHandle::batches`].
     pub async fn open_for(
         &self,
-        own: Option<OwnRanks>,
+        own: Option<ServedRanks>,
         cursor: Cursor,
         options: &StreamOptions,
     ) -> Result<Fetcher, FetchError> {
-        let Service { ns, bucket, ports, .. } = &self.service;
-        let own = own.map(|own| OwnRanks { local_workers: self.local_workers, ..own });
+        let ServiceConnection { ns, bucket, ports, .. } = &self.service;
+        let own = own.map(|own| ServedRanks { local_workers: self.local_workers, ..own });
         let config = FetcherConfig {
             local_workers: self.local_workers,
             epochs: self.epochs,
-            prefetch: PrefetchMemory::of(options.prefetch_mib, own),
+            prefetch: PrefetchMemory::from_mib(options.prefetch_mib, own),
             resume: cursor,
             own,
             patience: options.patience,
@@ -271,19 +290,19 @@ impl Job {
 
     /// The checkpoint whose next batch is `next`.
     pub fn checkpoint(&self, next: Cursor) -> Checkpoint {
-        Checkpoint::of(&self.planned(), next)
+        Checkpoint::new(&self.planned(), next)
     }
 
-    /// The place of a checkpoint in this job. May wait as [`Job::divided`] does.
+    /// The place of a checkpoint in this job. May wait as [`JobHandle::divided`] does.
     ///
     /// # Errors
-    /// [`PlaceError::Checkpoint`] if the checkpoint is of other batches, [`PlaceError::Fetch`] if the service does not
+    /// [`ResumeError::Checkpoint`] if the checkpoint is of other batches, [`ResumeError::Fetch`] if the service does not
     /// answer.
     pub async fn place_of(
         &self,
         checkpoint: &Checkpoint,
         patience: Duration,
-    ) -> Result<Cursor, PlaceError> {
+    ) -> Result<Cursor, ResumeError> {
         match checkpoint.cursor_in(&self.planned()) {
             Err(CheckpointError::NotPlanned(_)) => {
                 Ok(checkpoint.cursor_in(&self.divided(patience).await?)?)
@@ -325,8 +344,8 @@ impl Job {
     /// # Errors
     /// If it does not answer by then, or has forgotten the job.
     pub async fn status(&self, patience: Duration) -> Result<JobStatus, FetchError> {
-        let call = Status { job: self.view.job.clone() };
-        let mut status = asking::ask(&self.service.ports, &call, patience).await?;
+        let call = StatusCall { job: self.view.job.clone() };
+        let mut status = ask(&self.service.ports, &call, patience).await?;
         status.durable = status.durable.min(Cursor::start_of(self.view.spec.epochs));
         Ok(status)
     }
@@ -336,12 +355,12 @@ impl Job {
     /// # Errors
     /// If it does not answer by then.
     pub async fn stop(&self, patience: Duration) -> Result<(), FetchError> {
-        let stop = Stop { job: self.view.job.clone() };
-        asking::ask(&self.service.ports, &stop, patience).await.map(drop)
+        let stop = StopCall { job: self.view.job.clone() };
+        ask(&self.service.ports, &stop, patience).await.map(drop)
     }
 }
 
-impl From<ListError> for Failure {
+impl From<ListError> for ProgramFailure {
     fn from(error: ListError) -> Self {
         if error.is_usage() { Self::usage(error) } else { Self::failed(error) }
     }

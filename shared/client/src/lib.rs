@@ -1,93 +1,42 @@
-//! The trainer's side: finds a service, starts a job, and streams its batches into the training loop, in order,
-//! exactly once, with bounded memory.
+//! The trainer's side: finds a service, lists a dataset, starts a job, and reports a run.
 //!
-//! [`connect`] finds a running [`Service`], [`start_local`] starts one. [`Service::submit`] starts or joins a [`Job`],
-//! [`Job::batches`] streams it: [`Fetcher::next`] returns batches, [`Fetcher::checkpointed`] records which are safe
-//! in a checkpoint, and [`Fetcher::finish`] closes the job. Polling, prefetching, joining splits and local workers
-//! run in background tasks. [`report`] counts and times the deliveries to a trainer.
+//! [`connect`] finds a running [`ServiceConnection`], [`start_local`] starts one. [`ServiceConnection::submit`] starts or
+//! joins a [`JobHandle`], and [`JobHandle::batches`] streams it with a [`Fetcher`](gristmill_stream::Fetcher). [`report`]
+//! sums up the deliveries to a trainer.
 
 #![deny(clippy::print_stderr)]
 
-mod asking;
-mod assembler;
-mod authored;
-mod bounds;
-mod cached;
-#[cfg(test)]
-mod changes;
-pub mod cursor;
+mod authored_pipeline;
 mod dataset;
-mod downloader;
-mod error;
-mod failure;
-mod fetcher;
-mod folders;
-pub mod framing;
-mod given;
-mod host_memory;
 mod images;
 mod job;
-mod ledger;
-mod list_error;
-mod listing;
-mod local;
-mod log;
-mod memory;
 mod options;
-mod own;
-mod own_batches;
-mod own_ranks;
-mod pace;
-mod patience;
-mod poller;
-mod progress;
+mod program;
 mod rank_options;
 pub mod report;
-mod rows;
-#[cfg(test)]
-mod samples;
 mod selection;
-pub mod server;
 mod service;
-pub mod signals;
-mod start;
-mod steps;
-mod stream;
-mod trouble;
-mod user_file;
-pub mod waiting;
-mod waits;
+mod service_launcher;
 
-pub use authored::Authored;
-pub use bounds::PrefetchMemory;
-pub use dataset::{Found, Listing, Source};
-pub use downloader::Room;
-pub use error::FetchError;
-pub use failure::Failure;
-pub use fetcher::{
-    Acknowledger, Batch, Delivery, EpochTotals, Fetcher, FetcherConfig, FetcherPorts, Snapshot,
-};
-pub use folders::Folders;
-pub use given::GivenNames;
+pub use authored_pipeline::{AuthoredPipeline, read_user_file, read_user_text};
+pub use dataset::{DatasetFiles, DatasetListing, DatasetLocation, ListError};
 pub use gristmill_executor::NUMERICS;
 pub use gristmill_host::{AttachError, ServiceFile};
-pub use job::{Job, JobConfig, PlaceError};
-pub use list_error::ListError;
-pub use log::{log_to_stderr, write_stderr};
-pub use memory::return_large_buffers;
+pub use job::{JobConfig, JobHandle, ResumeError};
 pub use options::{
-    Backend, JobOptions, ReportOptions, ServiceOptions, StreamOptions, Workers, parse_budget,
+    GivenOptionNames, JobOptions, ReportOptions, ServiceBackend, ServiceOptions, StreamOptions,
+    WorkerCount, parse_budget,
 };
-pub use own::{Launcher, StartRefusal, start_local, start_own};
-pub use own_ranks::OwnRanks;
+pub use program::{
+    Interruption, InterruptionSignals, ProgramFailure, interruption, log_to_stderr,
+    return_large_buffers, survive_size_limits, write_stderr,
+};
 pub use rank_options::{RankOptions, TailOption};
-pub use selection::LeftOut;
-pub use service::{LocalService, Service, Target, connect, needs_aws};
-pub use steps::{RankBatch, StepDelivery, Steps};
-pub use user_file::{read_user_file, read_user_text};
-pub use waits::Waits;
+pub use selection::LeftOutFiles;
+pub use service::{LocalService, NamedService, ServiceConnection, connect, needs_aws};
+pub use service_launcher::{ServiceLauncher, StartRefusal, start_local, start_own};
 
 /// The built-in operators, for a program without operators of its own.
-pub fn operators() -> std::sync::Arc<gristmill_pipeline::Registry> {
+pub fn operators() -> std::sync::Arc<gristmill_pipeline::OperatorRegistry> {
     std::sync::Arc::new(gristmill_operators::registry().clone())
 }

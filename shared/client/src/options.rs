@@ -1,17 +1,17 @@
 //! Flags of programs that start jobs. Each flag has one name, one default and one help text, whichever
 //! program takes it.
 
-use crate::{GivenNames, service::stack_shape};
-use clap::{Args, Parser, ValueEnum};
-use gristmill_model::wire::{JobSettings, JobSpec};
+use crate::service::stack_shape;
+use clap::{ArgMatches, Args, Command, FromArgMatches, Parser, ValueEnum, parser::ValueSource};
+use gristmill_model::wire::{GivenOptions, JobSettings, JobSpec};
 use gristmill_model::{Compression, Epoch, JobName, Sharding};
-use gristmill_policy::cost::{HOUR_S, Prices};
+use gristmill_policy::cost::{HOUR_S, PriceList};
 use gristmill_policy::scaling::{POLICIES, PolicyName};
-use std::{num::NonZeroU32, path::PathBuf, time::Duration};
+use std::{collections::BTreeSet, num::NonZeroU32, path::PathBuf, time::Duration};
 
 /// The place of the functions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
-pub enum Backend {
+pub enum ServiceBackend {
     /// On this machine, with its own table and object store
     #[default]
     Local,
@@ -23,8 +23,8 @@ pub enum Backend {
 #[derive(Debug, Clone, Args)]
 pub struct ServiceOptions {
     /// Location of the functions
-    #[arg(long, value_enum, default_value_t = Backend::Local)]
-    pub backend: Backend,
+    #[arg(long, value_enum, default_value_t = ServiceBackend::Local)]
+    pub backend: ServiceBackend,
     /// Endpoint of a running service, as `gristmill up` prints it
     #[arg(long, value_name = "URL", conflicts_with = "state_dir")]
     pub endpoint: Option<String>,
@@ -39,7 +39,7 @@ pub struct ServiceOptions {
 pub struct JobOptions {
     /// First: options are taken out as they are read.
     #[command(flatten)]
-    pub given: GivenNames,
+    pub given: GivenOptionNames,
     /// Name of the job to start, or to join if it exists: a-z, 0-9 and '-' [default: a new name]
     #[arg(long)]
     pub job: Option<JobName>,
@@ -59,7 +59,7 @@ pub struct JobOptions {
     pub batch_size: Option<u32>,
     /// Workers to run while there is work; `auto` adapts their number to the trainer
     #[arg(long, default_value = "2", value_parser = parse_workers, value_name = "N|auto")]
-    pub workers: Workers,
+    pub workers: WorkerCount,
     #[arg(long, value_name = "NAME", default_value_t, help = policy_help())]
     pub policy: PolicyName,
     /// Upper limit of `--workers auto` [default: 16 on this machine, 1000 on AWS]
@@ -101,7 +101,7 @@ pub struct ReportOptions {
 
 /// How many workers a job has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Workers {
+pub enum WorkerCount {
     Fixed(u32),
     /// As many as the policy decides from the trainer's reports.
     Auto,
@@ -114,12 +114,12 @@ const AWS_MAX_WORKERS: u32 = 1000;
 
 impl JobOptions {
     /// Workers, or the most of them.
-    pub fn most_workers(&self, backend: Backend) -> u32 {
+    pub fn most_workers(&self, backend: ServiceBackend) -> u32 {
         match self.workers {
-            Workers::Fixed(workers) => workers,
-            Workers::Auto => self.max_workers.unwrap_or(match backend {
-                Backend::Local => LOCAL_MAX_WORKERS,
-                Backend::Aws => AWS_MAX_WORKERS,
+            WorkerCount::Fixed(workers) => workers,
+            WorkerCount::Auto => self.max_workers.unwrap_or(match backend {
+                ServiceBackend::Local => LOCAL_MAX_WORKERS,
+                ServiceBackend::Aws => AWS_MAX_WORKERS,
             }),
         }
     }
@@ -135,7 +135,7 @@ impl JobOptions {
     /// Workers that the budget pays for, at the price of the stack's worker.
     pub fn budget_workers(&self) -> Option<u32> {
         let budget = self.budget_usd_per_hour?;
-        let usd_per_second = stack_shape().usd_per_second(&Prices::default()).0;
+        let usd_per_second = stack_shape().usd_per_second(&PriceList::default()).0;
         Some((budget / (usd_per_second * HOUR_S)) as u32)
     }
 
@@ -148,8 +148,8 @@ impl JobOptions {
     }
 
     /// `base` with these options, those that take their defaults included.
-    pub(crate) fn spec(&self, base: JobSpec, backend: Backend) -> JobSpec {
-        let is_auto = self.workers == Workers::Auto;
+    pub(crate) fn spec(&self, base: JobSpec, backend: ServiceBackend) -> JobSpec {
+        let is_auto = self.workers == WorkerCount::Auto;
         let policy = is_auto || self.is_given("policy");
         // A limit alone is one of a job that has `auto`.
         let limit = self.max_workers.filter(|_| is_auto || !self.is_given("workers"));
@@ -180,13 +180,13 @@ impl JobOptions {
     /// # Errors
     /// One line that says what to change.
     pub fn check(&self) -> Result<(), &'static str> {
-        if self.workers == Workers::Auto && self.settings.sharding == Sharding::Off {
+        if self.workers == WorkerCount::Auto && self.settings.sharding == Sharding::Off {
             return Err(
                 "`--sharding off` visits the dataset once for each worker, and `--workers auto` does not say \
                  how many there are: write `--workers N`",
             );
         }
-        let has_workers = self.workers != Workers::Fixed(0) || self.settings.local_workers > 0;
+        let has_workers = self.workers != WorkerCount::Fixed(0) || self.settings.local_workers > 0;
         // Other programs may work for a job that has a name.
         if !has_workers && self.job.is_none() && self.given.names("local-workers") {
             return Err(
@@ -195,7 +195,7 @@ impl JobOptions {
         }
         // A job that exists may have `auto`.
         let is_new = self.job.is_none() || self.is_given("workers");
-        if self.workers == Workers::Auto || !is_new {
+        if self.workers == WorkerCount::Auto || !is_new {
             Ok(())
         } else if self.policy != PolicyName::default() {
             Err("`--policy` decides the number of `--workers auto`: write both")
@@ -244,7 +244,7 @@ default_from_flags!(ServiceOptions: service, StreamOptions: stream, ReportOption
 impl Default for JobOptions {
     /// The defaults of the flags, as if all were given.
     fn default() -> Self {
-        Self { given: GivenNames::default(), ..Defaults::get().job }
+        Self { given: GivenOptionNames::default(), ..Defaults::get().job }
     }
 }
 
@@ -255,11 +255,11 @@ fn policy_help() -> String {
     format!("How `--workers auto` decides the number of workers:{lines}")
 }
 
-fn parse_workers(text: &str) -> Result<Workers, String> {
+fn parse_workers(text: &str) -> Result<WorkerCount, String> {
     if text == "auto" {
-        return Ok(Workers::Auto);
+        return Ok(WorkerCount::Auto);
     }
-    let workers = text.parse().ok().filter(|workers| *workers <= 1_000).map(Workers::Fixed);
+    let workers = text.parse().ok().filter(|workers| *workers <= 1_000).map(WorkerCount::Fixed);
     workers.ok_or_else(|| "give a whole number from 0 to 1000, or auto".to_owned())
 }
 
@@ -288,27 +288,76 @@ fn parse_patience(text: &str) -> Result<Duration, String> {
     }
 }
 
+// Which options of a command line were given, and did not take their defaults.
+
+/// The names of the options that were given, such as `split-batches`; by default all, as of a program that fills in the
+/// options itself. It has no options of its own: flatten it before those, which are taken out as they
+/// are read.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct GivenOptionNames(Option<BTreeSet<String>>);
+
+impl GivenOptionNames {
+    /// The options as a registration has them.
+    pub fn options(&self) -> GivenOptions {
+        self.0.clone().map_or(GivenOptions::ALL, GivenOptions::only)
+    }
+
+    /// Whether a command line names the option.
+    pub fn names(&self, option: &str) -> bool {
+        self.0.as_ref().is_some_and(|names| names.contains(option))
+    }
+}
+
+impl FromArgMatches for GivenOptionNames {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let is_given = |id: &&clap::Id| {
+            // A group has the name of its type.
+            let is_option = !id.as_str().starts_with(char::is_uppercase);
+            let source = matches.value_source(id.as_str());
+            is_option && source.is_some_and(|source| source != ValueSource::DefaultValue)
+        };
+        let given = matches.ids().filter(is_given);
+        Ok(Self(Some(given.map(|id| id.as_str().replace('_', "-")).collect())))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl Args for GivenOptionNames {
+    fn augment_args(command: Command) -> Command {
+        command
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        command
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser;
 
     #[test]
     fn defaults_are_those_of_the_flags() {
         let job = JobOptions::default();
-        assert_eq!((job.epochs, job.workers, job.seed), (3, Workers::Fixed(2), 0));
+        assert_eq!((job.epochs, job.workers, job.seed), (3, WorkerCount::Fixed(2), 0));
         assert_eq!(StreamOptions::default().patience, Duration::from_secs(120));
-        assert_eq!(ServiceOptions::default().backend, Backend::Local);
+        assert_eq!(ServiceOptions::default().backend, ServiceBackend::Local);
         assert!(!ReportOptions::default().json);
     }
 
     #[test]
     fn workers_are_a_number_or_auto() {
-        assert_eq!(parse_workers("auto"), Ok(Workers::Auto));
-        assert_eq!(parse_workers("7"), Ok(Workers::Fixed(7)));
+        assert_eq!(parse_workers("auto"), Ok(WorkerCount::Auto));
+        assert_eq!(parse_workers("7"), Ok(WorkerCount::Fixed(7)));
         assert!(parse_workers("1001").is_err() && parse_workers("-1").is_err());
-        let auto = JobOptions { workers: Workers::Auto, ..JobOptions::default() };
+        let auto = JobOptions { workers: WorkerCount::Auto, ..JobOptions::default() };
         assert_eq!(
-            (auto.most_workers(Backend::Local), auto.most_workers(Backend::Aws)),
+            (auto.most_workers(ServiceBackend::Local), auto.most_workers(ServiceBackend::Aws)),
             (16, 1000)
         );
     }
@@ -316,12 +365,12 @@ mod tests {
     #[test]
     fn combinations_that_cannot_work_are_refused() {
         let settings = JobSettings { sharding: Sharding::Off, ..JobSettings::default() };
-        let open = JobOptions { workers: Workers::Auto, settings, ..JobOptions::default() };
+        let open = JobOptions { workers: WorkerCount::Auto, settings, ..JobOptions::default() };
         assert!(open.check().unwrap_err().contains("--workers N"));
         let policy = "hpa".parse().unwrap();
         let fixed = JobOptions { policy, ..JobOptions::default() };
         assert!(fixed.check().unwrap_err().contains("--workers auto"));
-        assert_eq!(JobOptions { workers: Workers::Auto, ..fixed }.check(), Ok(()));
+        assert_eq!(JobOptions { workers: WorkerCount::Auto, ..fixed }.check(), Ok(()));
         assert_eq!(JobOptions::default().check(), Ok(()));
     }
 
@@ -330,7 +379,7 @@ mod tests {
         let read = |flags: &[&str]| Defaults::parse_from([""].iter().chain(flags)).job;
         let own = |flags: &[&str]| {
             let job = read(flags);
-            (job.own_workers(job.most_workers(Backend::Local)), job.check().is_ok())
+            (job.own_workers(job.most_workers(ServiceBackend::Local)), job.check().is_ok())
         };
         assert_eq!(own(&[]), (0, true));
         assert_eq!(own(&["--workers", "0"]), (1, true));
@@ -347,5 +396,27 @@ mod tests {
         assert!(
             ["90", "s", "0s", "8d", "999999m"].iter().all(|text| parse_patience(text).is_err())
         );
+    }
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        given: GivenOptionNames,
+        #[arg(long, default_value_t = 3)]
+        epochs: u32,
+        #[arg(long)]
+        split_batches: Option<u32>,
+    }
+
+    #[test]
+    fn an_option_is_given_also_with_its_default() {
+        let given = |line: &[&str]| -> Vec<String> {
+            let line = Line::parse_from(["run"].iter().chain(line));
+            assert_eq!((line.epochs, line.split_batches.unwrap_or(2)), (3, 2));
+            line.given.0.unwrap().into_iter().collect()
+        };
+        assert!(given(&[]).is_empty());
+        assert_eq!(given(&["--epochs", "3"]), ["epochs"]);
+        assert_eq!(given(&["--split-batches", "2"]), ["split-batches"]);
     }
 }

@@ -1,13 +1,14 @@
 //! Options about the ranks of a run.
 
-use crate::{Failure, Job, OwnRanks, read_user_text};
+use crate::{JobHandle, ProgramFailure, read_user_text};
 use clap::Args;
 use gristmill_model::splits::Cursor;
-use gristmill_model::splits::ranks::{Ranks, Tail};
+use gristmill_model::splits::ranks::{RunRanks, TailPolicy};
 use gristmill_model::splits::readers::RankRange;
 use gristmill_model::splits::run::TrainingRun;
 use gristmill_model::{Checkpoint, RunToken};
 use gristmill_pipeline::Pipeline;
+use gristmill_stream::ServedRanks;
 use std::{num::NonZeroU32, path::Path};
 
 /// Most bytes of a checkpoint's file.
@@ -23,13 +24,13 @@ pub struct TailOption {
     /// drop: no rank gets them. repeat: ranks that would have none get one of the others, marked as a repeat. uneven:
     /// the last ranks get none, for evaluation. Default: drop if the pipeline drops its remainder, else repeat.
     #[arg(long, value_name = "TAIL")]
-    pub tail: Option<Tail>,
+    pub tail: Option<TailPolicy>,
 }
 
 impl TailOption {
     /// The treatment in a run of `pipeline`.
-    pub fn of(self, pipeline: &Pipeline) -> Tail {
-        self.tail.unwrap_or(Tail::default_of(pipeline.drop_remainder()))
+    pub fn resolve(self, pipeline: &Pipeline) -> TailPolicy {
+        self.tail.unwrap_or(TailPolicy::default_for(pipeline.drop_remainder()))
     }
 }
 
@@ -65,33 +66,35 @@ impl RankOptions {
     ///
     /// # Errors
     /// As [`RankOptions::range`], or nothing names the run.
-    pub fn own(&self, job: &Job) -> Result<Option<OwnRanks>, Failure> {
+    pub fn own(&self, job: &JobHandle) -> Result<Option<ServedRanks>, ProgramFailure> {
         let Some((range, count)) = self.range()? else { return Ok(None) };
-        let tail = self.tail.of(&job.pipeline().map_err(Failure::failed)?);
-        let ranks = Ranks { count, from: Cursor::default(), tail };
+        let tail = self.tail.resolve(&job.pipeline().map_err(ProgramFailure::failed)?);
+        let ranks = RunRanks { count, from: Cursor::default(), tail };
         let run = TrainingRun { token: self.token()?, ranks, epochs: job.epochs };
-        Ok(Some(OwnRanks { range, ..OwnRanks::all(run) }))
+        Ok(Some(ServedRanks { range, ..ServedRanks::all(run) }))
     }
 
     /// The ranks to serve, and the number of all ranks; none to serve one trainer of all batches.
     ///
     /// # Errors
     /// The ranks are not among those of the run, or --tail is given without ranks.
-    pub fn range(&self) -> Result<Option<(RankRange, NonZeroU32)>, Failure> {
+    pub fn range(&self) -> Result<Option<(RankRange, NonZeroU32)>, ProgramFailure> {
         let (Some(range), Some(of)) = (self.ranks, self.of) else {
             return match self.tail.tail {
-                Some(_) => {
-                    Err(Failure::usage("--tail is about several ranks: give --ranks and --of"))
-                }
+                Some(_) => Err(ProgramFailure::usage(
+                    "--tail is about several ranks: give --ranks and --of",
+                )),
                 None => Ok(None),
             };
         };
         if of.get() > MAX_RANKS {
-            return Err(Failure::Usage(format!("--of {of}: {MAX_RANKS} ranks are the most")));
+            return Err(ProgramFailure::Usage(format!(
+                "--of {of}: {MAX_RANKS} ranks are the most"
+            )));
         }
         if range.end() > of.get() {
             let last = range.end() - 1;
-            return Err(Failure::Usage(format!(
+            return Err(ProgramFailure::Usage(format!(
                 "--ranks names rank {last}, and --of {of} has ranks 0 to {}: give --of the number of ranks on all \
                  hosts together",
                 of.get() - 1
@@ -104,36 +107,39 @@ impl RankOptions {
     ///
     /// # Errors
     /// Nothing names the run.
-    pub fn token(&self) -> Result<RunToken, Failure> {
+    pub fn token(&self) -> Result<RunToken, ProgramFailure> {
         self.token_by(|name| std::env::var(name).ok())
     }
 
     /// The token of the run. `variable` reads the environment.
-    fn token_by(&self, variable: impl Fn(&str) -> Option<String>) -> Result<RunToken, Failure> {
+    fn token_by(
+        &self,
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> Result<RunToken, ProgramFailure> {
         let name = self.run.clone().or_else(|| name_of_launcher(variable));
         let name = name.filter(|name| !name.trim().is_empty()).ok_or_else(|| {
-            Failure::usage(
+            ProgramFailure::usage(
                 "--run names this run of the training program: give all hosts the same name, and another one \
                  whenever all ranks start again (torchrun and Slurm name it in the environment)",
             )
         })?;
-        Ok(RunToken::of(&name))
+        Ok(RunToken::from_name(&name))
     }
 
     /// The checkpoint that the run begins at.
     ///
     /// # Errors
     /// It cannot be read.
-    pub fn checkpoint(&self) -> Result<Option<Checkpoint>, Failure> {
+    pub fn checkpoint(&self) -> Result<Option<Checkpoint>, ProgramFailure> {
         let Some(resume) = &self.resume else { return Ok(None) };
-        let named = |why: String| Failure::Usage(format!("--resume {resume}: {why}"));
+        let named = |why: String| ProgramFailure::Usage(format!("--resume {resume}: {why}"));
         let text = if resume.trim_start().starts_with('{') {
             resume.clone()
         } else {
             read_user_text(Path::new(resume), MAX_CHECKPOINT_BYTES).map_err(named)?
         };
         let parsed = text.parse::<Checkpoint>();
-        parsed.map(Some).map_err(|error| Failure::Usage(format!("--resume: {error}")))
+        parsed.map(Some).map_err(|error| ProgramFailure::Usage(format!("--resume: {error}")))
     }
 }
 
@@ -195,9 +201,9 @@ mod tests {
         };
         let torch = [("TORCHELASTIC_RUN_ID", "r"), ("TORCHELASTIC_RESTART_COUNT", "2")];
         let slurm = [("SLURM_JOB_ID", "7"), ("SLURM_STEP_ID", "0")];
-        assert_eq!(named(Some("a"), &torch), Some(RunToken::of("a")));
-        assert_eq!(named(None, &torch), Some(RunToken::of("torchrun r 2")));
-        assert_eq!(named(None, &slurm), Some(RunToken::of("slurm 7.0 0")));
+        assert_eq!(named(Some("a"), &torch), Some(RunToken::from_name("a")));
+        assert_eq!(named(None, &torch), Some(RunToken::from_name("torchrun r 2")));
+        assert_eq!(named(None, &slurm), Some(RunToken::from_name("slurm 7.0 0")));
         assert_eq!(named(None, &[("TORCHELASTIC_RUN_ID", "none")]), None);
         assert_eq!(named(Some(" "), &torch), None);
         assert_eq!(named(None, &slurm[..1]), None);

@@ -1,17 +1,17 @@
 //! Takes one element through the steps, which change it, drop it, or make several of it.
 
 use crate::{
-    run::{Fault, Run, Scratch, too_many},
-    step::{Action, Step},
-    wait,
+    split_execution::{ElementFault, ExecutorScratch, SplitExecution, too_many},
+    step::{CompiledStep, StepAction},
 };
 
-use gristmill_kernel::{DrawKey, MAX_ITEMS, View};
+use gristmill_kernel::{DrawKey, MAX_ITEMS, ValueView};
 use gristmill_model::RecordKey;
+use std::time::{Duration, Instant};
 
 /// Data that stays the same for all steps of an element.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Element<'a> {
+pub(crate) struct ElementContext<'a> {
     pub(crate) key: RecordKey,
     pub(crate) record: &'a [u8],
     /// Number of the element among those of its record.
@@ -27,28 +27,30 @@ struct Done {
     kept: bool,
 }
 
-impl Run<'_> {
+impl SplitExecution<'_> {
     /// Runs the steps from index `from` on, and emits every element that results.
     pub(crate) fn steps(
         &mut self,
         from: usize,
-        element: Element<'_>,
+        element: ElementContext<'_>,
         at: &mut &'static str,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), ElementFault> {
         let program = self.program;
         for (i, step) in program.steps.iter().enumerate().skip(from) {
             *at = step.blame;
             match step.action {
-                Action::Duplicate { copies } => return self.duplicate(i, copies, element, at),
-                Action::FlatMap { field, item_bytes } => {
+                StepAction::Duplicate { copies } => return self.duplicate(i, copies, element, at),
+                StepAction::FlatMap { field, item_bytes } => {
                     return self.flat_map(i, field, item_bytes, element, at);
                 }
-                Action::Point(_) if self.is_captured(i) => return self.put(i, element),
+                StepAction::Point(_) if self.is_captured(i) => return self.put(i, element),
                 _ => {}
             }
             let Done { bytes_in, bytes_out, kept } =
                 self.act(i, step, element).map_err(|fault| match fault {
-                    Fault::Record { reason, .. } => Fault::Record { op: step.blame, reason },
+                    ElementFault::Record { reason, .. } => {
+                        ElementFault::Record { op: step.blame, reason }
+                    }
                     other => other,
                 })?;
             let active_ns = self.lap();
@@ -65,9 +67,9 @@ impl Run<'_> {
         &mut self,
         i: usize,
         copies: u32,
-        element: Element<'_>,
+        element: ElementContext<'_>,
         at: &mut &'static str,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), ElementFault> {
         let saved = self.hold(element.level);
         let active_ns = self.lap();
         self.split.metrics[i + 1].add(active_ns, u64::from(copies), 0, 0);
@@ -84,15 +86,15 @@ impl Run<'_> {
         i: usize,
         field: usize,
         item_bytes: usize,
-        element: Element<'_>,
+        element: ElementContext<'_>,
         at: &mut &'static str,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), ElementFault> {
         let saved = self.hold(element.level);
         let bytes = self.scratch.cells[field].place.bytes();
         let items = u32::try_from(bytes / item_bytes).unwrap_or(u32::MAX);
         if items > MAX_ITEMS {
             let reason = format!("a list of {items} items; the most is {MAX_ITEMS}");
-            return Err(Fault::Record { op: self.program.steps[i].name, reason });
+            return Err(ElementFault::Record { op: self.program.steps[i].name, reason });
         }
         let active_ns = self.lap();
         self.split.metrics[i + 1].add(active_ns, u64::from(items), bytes, bytes);
@@ -108,7 +110,7 @@ impl Run<'_> {
     /// Saves all values as the start of several elements. Returns the index in `places` of the
     /// saved places.
     fn hold(&mut self, level: usize) -> usize {
-        let Scratch { cells, places, .. } = &mut *self.scratch;
+        let ExecutorScratch { cells, places, .. } = &mut *self.scratch;
         let saved = places.len();
         for cell in cells {
             cell.hold(level);
@@ -122,12 +124,12 @@ impl Run<'_> {
         &mut self,
         i: usize,
         saved: usize,
-        element: Element<'e>,
+        element: ElementContext<'e>,
         copy: u32,
-    ) -> Result<Element<'e>, Fault> {
+    ) -> Result<ElementContext<'e>, ElementFault> {
         // The previous element may have completed a batch.
         self.begin_frame()?;
-        let Scratch { cells, places, .. } = &mut *self.scratch;
+        let ExecutorScratch { cells, places, .. } = &mut *self.scratch;
         for (cell, (place, size)) in cells.iter_mut().zip(&places[saved..]) {
             cell.place.clone_from(place);
             cell.size = *size;
@@ -136,34 +138,39 @@ impl Run<'_> {
         let copies = element.copy.checked_mul(step.action.width());
         let copy = copies.and_then(|first| first.checked_add(copy));
         let copy = copy.ok_or_else(|| too_many(step.name))?;
-        Ok(Element { copy, level: element.level + 1, ..element })
+        Ok(ElementContext { copy, level: element.level + 1, ..element })
     }
 
     /// Runs one step on one element.
-    fn act(&mut self, i: usize, step: &Step, element: Element<'_>) -> Result<Done, Fault> {
+    fn act(
+        &mut self,
+        i: usize,
+        step: &CompiledStep,
+        element: ElementContext<'_>,
+    ) -> Result<Done, ElementFault> {
         let epoch = self.drawn_epoch(i);
-        let Scratch { cells, tools, writer, .. } = &mut *self.scratch;
-        let bad = |reason| Fault::Record { op: "", reason };
-        let Element { key: record, copy, .. } = element;
+        let ExecutorScratch { cells, tools, writer, .. } = &mut *self.scratch;
+        let bad = |reason| ElementFault::Record { op: "", reason };
+        let ElementContext { key: record, copy, .. } = element;
         let (seed, repeat) = (self.split.terms.seed, self.copy);
         let draw = DrawKey { seed, epoch, record, repeat, copy, ordinal: step.ordinal };
         let done = |bytes_in, bytes_out| Ok(Done { bytes_in, bytes_out, kept: true });
         match &step.action {
-            Action::Filter { field, kernel } => {
+            StepAction::Filter { field, kernel } => {
                 let cell = &cells[*field];
                 let bytes = cell.value(element.record, &[]);
-                let view = View { bytes, size: step.size.unwrap_or(cell.size) };
+                let view = ValueView { bytes, size: step.size.unwrap_or(cell.size) };
                 let kept = kernel.keeps(view, &mut draw.draw()).map_err(bad)?;
                 Ok(Done { bytes_in: bytes.len(), bytes_out: 0, kept })
             }
-            Action::Wait(duration) => {
-                if wait::sleep(*duration, self.cancelled) {
+            StepAction::Wait(duration) => {
+                if sleep(*duration, self.cancelled) {
                     done(0, 0)
                 } else {
-                    Err(Fault::Cancelled)
+                    Err(ElementFault::Cancelled)
                 }
             }
-            Action::Point(point) => {
+            StepAction::Point(point) => {
                 let bytes = self.program.points[*point].element_bytes(cells);
                 done(bytes, bytes)
             }
@@ -177,5 +184,25 @@ impl Run<'_> {
                 done(bytes_in, bytes_out)
             }
         }
+    }
+}
+
+// `sleep`: a wait that can be cancelled.
+
+/// Interval between checks for cancellation.
+const SLICE: Duration = Duration::from_millis(20);
+
+/// Waits for `duration`. Returns false if `cancelled` became true meanwhile.
+pub(crate) fn sleep(duration: Duration, cancelled: &dyn Fn() -> bool) -> bool {
+    let started = Instant::now();
+    loop {
+        let left = duration.saturating_sub(started.elapsed());
+        if left.is_zero() {
+            return true;
+        }
+        if left > SLICE && cancelled() {
+            return false;
+        }
+        std::thread::sleep(left.min(SLICE));
     }
 }

@@ -1,6 +1,6 @@
 //! Errors, grouped by the action that the caller takes.
 
-use gristmill_chunk::FormatError;
+use gristmill_chunk::ChunkFormatError;
 use gristmill_model::SkippedRecord;
 
 /// Errors of indexing a source and of running a split.
@@ -30,5 +30,5 @@ pub enum ExecError {
 
     /// The result does not fit a chunk object: refuse the job, or make its splits smaller.
     #[error(transparent)]
-    Output(#[from] FormatError),
+    Output(#[from] ChunkFormatError),
 }

@@ -1,45 +1,44 @@
 //! Applies the operators that are left to the fetcher to batches from workers.
 
 use crate::{
-    Compiler, ExecError,
+    ExecError, PipelineCompiler,
     program::tensor_spec,
-    step::{Action, Step},
-    steps::Steps,
+    step::{CompiledStep, StepAction, StepBuilder},
 };
 
 use bytes::BytesMut;
-use gristmill_chunk::{FormatError, Frame, Limits, TensorSpec, replace_tensors};
-use gristmill_kernel::{Cell, Draw, Place, Tools};
-use gristmill_pipeline::{Pipeline, Schema, Stage};
+use gristmill_chunk::{ChunkFormatError, ChunkFrame, ChunkLimits, TensorSpec, replace_tensors};
+use gristmill_kernel::{CellStorage, FieldCell, KernelScratch, OperatorDraws};
+use gristmill_pipeline::{ElementSchema, Pipeline, PipelineStage};
 
 /// Turns batches as transferred into batches as delivered. The bytes equal those that workers would
 /// have made with the same operators.
-pub struct Finisher {
+pub struct BatchFinisher {
     /// Tensors it computes. Each replaces the tensor of the same name.
     tensors: Vec<TensorSpec>,
     /// The steps that compute each tensor.
-    steps: Vec<Vec<Step>>,
-    cell: Cell,
-    tools: Tools,
+    steps: Vec<Vec<CompiledStep>>,
+    cell: FieldCell,
+    tools: KernelScratch,
 }
 
-impl std::fmt::Debug for Finisher {
+impl std::fmt::Debug for BatchFinisher {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.debug_struct("Finisher").field("tensors", &self.tensors).finish_non_exhaustive()
     }
 }
 
-impl Finisher {
+impl BatchFinisher {
     /// Compiles the fetcher's operators of a pipeline. Returns `None` if it has none.
     ///
     /// # Errors
     /// [`ExecError::Pipeline`] if this build cannot run them, or they cannot be run on batches.
-    pub fn compile(pipeline: &Pipeline) -> Result<Option<Finisher>, ExecError> {
+    pub fn compile(pipeline: &Pipeline) -> Result<Option<BatchFinisher>, ExecError> {
         let stages = &pipeline.deliver().stages;
         if stages.is_empty() {
             return Ok(None);
         }
-        let compiler = Compiler::new();
+        let compiler = PipelineCompiler::new();
         let (mut tensors, mut steps) = (Vec::new(), Vec::new());
         for (name, made) in &pipeline.delivered_schema().fields {
             let stages = stages.iter().zip(pipeline.finishing_schemas());
@@ -55,40 +54,48 @@ impl Finisher {
         if tensors.is_empty() {
             return Err(refused("they make nothing that is delivered"));
         }
-        Ok(Some(Finisher { tensors, steps, cell: Cell::default(), tools: Tools::default() }))
+        Ok(Some(BatchFinisher {
+            tensors,
+            steps,
+            cell: FieldCell::default(),
+            tools: KernelScratch::default(),
+        }))
     }
 
     /// Returns the delivered batch. `buffer` gets its size in bytes and returns an empty buffer.
     ///
     /// # Errors
-    /// [`FormatError::Invalid`] if the frame does not belong to this pipeline,
-    /// [`FormatError::OverLimit`] if the delivered batch would exceed `limits`.
+    /// [`ChunkFormatError::Invalid`] if the frame does not belong to this pipeline,
+    /// [`ChunkFormatError::OverLimit`] if the delivered batch would exceed `limits`.
     pub fn finish(
         &mut self,
-        frame: &Frame,
-        limits: &Limits,
+        frame: &ChunkFrame,
+        limits: &ChunkLimits,
         buffer: impl FnOnce(usize) -> BytesMut,
-    ) -> Result<BytesMut, FormatError> {
-        let Finisher { tensors, steps, cell, tools } = self;
+    ) -> Result<BytesMut, ChunkFormatError> {
+        let BatchFinisher { tensors, steps, cell, tools } = self;
         replace_tensors(frame, tensors, limits, buffer, |tensor, from, to| {
-            run(&steps[tensor], cell, tools, (from, to)).map_err(FormatError::invalid)
+            run(&steps[tensor], cell, tools, (from, to)).map_err(ChunkFormatError::invalid)
         })
     }
 }
 
 /// Compiles the steps of one field; each operator comes with the schema of its input.
 fn compile_field<'p>(
-    stages: impl Iterator<Item = (&'p Stage, &'p Schema)>,
-    compiler: &'p Compiler<'p>,
-) -> Result<Vec<Step>, ExecError> {
-    let mut steps = Steps::new(compiler);
+    stages: impl Iterator<Item = (&'p PipelineStage, &'p ElementSchema)>,
+    compiler: &'p PipelineCompiler<'p>,
+) -> Result<Vec<CompiledStep>, ExecError> {
+    let mut steps = StepBuilder::new(compiler);
     for (stage, input) in stages {
         steps.operator((stage, 0), input, |_| Some(0))?;
     }
     // Only deterministic operators on their own field are left to the fetcher; anything else was
     // forged.
-    let fits = |step: &Step| {
-        matches!(step.action, Action::Transform { .. } | Action::InPlace { .. } | Action::Nothing)
+    let fits = |step: &CompiledStep| {
+        matches!(
+            step.action,
+            StepAction::Transform { .. } | StepAction::InPlace { .. } | StepAction::Nothing
+        )
     };
     let mut steps = steps.list;
     if !steps.iter().all(fits) {
@@ -96,7 +103,7 @@ fn compile_field<'p>(
     }
     // The last transformation writes straight to the row.
     let last = steps.iter_mut().rev().find_map(|step| match &mut step.action {
-        Action::Transform { to_row, .. } => Some(to_row),
+        StepAction::Transform { to_row, .. } => Some(to_row),
         _ => None,
     });
     last.into_iter().for_each(|to_row| *to_row = true);
@@ -109,16 +116,16 @@ fn refused(why: &str) -> ExecError {
 
 /// Runs the steps on one row.
 fn run(
-    steps: &[Step],
-    cell: &mut Cell,
-    tools: &mut Tools,
+    steps: &[CompiledStep],
+    cell: &mut FieldCell,
+    tools: &mut KernelScratch,
     (from, to): (&[u8], &mut [u8]),
 ) -> Result<(), String> {
-    cell.place = Place::Record(0..from.len());
+    cell.place = CellStorage::Record(0..from.len());
     for step in steps {
-        step.apply(std::slice::from_mut(cell), (from, to), tools, Draw::fixed)?;
+        step.apply(std::slice::from_mut(cell), (from, to), tools, OperatorDraws::fixed)?;
     }
-    if cell.place != Place::Row {
+    if cell.place != CellStorage::Row {
         let value = cell.value(from, &[]);
         if value.len() != to.len() {
             return Err("a row has another size than its tensor".into());

@@ -1,16 +1,16 @@
 //! Runs the kernels of a pipeline in a bare loop: a lower bound on engine time, for benchmarks.
 
 use crate::{
-    ExecError, Program, Scratch,
-    element::Element,
-    split::{Part, Record, records},
-    step::Action,
+    CompiledPipeline, ExecError, ExecutorScratch,
+    element::ElementContext,
+    split::{InputRange, InputRecord, records},
+    step::StepAction,
 };
 
-use gristmill_kernel::{Cell, DrawKey, Tools};
+use gristmill_kernel::{DrawKey, FieldCell, KernelScratch};
 use gristmill_model::Epoch;
 
-impl Program {
+impl CompiledPipeline {
     /// Parses every record of `part`, runs the kernels on it, and copies the delivered fields,
     /// sequences unpadded. It skips the engine's work: no batches, no metrics, no output. Returns
     /// the bytes copied.
@@ -20,20 +20,20 @@ impl Program {
     /// filters, makes lists into elements, or caches.
     pub fn run_kernels(
         &self,
-        scratch: &mut Scratch,
-        part: &Part<'_>,
+        scratch: &mut ExecutorScratch,
+        part: &InputRange<'_>,
         epoch: Epoch,
     ) -> Result<u64, ExecError> {
         part.check()?;
         // One row per tensor, which every element overwrites.
         let row = |tensor| vec![0; self.schema.item_bytes(tensor).unwrap_or(0)];
         let mut rows: Vec<Vec<u8>> = (0..self.schema.tensors().len()).map(row).collect();
-        let Scratch { cells, tools, .. } = scratch;
+        let ExecutorScratch { cells, tools, .. } = scratch;
         let mut copied = 0;
         for record in records(std::slice::from_ref(part), None, 0) {
-            let Record { key, stored, copy, .. } = record?;
+            let InputRecord { key, stored, copy, .. } = record?;
             let (record, _) = self.reader.read(stored, cells).map_err(ExecError::Source)?;
-            let element = Element { key, record, copy, level: 0 };
+            let element = ElementContext { key, record, copy, level: 0 };
             let bytes = self.bare(0, (element, epoch), (cells, tools), &mut rows);
             copied += bytes.map_err(ExecError::Source)?;
         }
@@ -43,14 +43,14 @@ impl Program {
     fn bare(
         &self,
         from: usize,
-        (element, epoch): (Element<'_>, Epoch),
-        (cells, tools): (&mut [Cell], &mut Tools),
+        (element, epoch): (ElementContext<'_>, Epoch),
+        (cells, tools): (&mut [FieldCell], &mut KernelScratch),
         rows: &mut [Vec<u8>],
     ) -> Result<u64, String> {
-        let Element { key, record, copy, level } = element;
+        let ElementContext { key, record, copy, level } = element;
         for (i, step) in self.steps.iter().enumerate().skip(from) {
             match &step.action {
-                Action::Duplicate { copies } => {
+                StepAction::Duplicate { copies } => {
                     cells.iter_mut().for_each(|cell| cell.hold(level));
                     let places: Vec<_> =
                         cells.iter().map(|cell| (cell.place.clone(), cell.size)).collect();
@@ -60,12 +60,12 @@ impl Program {
                             cell.place.clone_from(place);
                             cell.size = *size;
                         }
-                        let element = Element { copy, level: level + 1, ..element };
+                        let element = ElementContext { copy, level: level + 1, ..element };
                         copied += self.bare(i + 1, (element, epoch), (cells, tools), rows)?;
                     }
                     return Ok(copied);
                 }
-                Action::FlatMap { .. } | Action::Filter { .. } | Action::Point(_) => {
+                StepAction::FlatMap { .. } | StepAction::Filter { .. } | StepAction::Point(_) => {
                     return Err(format!("`{}` is no kernel", step.name));
                 }
                 _ => {

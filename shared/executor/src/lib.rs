@@ -1,41 +1,34 @@
 //! Runs a pipeline over one split: source bytes in, one chunk object out.
 //!
-//! [`Program::compile`] turns a checked pipeline into steps once. [`Program::run_split`] runs them
+//! [`CompiledPipeline::compile`] turns a checked pipeline into steps once. [`CompiledPipeline::run_split`] runs them
 //! over the records of a split, with scratch buffers that are reused for all elements and splits.
 //! Rows are computed in place in their batch. The output depends only on pipeline, seed, epoch and
-//! records, not on earlier runs or the machine. [`Program::resume_split`] makes the same object
+//! records, not on earlier runs or the machine. [`CompiledPipeline::resume_split`] makes the same object
 //! from elements that a run captured at a cache point. The crate is synchronous, does no I/O, and
 //! reads the clock only to time operators and waits.
 
-mod cache_point;
-mod capture;
-mod compiler;
+mod cached_split;
 mod element;
-#[cfg(test)]
-mod equality;
 mod error;
+mod exchange;
 mod finisher;
 mod kernels;
-mod metrics;
 mod program;
-mod resume;
-mod run;
 mod split;
+mod split_execution;
 mod staging;
 mod step;
-mod steps;
-mod wait;
 mod zip;
 
-pub use compiler::Compiler;
+pub use cached_split::ResumeInput;
 pub use error::ExecError;
-pub use finisher::Finisher;
-pub use gristmill_kernel::Assets;
-pub use metrics::OpMetrics;
-pub use program::Program;
-pub use resume::ResumeInput;
-pub use run::{Scratch, Unfinished};
-pub use split::{CACHED_PART_BYTES, Part, Pick, SplitInput, SplitOutput, Zipped};
+pub use finisher::BatchFinisher;
+pub use gristmill_kernel::AssetLoader;
+pub use program::{CompiledPipeline, PipelineCompiler};
+pub use split::{
+    CACHED_PART_BYTES, InputRange, OpMetrics, RecordPick, SplitInput, SplitOutput, ZippedInput,
+};
+pub use split_execution::{ExecutorScratch, UnfinishedSplit};
 
 /// Libraries that decode, resize and tokenise: with the versions of operators, they determine the
 /// bytes of a pipeline. Our own kernels are covered by the operator versions.

@@ -1,35 +1,36 @@
 //! A compiled pipeline, with every decision that does not depend on the split.
 
 use crate::{
-    Compiler, ExecError, Scratch,
-    cache_point::{self, Point},
-    step::{Action, Step},
-    steps::Steps,
+    ExecError, ExecutorScratch,
+    exchange::{self, ElementExchange},
+    step::{CompiledStep, StepAction, StepBuilder},
     zip::{self, ZippedReader},
 };
-use gristmill_chunk::{DType, Schema, TensorSpec};
+
+use gristmill_chunk::{FrameSchema, TensorDType, TensorSpec};
+use gristmill_kernel::{AssetLoader, NoAssets};
 use gristmill_pipeline::{Batching, COPY_FIELD, FieldSchema, KEY_FIELD, Pipeline};
-use gristmill_sources::Reader;
+use gristmill_sources::RecordReader;
 use std::sync::Arc;
 
-/// A compiled pipeline. Threads share it; each has its own [`Scratch`].
-pub struct Program {
-    pub(crate) reader: Reader,
+/// A compiled pipeline. Threads share it; each has its own [`ExecutorScratch`].
+pub struct CompiledPipeline {
+    pub(crate) reader: RecordReader,
     /// Readers of the further datasets of a zip.
     pub(crate) zipped: Vec<ZippedReader>,
-    pub(crate) steps: Vec<Step>,
+    pub(crate) steps: Vec<CompiledStep>,
     /// Name of the batch op, and its index in the pipeline's stages.
     pub(crate) batch_op: (&'static str, u32),
     pub(crate) batching: Batching,
     /// True if batches are cut from the rows of consecutive splits, in order. The fetcher then pads
     /// sequences, since a worker does not know the batch.
     pub(crate) in_order: bool,
-    pub(crate) schema: Schema,
+    pub(crate) schema: FrameSchema,
     /// Number of fields that an element has at any step, delivered or not.
     pub(crate) cells: usize,
-    pub(crate) delivered: Vec<Delivered>,
+    pub(crate) delivered: Vec<DeliveredField>,
     /// Cache points before the batch.
-    pub(crate) points: Vec<Arc<Point>>,
+    pub(crate) points: Vec<Arc<ElementExchange>>,
     pub(crate) key_tensor: usize,
     pub(crate) copy_tensor: usize,
     /// Upper bound of the elements that one record can become; their numbers stay below it.
@@ -40,46 +41,46 @@ pub struct Program {
 
 /// A field of the output batches.
 #[derive(Debug)]
-pub(crate) struct Delivered {
+pub(crate) struct DeliveredField {
     pub(crate) name: String,
     pub(crate) cell: usize,
     pub(crate) tensor: usize,
     /// True if batching copies the field, because no step writes it to its row.
     pub(crate) copied: bool,
     /// Sizes of a sequence, if the field is one.
-    pub(crate) sequence: Option<Sequence>,
+    pub(crate) sequence: Option<SequenceLayout>,
 }
 
 #[derive(Debug)]
-pub(crate) struct Sequence {
+pub(crate) struct SequenceLayout {
     pub(crate) item_bytes: usize,
     pub(crate) pad: Vec<u8>,
 }
 
-impl std::fmt::Debug for Program {
+impl std::fmt::Debug for CompiledPipeline {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let ops: Vec<&str> = self.steps.iter().map(|step| step.name).collect();
         out.debug_struct("Program").field("ops", &ops).field("schema", &self.schema).finish()
     }
 }
 
-impl Program {
-    /// Compiles a pipeline whose operators need no assets. For others use a [`Compiler`].
+impl CompiledPipeline {
+    /// Compiles a pipeline whose operators need no assets. For others use a [`PipelineCompiler`].
     ///
     /// # Errors
     /// [`ExecError::Pipeline`] if this build cannot run it, [`ExecError::Output`] if its tensors
     /// cannot be stored.
-    pub fn compile(pipeline: &Pipeline) -> Result<Program, ExecError> {
-        Compiler::new().compile(pipeline)
+    pub fn compile(pipeline: &Pipeline) -> Result<CompiledPipeline, ExecError> {
+        PipelineCompiler::new().compile(pipeline)
     }
 
     pub(crate) fn compile_with(
         pipeline: &Pipeline,
-        compiler: &Compiler<'_>,
-    ) -> Result<Program, ExecError> {
+        compiler: &PipelineCompiler<'_>,
+    ) -> Result<CompiledPipeline, ExecError> {
         let names = cell_names(pipeline);
         let cell = |name: &str| names.iter().position(|field| *field == name);
-        let mut steps = Steps::new(compiler);
+        let mut steps = StepBuilder::new(compiler);
         let (mut batch_op, mut points) = (("batch", 0), 0);
         let whole = |i: u32| i as usize > pipeline.batch_stage();
         for ((stage, input), i) in pipeline.stages().iter().zip(pipeline.schemas()).zip(0_u32..) {
@@ -95,8 +96,8 @@ impl Program {
             }
             if stage.op.cache_point().is_some() {
                 let (name, ordinal, action) =
-                    (stage.op.name(), stage.ordinal, Action::Point(points));
-                steps.push(Step {
+                    (stage.op.name(), stage.ordinal, StepAction::Point(points));
+                steps.push(CompiledStep {
                     name,
                     blame: name,
                     stage: i,
@@ -121,18 +122,24 @@ impl Program {
                 continue;
             }
             let sequence = field.known_shape().is_none() || field.dtype.size_bytes().is_none();
-            let sequence = sequence.then(|| Sequence {
+            let sequence = sequence.then(|| SequenceLayout {
                 item_bytes: field.item_bytes().unwrap_or(1) as usize,
                 pad: batching.pad_value(name).bytes(field.dtype),
             });
             let (cell, tensor) = (cell(name).ok_or_else(missing)?, tensor(name)?);
-            delivered.push(Delivered { name: name.clone(), cell, tensor, copied: true, sequence });
+            delivered.push(DeliveredField {
+                name: name.clone(),
+                cell,
+                tensor,
+                copied: true,
+                sequence,
+            });
         }
         let in_order = pipeline.is_in_order();
         if in_order || batching.padding.is_none() {
             write_to_rows(&mut steps, &mut delivered, names.len());
         }
-        let points = cache_point::compile(pipeline, &names, &steps, &delivered)?;
+        let points = exchange::compile_cache_points(pipeline, &names, &steps, &delivered)?;
         let points = points.into_iter().map(Arc::new).collect();
         let fixed = (0..schema.tensors().len()).filter(|i| !schema.tensors()[*i].ragged);
         let row_bytes = fixed.filter_map(|i| schema.item_bytes(i)).sum();
@@ -140,8 +147,8 @@ impl Program {
         let width = width.ok_or_else(|| {
             ExecError::Pipeline("a record becomes more elements than can be numbered".into())
         })?;
-        Ok(Program {
-            reader: Reader::new(pipeline.source()),
+        Ok(CompiledPipeline {
+            reader: RecordReader::new(pipeline.source()),
             zipped: zip::readers(pipeline.source()),
             steps,
             batch_op,
@@ -164,18 +171,18 @@ impl Program {
     }
 
     /// Creates the buffers that one thread needs to run splits of this program.
-    pub fn scratch(&self) -> Scratch {
-        Scratch::new(self)
+    pub fn scratch(&self) -> ExecutorScratch {
+        ExecutorScratch::new(self)
     }
 
     /// Tensors of every frame that this program writes. If the program pads sequences, this is the
     /// schema of the remainder frame, which is not padded.
-    pub fn schema(&self) -> &Schema {
+    pub fn schema(&self) -> &FrameSchema {
         &self.schema
     }
 
     /// The cache point with this index among those of the pipeline.
-    pub(crate) fn point(&self, point: u32) -> Result<&Arc<Point>, ExecError> {
+    pub(crate) fn point(&self, point: u32) -> Result<&Arc<ElementExchange>, ExecError> {
         self.points.get(point as usize).ok_or_else(|| {
             let inner = self.points.len();
             ExecError::Pipeline(format!(
@@ -194,7 +201,7 @@ impl Program {
 
     /// Whether every record becomes exactly one element.
     pub(crate) fn is_one_to_one(&self) -> bool {
-        let one = |step: &Step| !matches!(step.action, Action::Filter { .. });
+        let one = |step: &CompiledStep| !matches!(step.action, StepAction::Filter { .. });
         self.width == 1 && self.steps.iter().all(one)
     }
 }
@@ -217,41 +224,46 @@ fn cell_names(pipeline: &Pipeline) -> Vec<&str> {
 /// Makes the last transformation of a field write to the field's row; later steps change it there.
 /// Excluded are transformations before an element becomes several, since each needs its own row,
 /// and values that a later step reads.
-fn write_to_rows(steps: &mut [Step], delivered: &mut [Delivered], cells: usize) {
+fn write_to_rows(steps: &mut [CompiledStep], delivered: &mut [DeliveredField], cells: usize) {
     let mut settled = vec![true; cells];
     for field in delivered.iter().filter(|field| field.sequence.is_none()) {
         settled[field.cell] = false;
     }
     for step in steps.iter_mut().rev() {
         match &mut step.action {
-            Action::Transform { input, output, to_row, .. } => {
+            StepAction::Transform { input, output, to_row, .. } => {
                 *to_row = !std::mem::replace(&mut settled[*output], true);
                 if *to_row && let Some(field) = delivered.iter_mut().find(|f| f.cell == *output) {
                     field.copied = false;
                 }
                 settled[*input] = true;
             }
-            Action::Parse { input, outputs, .. } => {
+            StepAction::Parse { input, outputs, .. } => {
                 settled[*input] = true;
                 outputs.iter().for_each(|output| settled[*output] = true);
             }
-            Action::Filter { field, .. } | Action::Shorten { field, .. } => settled[*field] = true,
+            StepAction::Filter { field, .. } | StepAction::Shorten { field, .. } => {
+                settled[*field] = true
+            }
             // Boxes are sequences, which have no fixed row.
-            Action::Boxes { .. } => {}
-            Action::Duplicate { .. } | Action::FlatMap { .. } => return,
-            Action::InPlace { .. } | Action::Wait(_) | Action::Point(_) | Action::Nothing => {}
+            StepAction::Boxes { .. } => {}
+            StepAction::Duplicate { .. } | StepAction::FlatMap { .. } => return,
+            StepAction::InPlace { .. }
+            | StepAction::Wait(_)
+            | StepAction::Point(_)
+            | StepAction::Nothing => {}
         }
     }
 }
 
-fn tensor_schema(pipeline: &Pipeline) -> Result<Schema, ExecError> {
+fn tensor_schema(pipeline: &Pipeline) -> Result<FrameSchema, ExecError> {
     let mut tensors = Vec::new();
     for (name, field) in &pipeline.output_schema().fields {
         tensors.push(tensor_spec(name, field).ok_or_else(|| {
             ExecError::Pipeline(format!("`{name}` is {field}, which cannot be stored"))
         })?);
     }
-    Ok(Schema::new(tensors)?)
+    Ok(FrameSchema::new(tensors)?)
 }
 
 /// Tensor of a field with one value per row. `None` if values vary in another dimension than the
@@ -269,18 +281,67 @@ pub(crate) fn tensor_spec(name: &str, field: &FieldSchema) -> Option<TensorSpec>
     }
 }
 
-pub(crate) fn dtype(field: &FieldSchema) -> DType {
-    use gristmill_pipeline::DType as Field;
+pub(crate) fn dtype(field: &FieldSchema) -> TensorDType {
+    use gristmill_pipeline::FieldDType as Field;
     match field.dtype {
-        Field::Bytes | Field::U8 => DType::U8,
-        Field::F16 => DType::F16,
-        Field::BF16 => DType::BF16,
-        Field::F32 => DType::F32,
-        Field::F64 => DType::F64,
-        Field::U16 => DType::U16,
-        Field::I32 => DType::I32,
-        Field::U32 => DType::U32,
-        Field::I64 => DType::I64,
-        Field::U64 => DType::U64,
+        Field::Bytes | Field::U8 => TensorDType::U8,
+        Field::F16 => TensorDType::F16,
+        Field::BF16 => TensorDType::BF16,
+        Field::F32 => TensorDType::F32,
+        Field::F64 => TensorDType::F64,
+        Field::U16 => TensorDType::U16,
+        Field::I32 => TensorDType::I32,
+        Field::U32 => TensorDType::U32,
+        Field::I64 => TensorDType::I64,
+        Field::U64 => TensorDType::U64,
+    }
+}
+
+// Compiles pipelines with the assets that their operators need.
+
+/// Compiles pipelines. The default has no assets and fuses operators.
+#[derive(Clone, Copy)]
+pub struct PipelineCompiler<'a> {
+    pub(crate) assets: &'a dyn AssetLoader,
+    pub(crate) fuse: bool,
+}
+
+impl std::fmt::Debug for PipelineCompiler<'_> {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Compiler").field("fuse", &self.fuse).finish_non_exhaustive()
+    }
+}
+
+impl Default for PipelineCompiler<'_> {
+    fn default() -> Self {
+        PipelineCompiler { assets: &NoAssets, fuse: true }
+    }
+}
+
+impl<'a> PipelineCompiler<'a> {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets where operators find files by the hash of their content.
+    #[must_use]
+    pub fn assets(self, assets: &'a dyn AssetLoader) -> Self {
+        PipelineCompiler { assets, ..self }
+    }
+
+    /// Makes every operator a step of its own. Slower, with the same output and separate metrics
+    /// for each operator.
+    #[must_use]
+    pub fn apart(self) -> Self {
+        PipelineCompiler { fuse: false, ..self }
+    }
+
+    /// Compiles a pipeline.
+    ///
+    /// # Errors
+    /// [`ExecError::Pipeline`] if this build cannot run the pipeline, or if a file that an operator
+    /// needs is missing or not as expected. [`ExecError::Output`] if its tensors cannot be stored.
+    pub fn compile(&self, pipeline: &Pipeline) -> Result<CompiledPipeline, ExecError> {
+        CompiledPipeline::compile_with(pipeline, self)
     }
 }

@@ -1,9 +1,11 @@
 //! Input and output of running a split: records in, one object out.
 
-use crate::{ExecError, OpMetrics};
+use crate::ExecError;
+
 use bytes::Bytes;
 use gristmill_model::{Epoch, ErrorPolicy, RecordKey, SkippedRecord};
 use gristmill_sources::FileIndex;
+use serde::Serialize;
 use std::ops::Range;
 
 /// One split to run.
@@ -13,13 +15,13 @@ pub struct SplitInput<'a> {
     pub seed: u64,
     pub on_error: ErrorPolicy,
     /// Records as read from their files.
-    pub parts: Vec<Part<'a>>,
+    pub parts: Vec<InputRange<'a>>,
     /// Occurrence of these records in the epoch, from 0. Each occurrence draws anew.
     pub copy: u32,
     /// Records to run, in this order. `None` runs all records.
-    pub picks: Option<Vec<Pick>>,
+    pub picks: Option<Vec<RecordPick>>,
     /// Records of each further dataset of a zip.
-    pub zipped: Vec<Zipped<'a>>,
+    pub zipped: Vec<ZippedInput<'a>>,
     /// Cache point at which elements are captured: its index among the pipeline's cache points, one
     /// before the batch. Operators before it then draw as in epoch 0.
     pub put: Option<u32>,
@@ -28,16 +30,16 @@ pub struct SplitInput<'a> {
     pub put_bytes: usize,
     /// Records that earlier calls have run.
     pub begin: u32,
-    /// [`Program::run_portion`] returns after the record that completes a part, so that the caller
+    /// [`CompiledPipeline::run_portion`] returns after the record that completes a part, so that the caller
     /// can take the part before there are more.
     ///
-    /// [`Program::run_portion`]: crate::Program::run_portion
+    /// [`CompiledPipeline::run_portion`]: crate::CompiledPipeline::run_portion
     pub in_turns: bool,
 }
 
 /// Consecutive records of one file.
 #[derive(Clone, Debug)]
-pub struct Part<'a> {
+pub struct InputRange<'a> {
     pub first: RecordKey,
     pub n_records: u32,
     /// Bytes of these records with their framing: [`FileIndex::byte_range`] of the file.
@@ -48,17 +50,17 @@ pub struct Part<'a> {
 
 /// Records of a dataset that is zipped to the first one: the same number, in the same order.
 #[derive(Clone, Debug)]
-pub struct Zipped<'a> {
-    pub parts: Vec<Part<'a>>,
+pub struct ZippedInput<'a> {
+    pub parts: Vec<InputRange<'a>>,
     /// Name of each part's file in error messages.
     pub files: Vec<String>,
     /// Like [`SplitInput::picks`], but copies are those of the first dataset.
-    pub picks: Option<Vec<Pick>>,
+    pub picks: Option<Vec<RecordPick>>,
 }
 
 /// Reference to one record that was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pick {
+pub struct RecordPick {
     pub part: u32,
     /// Index of the record in its part, from 0.
     pub record: u32,
@@ -68,7 +70,7 @@ pub struct Pick {
 
 impl<'a> SplitInput<'a> {
     /// Runs all records of one part once, in epoch 0 with seed 0. A bad record is an error.
-    pub fn whole(part: Part<'a>) -> Self {
+    pub fn whole(part: InputRange<'a>) -> Self {
         let on_error = ErrorPolicy::Fail;
         SplitInput {
             epoch: 0,
@@ -93,7 +95,7 @@ impl<'a> SplitInput<'a> {
 
 /// A record to run.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Record<'a> {
+pub(crate) struct InputRecord<'a> {
     pub(crate) key: RecordKey,
     /// Bytes of the record with its framing.
     pub(crate) stored: &'a [u8],
@@ -103,23 +105,25 @@ pub(crate) struct Record<'a> {
 }
 
 /// Records in order. Lazy, because a list of small records would be too large.
-pub(crate) type Records<'a> = Box<dyn Iterator<Item = Result<Record<'a>, ExecError>> + 'a>;
+pub(crate) type InputRecords<'a> =
+    Box<dyn Iterator<Item = Result<InputRecord<'a>, ExecError>> + 'a>;
 
 /// The records of `parts` to run, in order.
 pub(crate) fn records<'a>(
-    parts: &'a [Part<'_>],
-    picks: Option<&'a [Pick]>,
+    parts: &'a [InputRange<'_>],
+    picks: Option<&'a [RecordPick]>,
     copy: u32,
-) -> Records<'a> {
+) -> InputRecords<'a> {
     let Some(picks) = picks else {
-        let of_part = move |(part, at): (&'a Part<'_>, u32)| {
+        let of_part = move |(part, at): (&'a InputRange<'_>, u32)| {
             part.records().map(move |(record, bytes)| Ok(part.record(at, record, bytes, copy)))
         };
         return Box::new(parts.iter().zip(0..).flat_map(of_part));
     };
-    let bytes_of = |part: &Part<'_>| part.records().map(|(_, bytes)| bytes).collect::<Vec<_>>();
+    let bytes_of =
+        |part: &InputRange<'_>| part.records().map(|(_, bytes)| bytes).collect::<Vec<_>>();
     let bytes_of: Vec<Vec<Range<usize>>> = parts.iter().map(bytes_of).collect();
-    Box::new(picks.iter().map(move |&Pick { part: at, record, copy }| {
+    Box::new(picks.iter().map(move |&RecordPick { part: at, record, copy }| {
         let found = bytes_of.get(at as usize).and_then(|records| records.get(record as usize));
         let (Some(bytes), Some(part)) = (found, parts.get(at as usize)) else {
             let what = format!("record {record} of part {at} was not read");
@@ -130,24 +134,24 @@ pub(crate) fn records<'a>(
 }
 
 /// Number of records to run.
-fn count(parts: &[Part<'_>], picks: Option<&[Pick]>) -> u32 {
+fn count(parts: &[InputRange<'_>], picks: Option<&[RecordPick]>) -> u32 {
     match picks {
         Some(picks) => picks.len() as u32,
         None => parts.iter().map(|part| part.n_records).sum(),
     }
 }
 
-impl Zipped<'_> {
+impl ZippedInput<'_> {
     /// Number of records to run.
     pub(crate) fn n_records(&self) -> u32 {
         count(&self.parts, self.picks.as_deref())
     }
 }
 
-impl Part<'_> {
+impl InputRange<'_> {
     /// Checks that the data has the size that the index gives for the records.
     pub(crate) fn check(&self) -> Result<(), ExecError> {
-        let Part { first, n_records, index, data } = self;
+        let InputRange { first, n_records, index, data } = self;
         let expected = index.byte_range(first.record, *n_records).ok_or_else(|| {
             let records = index.len();
             ExecError::Source(format!(
@@ -165,11 +169,11 @@ impl Part<'_> {
     }
 
     /// The given record of this part, which has index `at`.
-    fn record(&self, at: u32, record: u32, bytes: Range<usize>, copy: u32) -> Record<'_> {
+    fn record(&self, at: u32, record: u32, bytes: Range<usize>, copy: u32) -> InputRecord<'_> {
         let key = RecordKey { file: self.first.file, record: self.first.record + record };
         // `check` compared the sum of all sizes with the length of `data`.
         let stored = self.data.get(bytes).unwrap_or_default();
-        Record { key, stored, copy, part: at }
+        InputRecord { key, stored, copy, part: at }
     }
 
     /// Yields index and byte range of each record, in order.
@@ -208,9 +212,47 @@ pub struct SplitOutput {
     /// Cache object of the cache point that [`SplitInput::put`] names: every element that reached
     /// it, and the records refused before it. For a large split, only its last part.
     pub cached: Option<Vec<u8>>,
-    /// Cache objects of the earlier parts, in order, without those that [`Unfinished::take_cached`]
+    /// Cache objects of the earlier parts, in order, without those that [`UnfinishedSplit::take_cached`]
     /// returned.
     ///
-    /// [`Unfinished::take_cached`]: crate::Unfinished::take_cached
+    /// [`UnfinishedSplit::take_cached`]: crate::UnfinishedSplit::take_cached
     pub cached_before: Vec<Vec<u8>>,
+}
+
+// Cost and output of each operator, the input of the policies.
+
+/// Totals of one operator over one split.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct OpMetrics {
+    /// The operator as the pipeline file names it; `source` for reading and parsing records.
+    pub op: &'static str,
+    /// Index in the pipeline's stages; `None` for the source.
+    pub stage: Option<u32>,
+    /// Time spent in the operator, in nanoseconds.
+    pub active_ns: u64,
+    /// Elements it produced; for `batch`, frames.
+    pub num_elements: u64,
+    /// Bytes of the values it read.
+    pub bytes_in: u64,
+    /// Bytes of the values it wrote.
+    pub bytes_produced: u64,
+}
+
+impl OpMetrics {
+    pub(crate) fn new(op: &'static str, stage: Option<u32>) -> Self {
+        OpMetrics { op, stage, active_ns: 0, num_elements: 0, bytes_in: 0, bytes_produced: 0 }
+    }
+
+    pub(crate) fn add(
+        &mut self,
+        active_ns: u64,
+        elements: u64,
+        bytes_in: usize,
+        bytes_produced: usize,
+    ) {
+        self.active_ns += active_ns;
+        self.num_elements += elements;
+        self.bytes_in += bytes_in as u64;
+        self.bytes_produced += bytes_produced as u64;
+    }
 }

@@ -1,22 +1,23 @@
 //! Stages rows until their batch is full: the longest sequence of a batch determines its padding.
 
-use crate::program::{Delivered, Program};
+use crate::program::{CompiledPipeline, DeliveredField};
 use bytes::BytesMut;
 use gristmill_chunk::{
-    ChunkWriter, FormatError, Frame, FrameKind, Limits, Schema, TensorSpec, TensorView,
+    ChunkFormatError, ChunkFrame, ChunkFrameKind, ChunkLimits, ChunkWriter, FrameSchema,
+    TensorSpec, TensorView,
 };
 
 /// The open batches of a split, one per bucket.
 #[derive(Debug, Default)]
-pub(crate) struct Staging {
-    buckets: Vec<Rows>,
+pub(crate) struct BatchStaging {
+    buckets: Vec<StagedRows>,
     /// Rows left in the buckets at the end of the split.
-    rest: Rows,
+    rest: StagedRows,
 }
 
 /// Rows of one open batch, stored by field.
 #[derive(Debug, Default)]
-pub(crate) struct Rows {
+pub(crate) struct StagedRows {
     /// Key and copy of each row.
     origins: Vec<(u64, u32)>,
     fields: Vec<Column>,
@@ -42,7 +43,7 @@ impl Column {
     }
 }
 
-impl Rows {
+impl StagedRows {
     pub(crate) fn len(&self) -> usize {
         self.origins.len()
     }
@@ -70,14 +71,14 @@ impl Rows {
     /// Writes all rows as one frame.
     fn write(
         &self,
-        program: &Program,
+        program: &CompiledPipeline,
         writer: &mut ChunkWriter,
-        kind: FrameKind,
-    ) -> Result<(), FormatError> {
+        kind: ChunkFrameKind,
+    ) -> Result<(), ChunkFormatError> {
         let rows = self.len();
         let padded = match kind {
-            FrameKind::Batch => Some(self.padded_schema(program)?),
-            FrameKind::Remainder => None,
+            ChunkFrameKind::Batch => Some(self.padded_schema(program)?),
+            ChunkFrameKind::Remainder => None,
         };
         writer.begin_frame(padded.as_ref().unwrap_or(&program.schema), rows)?;
         for (row, (key, copy)) in self.origins.iter().enumerate() {
@@ -103,12 +104,12 @@ impl Rows {
         writer.end_frame(kind, rows)
     }
 
-    fn padded_schema(&self, program: &Program) -> Result<Schema, FormatError> {
+    fn padded_schema(&self, program: &CompiledPipeline) -> Result<FrameSchema, ChunkFormatError> {
         program.padded_schema(|field| self.fields[field].longest_bytes())
     }
 }
 
-impl Program {
+impl CompiledPipeline {
     /// Whether batches have padded sequences. Remainder frames never have.
     pub fn pads(&self) -> bool {
         self.batching.padding.is_some() && self.schema.has_ragged()
@@ -131,21 +132,21 @@ impl Program {
     /// returns an empty buffer for it.
     ///
     /// # Errors
-    /// [`FormatError::Invalid`] if the frame has other tensors, [`FormatError::OverLimit`] if the
+    /// [`ChunkFormatError::Invalid`] if the frame has other tensors, [`ChunkFormatError::OverLimit`] if the
     /// padded frame would exceed `limits`.
     pub fn pad(
         &self,
-        frame: &Frame,
-        limits: &Limits,
+        frame: &ChunkFrame,
+        limits: &ChunkLimits,
         buffer: impl FnOnce(usize) -> BytesMut,
-    ) -> Result<BytesMut, FormatError> {
+    ) -> Result<BytesMut, ChunkFormatError> {
         if *frame.schema() != self.schema {
-            return Err(FormatError::invalid("the frame is not of this pipeline"));
+            return Err(ChunkFormatError::invalid("the frame is not of this pipeline"));
         }
         // A frame that was read may have its tensors in another order.
         let views = self.schema.tensors().iter().map(|spec| frame.get(&spec.name));
         let views: Option<Vec<TensorView<'_>>> = views.collect();
-        let views = views.ok_or_else(|| FormatError::invalid("the frame lacks a tensor"))?;
+        let views = views.ok_or_else(|| ChunkFormatError::invalid("the frame lacks a tensor"))?;
         let longest = |field: usize| {
             let view = &views[self.delivered[field].tensor];
             let rows = (0..frame.rows()).filter_map(|row| view.row(row));
@@ -154,7 +155,7 @@ impl Program {
         let schema = self.padded_schema(longest)?;
         let layout = schema.layout(frame.rows(), &vec![0; schema.tensors().len()])?;
         let bytes = layout.frame_bytes();
-        FormatError::within("frame size in bytes", bytes as u64, limits.frame_bytes)?;
+        ChunkFormatError::within("frame size in bytes", bytes as u64, limits.frame_bytes)?;
         let mut padded = buffer(bytes);
         padded.resize(bytes, 0);
         padded[..layout.header().len()].copy_from_slice(layout.header());
@@ -178,7 +179,10 @@ impl Program {
 
     /// Schema of a padded batch: every sequence gets the padded length of its longest row.
     /// `longest` returns the bytes of that row by index of the field.
-    fn padded_schema(&self, longest: impl Fn(usize) -> usize) -> Result<Schema, FormatError> {
+    fn padded_schema(
+        &self,
+        longest: impl Fn(usize) -> usize,
+    ) -> Result<FrameSchema, ChunkFormatError> {
         let mut tensors: Vec<TensorSpec> = self.schema.tensors().to_vec();
         for (i, field) in self.delivered.iter().enumerate() {
             let Some(sequence) = &field.sequence else { continue };
@@ -190,7 +194,7 @@ impl Program {
             let shape = [items].into_iter().chain(spec.shape.iter().copied()).collect::<Vec<_>>();
             *spec = TensorSpec::fixed(&spec.name, spec.dtype, shape);
         }
-        Schema::new(tensors)
+        FrameSchema::new(tensors)
     }
 }
 
@@ -203,10 +207,10 @@ fn fill(out: &mut [u8], value: &[u8]) {
     }
 }
 
-impl Staging {
+impl BatchStaging {
     /// Drops all rows and keeps the memory.
     pub(crate) fn reset(&mut self) {
-        self.buckets.iter_mut().for_each(Rows::clear);
+        self.buckets.iter_mut().for_each(StagedRows::clear);
         self.rest.clear();
     }
 
@@ -214,27 +218,27 @@ impl Staging {
     /// completes it, and returns whether it did.
     ///
     /// # Errors
-    /// [`Refused::Row`] if a sequence is longer than its padding allows; the record is bad then.
+    /// [`RowRefusal::Row`] if a sequence is longer than its padding allows; the record is bad then.
     pub(crate) fn push<'v>(
         &mut self,
-        program: &Program,
+        program: &CompiledPipeline,
         writer: &mut ChunkWriter,
         origin: (u64, u32),
-        value: impl Fn(&Delivered) -> &'v [u8],
-    ) -> Result<bool, Refused> {
+        value: impl Fn(&DeliveredField) -> &'v [u8],
+    ) -> Result<bool, RowRefusal> {
         let mut bucket = 0;
         for field in &program.delivered {
             let Some(sequence) = &field.sequence else { continue };
             let items = value(field).len() / sequence.item_bytes;
-            program.batching.padded_length(&field.name, items).map_err(Refused::Row)?;
+            program.batching.padded_length(&field.name, items).map_err(RowRefusal::Row)?;
             if let Some(buckets) =
                 program.batching.buckets.as_ref().filter(|b| b.field == field.name)
             {
-                bucket = buckets.of(items);
+                bucket = buckets.bucket_index(items);
             }
         }
         if self.buckets.len() <= bucket {
-            self.buckets.resize_with(bucket + 1, Rows::default);
+            self.buckets.resize_with(bucket + 1, StagedRows::default);
         }
         let rows = &mut self.buckets[bucket];
         rows.begin(origin, program.delivered.len());
@@ -248,10 +252,10 @@ impl Staging {
     /// Returns the number of batches and the rows of the remainder.
     pub(crate) fn finish(
         &mut self,
-        program: &Program,
+        program: &CompiledPipeline,
         writer: &mut ChunkWriter,
-    ) -> Result<(u32, u32), FormatError> {
-        let Staging { buckets, rest } = self;
+    ) -> Result<(u32, u32), ChunkFormatError> {
+        let BatchStaging { buckets, rest } = self;
         let mut batches = 0;
         for rows in buckets {
             for row in 0..rows.len() {
@@ -260,7 +264,7 @@ impl Staging {
                     rest.push(field, rows.fields[field].row(row));
                 }
                 if rest.len() == program.batching.size as usize {
-                    rest.write(program, writer, FrameKind::Batch)?;
+                    rest.write(program, writer, ChunkFrameKind::Batch)?;
                     rest.clear();
                     batches += 1;
                 }
@@ -269,7 +273,7 @@ impl Staging {
         }
         let left = rest.len() as u32;
         if left > 0 {
-            rest.write(program, writer, FrameKind::Remainder)?;
+            rest.write(program, writer, ChunkFrameKind::Remainder)?;
             rest.clear();
         }
         Ok((batches, left))
@@ -277,20 +281,20 @@ impl Staging {
 }
 
 /// Reason why a row was not added.
-pub(crate) enum Refused {
+pub(crate) enum RowRefusal {
     Row(String),
-    Fatal(FormatError),
+    Fatal(ChunkFormatError),
 }
 
 fn write_if_full(
-    rows: &mut Rows,
-    program: &Program,
+    rows: &mut StagedRows,
+    program: &CompiledPipeline,
     writer: &mut ChunkWriter,
-) -> Result<bool, Refused> {
+) -> Result<bool, RowRefusal> {
     if rows.len() < program.batching.size as usize {
         return Ok(false);
     }
-    rows.write(program, writer, FrameKind::Batch).map_err(Refused::Fatal)?;
+    rows.write(program, writer, ChunkFrameKind::Batch).map_err(RowRefusal::Fatal)?;
     rows.clear();
     Ok(true)
 }

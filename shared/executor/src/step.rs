@@ -1,7 +1,13 @@
 //! The steps of a compiled pipeline, and how they apply to one element.
 
+use crate::{ExecError, PipelineCompiler};
+
 use gristmill_kernel::{
-    Cell, Draw, Extract, InPlace, MAX_ITEMS, MoveBoxes, Place, Predicate, Tools, Transform, View,
+    CellStorage, ExtractKernel, FieldCell, InPlaceKernel, Kernel, KernelScratch, MAX_ITEMS,
+    MoveBoxes, OperatorDraws, PredicateKernel, TransformKernel, ValueView,
+};
+use gristmill_pipeline::{
+    BoxedOperator, ElementSchema, FieldSchema, ImageFields, KernelInput, Operator, PipelineStage,
 };
 use std::time::Duration;
 
@@ -9,21 +15,21 @@ use std::time::Duration;
 const BOX_BYTES: usize = 16;
 
 /// The action of a step.
-pub(crate) enum Action {
+pub(crate) enum StepAction {
     /// `to_row`: the output is final and is written straight to its row.
     Transform {
         input: usize,
         output: usize,
-        kernel: Box<dyn Transform>,
+        kernel: Box<dyn TransformKernel>,
         to_row: bool,
     },
     InPlace {
         field: usize,
-        kernel: Box<dyn InPlace>,
+        kernel: Box<dyn InPlaceKernel>,
     },
     Filter {
         field: usize,
-        kernel: Box<dyn Predicate>,
+        kernel: Box<dyn PredicateKernel>,
     },
     /// Truncates the value to its first bytes.
     Shorten {
@@ -43,34 +49,34 @@ pub(crate) enum Action {
     Parse {
         input: usize,
         outputs: Vec<usize>,
-        kernel: Box<dyn Extract>,
+        kernel: Box<dyn ExtractKernel>,
     },
     /// Moves boxes as the preceding image was moved, and drops labels with their boxes.
     Boxes {
         field: usize,
-        labels: Vec<Labels>,
+        labels: Vec<LabelCells>,
         kernel: Box<dyn MoveBoxes>,
     },
     Wait(Duration),
-    /// A place to cache: index in [`Program::points`](crate::Program).
+    /// A place to cache: index in [`CompiledPipeline::points`](crate::CompiledPipeline).
     Point(usize),
     /// The value already has the form that the operator asks for.
     Nothing,
 }
 
-impl Action {
+impl StepAction {
     /// How many numbers the resulting elements need; 1 if there is at most one.
     pub(crate) fn width(&self) -> u32 {
         match self {
-            Action::Duplicate { copies } => *copies,
-            Action::FlatMap { .. } => MAX_ITEMS,
+            StepAction::Duplicate { copies } => *copies,
+            StepAction::FlatMap { .. } => MAX_ITEMS,
             _ => 1,
         }
     }
 }
 
 /// One compiled operator, or several fused ones.
-pub(crate) struct Step {
+pub(crate) struct CompiledStep {
     pub(crate) name: &'static str,
     /// The operator to which a record's error is attributed.
     pub(crate) blame: &'static str,
@@ -79,18 +85,18 @@ pub(crate) struct Step {
     pub(crate) ordinal: u32,
     /// Height and width of its input if the schema has them; otherwise the element has them.
     pub(crate) size: Option<[usize; 2]>,
-    pub(crate) follows: Option<Follows>,
-    pub(crate) action: Action,
+    pub(crate) follows: Option<SharedDraw>,
+    pub(crate) action: StepAction,
 }
 
 /// A field, and the preceding image whose draw it shares. Both must have the same size.
 #[derive(Clone, Debug)]
-pub(crate) struct Follows {
+pub(crate) struct SharedDraw {
     pub(crate) field: String,
     pub(crate) image: String,
 }
 
-impl Step {
+impl CompiledStep {
     /// Applies a step that makes one element of one. Returns the bytes read and written. `row` is
     /// the row of the step's field if the step writes there or finds its value there. `draw` is
     /// called only if the step draws.
@@ -99,24 +105,24 @@ impl Step {
     /// Returns the reason why the record is bad, in one line.
     pub(crate) fn apply(
         &self,
-        cells: &mut [Cell],
+        cells: &mut [FieldCell],
         (record, row): (&[u8], &mut [u8]),
-        tools: &mut Tools,
-        draw: impl FnOnce() -> Draw,
+        tools: &mut KernelScratch,
+        draw: impl FnOnce() -> OperatorDraws,
     ) -> Result<(usize, usize), String> {
         match &self.action {
-            Action::Transform { input, output, kernel, to_row } => {
+            StepAction::Transform { input, output, kernel, to_row } => {
                 let row = to_row.then_some(row);
                 let (bytes_in, made) = if input == output {
                     let cell = &mut cells[*input];
                     let size = self.given_size(cell.size, tools)?;
                     let (bytes, sink) = cell.split(record, row)?;
-                    (bytes.len(), kernel.run(View { bytes, size }, sink, tools, &mut draw())?)
+                    (bytes.len(), kernel.run(ValueView { bytes, size }, sink, tools, &mut draw())?)
                 } else {
                     let both = cells.get_disjoint_mut([*input, *output]);
                     let [from, to] = both.map_err(|error| error.to_string())?;
                     let bytes = from.value(record, &[]);
-                    let view = View { bytes, size: self.given_size(from.size, tools)? };
+                    let view = ValueView { bytes, size: self.given_size(from.size, tools)? };
                     (bytes.len(), kernel.run(view, to.sink(row), tools, &mut draw())?)
                 };
                 let cell = &mut cells[*output];
@@ -124,25 +130,25 @@ impl Step {
                 cell.size = made.size;
                 Ok((bytes_in, made.bytes))
             }
-            Action::InPlace { field, kernel } => {
+            StepAction::InPlace { field, kernel } => {
                 let cell = &mut cells[*field];
                 let size = self.given_size(cell.size, tools)?;
                 let value = cell.value_mut(record, row)?;
                 kernel.run(value, size, tools, &mut draw())?;
                 Ok((value.len(), value.len()))
             }
-            Action::Shorten { field, most_bytes } => {
+            StepAction::Shorten { field, most_bytes } => {
                 let cell = &mut cells[*field];
                 let bytes_in = cell.place.bytes();
                 cell.narrow(0, bytes_in.min(*most_bytes));
                 Ok((bytes_in, cell.place.bytes()))
             }
-            Action::Parse { input, outputs, kernel } => {
+            StepAction::Parse { input, outputs, kernel } => {
                 let bytes_in = cells[*input].value(record, &[]).len();
                 let found = parse(kernel.as_ref(), cells, tools, record, *input, outputs)?;
                 Ok((bytes_in, found))
             }
-            Action::Boxes { field, labels, kernel } => {
+            StepAction::Boxes { field, labels, kernel } => {
                 move_boxes(kernel.as_ref(), (*field, labels), cells, record, tools, &mut draw())
             }
             _ => Ok((0, 0)),
@@ -150,10 +156,14 @@ impl Step {
     }
 
     /// Height and width of the input; `size` applies if the schema has none.
-    fn given_size(&self, size: [usize; 2], tools: &mut Tools) -> Result<[usize; 2], String> {
+    fn given_size(
+        &self,
+        size: [usize; 2],
+        tools: &mut KernelScratch,
+    ) -> Result<[usize; 2], String> {
         let size = self.size.unwrap_or(size);
         match &self.follows {
-            Some(Follows { field, image }) if size != tools.source => {
+            Some(SharedDraw { field, image }) if size != tools.source => {
                 let ([height, width], [rows, columns]) = (size, tools.source);
                 Err(format!(
                     "`{field}` is {height} x {width} (height x width), but `{image}` is \
@@ -170,26 +180,28 @@ impl Step {
     /// Whether the step reads or writes the value of `cell`, or affects the whole element.
     pub(crate) fn touches(&self, cell: usize) -> bool {
         match &self.action {
-            Action::Transform { input, output, .. } => [*input, *output].contains(&cell),
-            Action::InPlace { field, .. } | Action::Shorten { field, .. } => *field == cell,
-            Action::Parse { input, outputs, .. } => *input == cell || outputs.contains(&cell),
-            Action::Boxes { field, labels, .. } => {
+            StepAction::Transform { input, output, .. } => [*input, *output].contains(&cell),
+            StepAction::InPlace { field, .. } | StepAction::Shorten { field, .. } => *field == cell,
+            StepAction::Parse { input, outputs, .. } => *input == cell || outputs.contains(&cell),
+            StepAction::Boxes { field, labels, .. } => {
                 *field == cell || labels.iter().any(|(_, label, _)| *label == cell)
             }
-            Action::Nothing => false,
-            Action::Filter { .. }
-            | Action::Duplicate { .. }
-            | Action::FlatMap { .. }
-            | Action::Wait(_)
-            | Action::Point(_) => true,
+            StepAction::Nothing => false,
+            StepAction::Filter { .. }
+            | StepAction::Duplicate { .. }
+            | StepAction::FlatMap { .. }
+            | StepAction::Wait(_)
+            | StepAction::Point(_) => true,
         }
     }
 
     /// The cell of the field that is in its row while this step works on it.
-    pub(crate) fn in_row(&self, cells: &[Cell]) -> Option<usize> {
+    pub(crate) fn in_row(&self, cells: &[FieldCell]) -> Option<usize> {
         match self.action {
-            Action::Transform { output, to_row: true, .. } => Some(output),
-            Action::InPlace { field, .. } if cells[field].place == Place::Row => Some(field),
+            StepAction::Transform { output, to_row: true, .. } => Some(output),
+            StepAction::InPlace { field, .. } if cells[field].place == CellStorage::Row => {
+                Some(field)
+            }
             _ => None,
         }
     }
@@ -197,9 +209,9 @@ impl Step {
 
 /// Extracts the values of `outputs` from the value of `input`. Returns the bytes found.
 fn parse(
-    kernel: &dyn Extract,
-    cells: &mut [Cell],
-    tools: &mut Tools,
+    kernel: &dyn ExtractKernel,
+    cells: &mut [FieldCell],
+    tools: &mut KernelScratch,
     record: &[u8],
     input: usize,
     outputs: &[usize],
@@ -207,7 +219,7 @@ fn parse(
     let text = cells[input].value(record, &[]);
     let start = cells[input].start_in_record();
     let mut all = std::mem::take(&mut tools.found);
-    all.resize_with(outputs.len().max(all.len()), Cell::default);
+    all.resize_with(outputs.len().max(all.len()), FieldCell::default);
     let found = &mut all[..outputs.len()];
     let mut parsed = kernel.extract(text, found, tools);
     if start.is_none() && parsed.is_ok() {
@@ -225,17 +237,17 @@ fn parse(
 }
 
 /// A field of labels: its name, its cell, and the bytes of one label.
-pub(crate) type Labels = (String, usize, usize);
+pub(crate) type LabelCells = (String, usize, usize);
 
 /// Moves the boxes in cell `field`, and drops the labels of dropped boxes. Returns the bytes read
 /// and kept.
 fn move_boxes(
     kernel: &dyn MoveBoxes,
-    (field, labels): (usize, &[Labels]),
-    cells: &mut [Cell],
+    (field, labels): (usize, &[LabelCells]),
+    cells: &mut [FieldCell],
     record: &[u8],
-    tools: &mut Tools,
-    draw: &mut Draw,
+    tools: &mut KernelScratch,
+    draw: &mut OperatorDraws,
 ) -> Result<(usize, usize), String> {
     let boxes = cells[field].value_mut(record, &mut [])?;
     let mut bytes_in = boxes.len();
@@ -257,4 +269,222 @@ fn move_boxes(
         cells[*label].narrow(0, kept * row_bytes);
     }
     Ok((bytes_in, bytes_out))
+}
+
+// Turns operators into steps. Fuses operators where that is cheaper, and makes one step per field
+// of an operator that moves several fields.
+
+/// The steps so far.
+pub(crate) struct StepBuilder<'p> {
+    compiler: &'p PipelineCompiler<'p>,
+    pub(crate) list: Vec<CompiledStep>,
+    /// For each step its operators, and the schema of the first one's input.
+    chains: Vec<Chain<'p>>,
+    /// Fusing leaves the steps before this index alone.
+    settled: usize,
+}
+
+#[derive(Default)]
+struct Chain<'p> {
+    ops: Vec<&'p BoxedOperator>,
+    given: Option<&'p FieldSchema>,
+}
+
+impl<'p> StepBuilder<'p> {
+    pub(crate) fn new(compiler: &'p PipelineCompiler<'p>) -> Self {
+        StepBuilder { compiler, list: Vec::new(), chains: Vec::new(), settled: 0 }
+    }
+
+    /// Adds a step that is not an operator on fields. Nothing fuses across it.
+    pub(crate) fn push(&mut self, step: CompiledStep) {
+        self.add(step, Chain::default());
+        self.interrupt();
+    }
+
+    /// Prevents later operators from fusing with the steps so far.
+    pub(crate) fn interrupt(&mut self) {
+        self.settled = self.list.len();
+    }
+
+    fn add(&mut self, step: CompiledStep, chain: Chain<'p>) {
+        self.list.push(step);
+        self.chains.push(chain);
+    }
+
+    /// Adds the operator of `stage`, which has index `i` in the pipeline. `input` is the schema of
+    /// its elements; `cell` finds the cell of a field.
+    pub(crate) fn operator(
+        &mut self,
+        (stage, i): (&'p PipelineStage, u32),
+        input: &'p ElementSchema,
+        cell: impl Fn(&str) -> Option<usize> + Copy,
+    ) -> Result<(), ExecError> {
+        let op = &stage.op;
+        if !(self.compiler.fuse && self.fuse((stage, i), cell)) {
+            let action = action(op, input, cell, self.compiler)?;
+            let given = op.field().and_then(|name| input.field(name));
+            let step = self.step((stage, i), given, None, action);
+            self.add(step, Chain { ops: vec![op], given });
+        }
+        match op.together() {
+            Some(fields) if !fields.is_one() => self.followers((stage, i), fields, input, cell),
+            _ => Ok(()),
+        }
+    }
+
+    /// Adds the steps of an operator for its fields after the first. All of them have its ordinal,
+    /// so that they share its draw.
+    fn followers(
+        &mut self,
+        (stage, i): (&'p PipelineStage, u32),
+        fields: &'p ImageFields,
+        input: &'p ElementSchema,
+        cell: impl Fn(&str) -> Option<usize> + Copy,
+    ) -> Result<(), ExecError> {
+        for name in fields.images().skip(1) {
+            let action = action(&stage.op.only(name), input, cell, self.compiler)?;
+            let follows = SharedDraw { field: name.to_owned(), image: fields.field.clone() };
+            let step = self.step((stage, i), input.field(name), Some(follows), action);
+            self.add(step, Chain::default());
+        }
+        for name in fields.boxes.iter().flat_map(|boxes| &boxes.boxes) {
+            let action = boxes_action(&stage.op, name, input, cell)?;
+            let step = self.step((stage, i), None, None, action);
+            self.add(step, Chain::default());
+        }
+        Ok(())
+    }
+
+    fn step(
+        &self,
+        (stage, i): (&PipelineStage, u32),
+        given: Option<&FieldSchema>,
+        follows: Option<SharedDraw>,
+        action: StepAction,
+    ) -> CompiledStep {
+        let (name, ordinal) = (stage.op.name(), stage.ordinal);
+        let size = given.and_then(known_size);
+        CompiledStep { name, blame: name, stage: i, ordinal, size, follows, action }
+    }
+
+    /// Fuses the operator with the step that made its field, if that is cheaper. Steps on other
+    /// fields may stand between. Returns whether it did.
+    fn fuse(
+        &mut self,
+        (stage, i): (&'p PipelineStage, u32),
+        cell: impl Fn(&str) -> Option<usize>,
+    ) -> bool {
+        let Some(field) = stage.op.field().and_then(cell) else { return false };
+        let Some(at) = self.list.iter().rposition(|step| step.touches(field)) else { return false };
+        let Chain { ops, given } = &mut self.chains[at];
+        let Some(before) = ops.last().filter(|before| is_chained(before, &stage.op)) else {
+            return false;
+        };
+        if at < self.settled {
+            return false;
+        }
+        let blame = before.name();
+        ops.push(&stage.op);
+        let then: Vec<&dyn Operator> = ops[1..].iter().map(|op| &***op).collect();
+        let fused = given.and_then(|given| ops[0].fuse(&then, given));
+        let StepAction::Transform { input, .. } = self.list[at].action else {
+            ops.pop();
+            return false;
+        };
+        let Some((name, kernel)) = fused else {
+            ops.pop();
+            return false;
+        };
+        let action = StepAction::Transform { input, output: input, kernel, to_row: false };
+        self.list.remove(at);
+        let chain = self.chains.remove(at);
+        let ordinal = stage.ordinal;
+        let step =
+            CompiledStep { name, blame, stage: i, ordinal, size: None, follows: None, action };
+        self.add(step, chain);
+        true
+    }
+}
+
+/// The action of `op` on elements of schema `input`. `cell` finds the cell of a field.
+fn action(
+    op: &BoxedOperator,
+    input: &ElementSchema,
+    cell: impl Fn(&str) -> Option<usize>,
+    compiler: &PipelineCompiler<'_>,
+) -> Result<StepAction, ExecError> {
+    let given = match op.field() {
+        None => None,
+        Some(name) => match cell(name).zip(input.field(name)) {
+            None => return Err(cannot(op, "its field is missing")),
+            given => given,
+        },
+    };
+    let kernel = op.kernel(&KernelInput::new(given.map(|(_, schema)| schema), compiler.assets));
+    let kernel = kernel.map_err(ExecError::Pipeline)?;
+    let Some((field, _)) = given else {
+        return match kernel {
+            Kernel::Wait(duration) => Ok(StepAction::Wait(duration)),
+            Kernel::Duplicate { copies } => Ok(StepAction::Duplicate { copies }),
+            Kernel::Nothing => Ok(StepAction::Nothing),
+            _ => Err(cannot(op, "it works on a field and names none")),
+        };
+    };
+    let output = op.output().and_then(&cell).unwrap_or(field);
+    Ok(match kernel {
+        Kernel::Transform(kernel) => {
+            StepAction::Transform { input: field, output, kernel, to_row: false }
+        }
+        Kernel::InPlace(kernel) => StepAction::InPlace { field, kernel },
+        Kernel::Filter(kernel) => StepAction::Filter { field, kernel },
+        Kernel::Extract(kernel) => {
+            // Every field that an operator writes has a cell.
+            let outputs = op.outputs().into_iter().filter_map(&cell).collect();
+            StepAction::Parse { input: field, outputs, kernel }
+        }
+        Kernel::Shorten { most_bytes } => StepAction::Shorten { field, most_bytes },
+        Kernel::Duplicate { copies } => StepAction::Duplicate { copies },
+        Kernel::FlatMap { item_bytes } => StepAction::FlatMap { field, item_bytes },
+        Kernel::Wait(duration) => StepAction::Wait(duration),
+        Kernel::Nothing => StepAction::Nothing,
+    })
+}
+
+/// The action of an operator on the boxes that it moves with its images.
+fn boxes_action(
+    op: &BoxedOperator,
+    name: &str,
+    input: &ElementSchema,
+    cell: impl Fn(&str) -> Option<usize>,
+) -> Result<StepAction, ExecError> {
+    let missing = || cannot(op, "a field of its boxes is missing");
+    let rules = op.together().and_then(|fields| fields.boxes.as_ref()).ok_or_else(missing)?;
+    let kernel = op.boxes_kernel().ok_or_else(missing)?;
+    let labels = rules.labels.iter().map(|label| {
+        let row_bytes = input.field(label)?.item_bytes()?.max(1) as usize;
+        Some((label.clone(), cell(label)?, row_bytes))
+    });
+    let labels = labels.collect::<Option<Vec<_>>>().ok_or_else(missing)?;
+    Ok(StepAction::Boxes { field: cell(name).ok_or_else(missing)?, labels, kernel })
+}
+
+fn cannot(op: &BoxedOperator, why: &str) -> ExecError {
+    ExecError::Pipeline(format!("`{}` cannot be compiled: {why}", op.name()))
+}
+
+/// Whether `second` replaces the output of `first` in its field and touches nothing else.
+fn is_chained(first: &BoxedOperator, second: &BoxedOperator) -> bool {
+    let field = first.field();
+    let alone = first.together().is_none_or(ImageFields::is_one);
+    alone
+        && field.is_some()
+        && [first.output(), second.field(), second.output()].iter().all(|f| *f == field)
+}
+
+/// Height and width of an image, if they are the same for all elements.
+fn known_size(field: &FieldSchema) -> Option<[usize; 2]> {
+    match field.shape.as_slice() {
+        [Some(height), Some(width), _] => Some([*height as usize, *width as usize]),
+        _ => None,
+    }
 }

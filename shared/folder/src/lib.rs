@@ -20,26 +20,26 @@ const MAX_LINKS: usize = 4;
 
 /// Something in a folder.
 #[derive(Debug)]
-pub enum Entry<'a> {
-    File(File<'a>),
+pub enum FolderEntry<'a> {
+    File(FolderFile<'a>),
     /// A folder, with a trailing slash. It is entered if the visitor returns true.
     Folder(&'a str),
     /// Anything else, by its printable key, with the reason.
-    Other(&'a str, Why),
+    Other(&'a str, UnreadableReason),
 }
 
 /// A regular file.
 #[derive(Debug)]
-pub struct File<'a> {
+pub struct FolderFile<'a> {
     pub key: &'a str,
     pub metadata: &'a Metadata,
     /// Last link on the path, if any.
-    pub link: Option<Link<'a>>,
+    pub link: Option<FolderLink<'a>>,
 }
 
 /// A link that was followed.
 #[derive(Debug, Clone, Copy)]
-pub struct Link<'a> {
+pub struct FolderLink<'a> {
     pub key: &'a str,
     /// Target with all links resolved.
     pub target: &'a Path,
@@ -47,7 +47,7 @@ pub struct Link<'a> {
 
 /// Reason why an entry is not a readable file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Why {
+pub enum UnreadableReason {
     NotText,
     LongName,
     BrokenLink,
@@ -60,7 +60,7 @@ pub enum Why {
     Unreadable(String),
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for UnreadableReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotText => f.write_str("its name is not UTF-8: rename it"),
@@ -97,7 +97,11 @@ pub fn change_stamp(metadata: &Metadata) -> String {
 ///
 /// # Errors
 /// If `root` itself cannot be read.
-pub fn walk(root: &Path, prefix: &str, visit: &mut dyn FnMut(Entry<'_>) -> bool) -> io::Result<()> {
+pub fn walk(
+    root: &Path,
+    prefix: &str,
+    visit: &mut dyn FnMut(FolderEntry<'_>) -> bool,
+) -> io::Result<()> {
     let root = root.canonicalize()?;
     let start = &prefix[..prefix.rfind('/').map_or(0, |slash| slash + 1)];
     let place = root.join(start);
@@ -110,7 +114,7 @@ pub fn walk(root: &Path, prefix: &str, visit: &mut dyn FnMut(Entry<'_>) -> bool)
             Ok(about) if about.is_symlink() => match way.follow(&root, key) {
                 Ok(next) => way = next,
                 Err(why) => {
-                    (walk.visit)(Entry::Other(key, why));
+                    (walk.visit)(FolderEntry::Other(key, why));
                     return Ok(());
                 }
             },
@@ -147,13 +151,13 @@ impl Way {
     }
 
     /// The path after following the link `key` to a folder.
-    fn follow(&self, root: &Path, key: &str) -> Result<Self, Why> {
+    fn follow(&self, root: &Path, key: &str) -> Result<Self, UnreadableReason> {
         let target = root.join(key).canonicalize().map_err(|error| unreadable(&error))?;
         if self.folders.iter().any(|passed| passed.starts_with(&target)) {
-            return Err(Why::Loop);
+            return Err(UnreadableReason::Loop);
         }
         if self.links >= MAX_LINKS {
-            return Err(Why::ManyLinks);
+            return Err(UnreadableReason::ManyLinks);
         }
         let mut next = self.clone();
         next.links += 1;
@@ -166,7 +170,7 @@ impl Way {
 struct Walk<'a> {
     root: &'a Path,
     prefix: &'a str,
-    visit: &'a mut dyn FnMut(Entry<'_>) -> bool,
+    visit: &'a mut dyn FnMut(FolderEntry<'_>) -> bool,
 }
 
 impl Walk<'_> {
@@ -185,7 +189,10 @@ impl Walk<'_> {
             let name = entry.file_name();
             let Some(name) = name.to_str() else {
                 let slash = if entry.path().is_dir() { "/" } else { "" };
-                self.other(&format!("{key}{}{slash}", name.to_string_lossy()), Why::NotText)?;
+                self.other(
+                    &format!("{key}{}{slash}", name.to_string_lossy()),
+                    UnreadableReason::NotText,
+                )?;
                 continue;
             };
             let key = format!("{key}{name}");
@@ -197,9 +204,9 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn other(&mut self, key: &str, why: Why) -> io::Result<()> {
+    fn other(&mut self, key: &str, why: UnreadableReason) -> io::Result<()> {
         if key.starts_with(self.prefix) || self.prefix.starts_with(key) {
-            (self.visit)(Entry::Other(key, why));
+            (self.visit)(FolderEntry::Other(key, why));
         }
         Ok(())
     }
@@ -210,7 +217,7 @@ impl Walk<'_> {
         let metadata = match fs::metadata(&path) {
             Ok(metadata) => metadata,
             Err(error) if is_link && is_broken(&error) => {
-                return self.other(key, Why::BrokenLink);
+                return self.other(key, UnreadableReason::BrokenLink);
             }
             // Deleted since it was listed.
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
@@ -223,20 +230,20 @@ impl Walk<'_> {
             return Ok(());
         }
         if !metadata.is_file() {
-            return self.other(key, Why::Special(special(&metadata)));
+            return self.other(key, UnreadableReason::Special(special(&metadata)));
         }
         if key.len() > MAX_KEY_BYTES {
-            return self.other(key, Why::LongName);
+            return self.other(key, UnreadableReason::LongName);
         }
         if let Err(error) = access(&path, Access::READ_OK) {
             return self.other(key, unreadable(&error.into()));
         }
         let target = if is_link { Some(path.canonicalize()?) } else { None };
         let link = match &target {
-            Some(target) => Some(Link { key, target }),
-            None => way.link.as_ref().map(|(key, target)| Link { key, target }),
+            Some(target) => Some(FolderLink { key, target }),
+            None => way.link.as_ref().map(|(key, target)| FolderLink { key, target }),
         };
-        (self.visit)(Entry::File(File { key, metadata: &metadata, link }));
+        (self.visit)(FolderEntry::File(FolderFile { key, metadata: &metadata, link }));
         Ok(())
     }
 
@@ -245,7 +252,7 @@ impl Walk<'_> {
         if !(within.starts_with(self.prefix) || self.prefix.starts_with(&within)) {
             return Ok(());
         }
-        if !(self.visit)(Entry::Folder(&within)) {
+        if !(self.visit)(FolderEntry::Folder(&within)) {
             return Ok(());
         }
         let next = if is_link {
@@ -267,8 +274,8 @@ fn is_broken(error: &io::Error) -> bool {
         || error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error())
 }
 
-fn unreadable(error: &io::Error) -> Why {
-    Why::Unreadable(match error.kind() {
+fn unreadable(error: &io::Error) -> UnreadableReason {
+    UnreadableReason::Unreadable(match error.kind() {
         ErrorKind::PermissionDenied => "permission denied".to_owned(),
         _ => error.to_string(),
     })

@@ -12,17 +12,17 @@ fn found(root: &Path, prefix: &str) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     walk(root, prefix, &mut |entry| {
         match entry {
-            Entry::File(File { key, link: None, .. }) => {
+            FolderEntry::File(FolderFile { key, link: None, .. }) => {
                 found.insert(key.to_owned(), "file".to_owned());
             }
-            Entry::File(File { key, link: Some(link), .. }) => {
+            FolderEntry::File(FolderFile { key, link: Some(link), .. }) => {
                 let target = link.target.file_name().unwrap().to_string_lossy();
                 found.insert(key.to_owned(), format!("{} -> {target}", link.key));
             }
-            Entry::Other(key, why) => {
+            FolderEntry::Other(key, why) => {
                 found.insert(key.to_owned(), why.to_string());
             }
-            Entry::Folder(key) => return key != "skip/",
+            FolderEntry::Folder(key) => return key != "skip/",
         }
         true
     })

@@ -1,6 +1,6 @@
 //! Calls to a service on this machine: one HTTP request each, over its socket or its port.
 
-use crate::{ChunkBytes, ServiceFile, service_file::UNIX};
+use crate::{ChunkByteCounter, ServiceFile, service_file::UNIX};
 use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_model::Namespace;
@@ -62,23 +62,24 @@ type Connection = http1::SendRequest<Full<Bytes>>;
 
 /// A client of one service; share it behind an `Arc`.
 #[derive(Debug)]
-pub struct ServiceCalls {
+pub struct HostServiceClient {
     endpoint: String,
     token: String,
     ns: Namespace,
-    read: ChunkBytes,
+    read: ChunkByteCounter,
     idle: Mutex<Vec<Connection>>,
     version: CallVersion,
 }
 
-impl ServiceCalls {
+impl HostServiceClient {
+    /// A client of the service that wrote `file`.
     pub fn new(file: &ServiceFile) -> Self {
         let ServiceFile { endpoint, token, namespace, .. } = file.clone();
         Self {
             endpoint,
             token,
             ns: namespace,
-            read: ChunkBytes::default(),
+            read: ChunkByteCounter::default(),
             idle: Mutex::default(),
             version: CallVersion::default(),
         }
@@ -86,7 +87,7 @@ impl ServiceCalls {
 
     /// Tells the service how many bytes of chunks this process reads.
     #[must_use]
-    pub fn telling(self, read: ChunkBytes) -> Self {
+    pub fn telling(self, read: ChunkByteCounter) -> Self {
         Self { read, ..self }
     }
 
@@ -249,7 +250,7 @@ async fn read(body: Incoming) -> Result<Bytes, String> {
 }
 
 #[async_trait]
-impl CallTransport for ServiceCalls {
+impl CallTransport for HostServiceClient {
     async fn send(&self, call: &AnyCall, version: u32) -> Result<AnyReply, CallError> {
         let body = encode_call(&self.ns, call, version)?;
         let answer = self.answer(Method::POST, "/call", body.into()).await?;
@@ -261,7 +262,7 @@ impl CallTransport for ServiceCalls {
 }
 
 #[async_trait]
-impl Coordinator for ServiceCalls {
+impl Coordinator for HostServiceClient {
     async fn exchange(&self, call: &AnyCall) -> Result<AnyReply, CallError> {
         self.version.exchange(self, call).await
     }

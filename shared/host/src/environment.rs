@@ -1,7 +1,8 @@
 //! The part of a process's environment that decides what its workers may read.
 
 use gristmill_model::Fingerprint;
-use std::{env, ffi::OsString};
+use rustix::{fs::statvfs, io, process::geteuid};
+use std::{env, ffi::OsString, path::Path};
 
 /// Credentials for web servers, and where TLS finds the authorities it trusts.
 const NAMES: [&str; 3] = ["GRISTMILL_WEB_AUTHORIZATION", "SSL_CERT_FILE", "SSL_CERT_DIR"];
@@ -19,7 +20,36 @@ fn id_of(variables: impl Iterator<Item = (OsString, OsString)>) -> String {
     let chosen = variables.filter(|(name, _)| name.to_str().is_some_and(decides));
     let mut chosen: Vec<_> = chosen.collect();
     chosen.sort();
-    Fingerprint::of("gristmill credentials v1", format!("{chosen:?}").as_bytes()).to_string()
+    Fingerprint::from_content("gristmill credentials v1", format!("{chosen:?}").as_bytes())
+        .to_string()
+}
+
+/// CPU of a process so far in milliseconds, its children not included; 0 if it cannot be read.
+pub fn process_cpu_ms(pid: u32) -> u64 {
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return 0 };
+    // The name in parentheses may contain any character; count the fields after it.
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or("").split_whitespace().collect();
+    let ticks = |i: usize| fields.get(i).and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
+    let per_second = rustix::param::clock_ticks_per_second().max(1);
+    (ticks(11) + ticks(12)) * 1000 / per_second
+}
+
+/// Bytes that this user may still write on the disk of `path`.
+///
+/// # Errors
+/// As the system says.
+pub fn free_bytes(path: &Path) -> io::Result<u64> {
+    let disk = statvfs(path)?;
+    let blocks = if geteuid().is_root() { disk.f_bfree } else { disk.f_bavail };
+    Ok(blocks.saturating_mul(disk.f_frsize))
+}
+
+/// [`free_bytes`] for an error message.
+pub fn free_space(path: &Path) -> String {
+    match free_bytes(path) {
+        Ok(bytes) => format!("{bytes} bytes free"),
+        Err(error) => format!("its free space is unknown: {error}"),
+    }
 }
 
 #[cfg(test)]

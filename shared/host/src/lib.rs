@@ -3,8 +3,6 @@
 //! Everything that assumes one host lies here and in the crate `local`; code above the ports does not.
 
 mod calls;
-mod cpu;
-mod disk_space;
 mod environment;
 mod error;
 mod objects;
@@ -13,19 +11,18 @@ mod private;
 mod routed;
 mod service_file;
 mod state_dir;
-mod worker_orders;
 
-pub use calls::{DiskUse, READ_HEADER, ServiceCalls, ServiceStatus};
-pub use cpu::process_cpu_ms;
-pub use disk_space::{free_bytes, free_space};
+pub use calls::{DiskUse, HostServiceClient, READ_HEADER, ServiceStatus};
 pub use environment::credentials_id;
+pub use environment::process_cpu_ms;
+pub use environment::{free_bytes, free_space};
 pub use error::HostError;
 pub use objects::{FileObjects, FolderRegistry};
 pub use places::{default_state_dir, state_of_before};
 pub use private::{open_private, private_dir, read_private, write_private};
-pub use routed::{ChunkBytes, HostObjects, own_files};
+pub use routed::{ChunkByteCounter, HostObjects, own_files};
 pub use service_file::{AttachError, ForeignS3, ServiceFile, registered};
+pub use service_file::{WorkerAnswer, WorkerOrder, WorkerSetup};
 pub use state_dir::{
-    ClientLock, ClientsGone, StartLock, StateDir, checked, is_alive, is_state_dir,
+    ClientLock, NoClientsLock, StartLock, StateDir, checked, is_alive, is_state_dir,
 };
-pub use worker_orders::{WorkerAnswer, WorkerOrder, WorkerSetup};

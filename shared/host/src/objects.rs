@@ -21,12 +21,10 @@
 //! is compared with its checksum when it is read whole, and is absent if it differs; a reader of parts relies on the
 //! checksums within a chunk.
 
-mod beneath;
 mod disk;
 mod folders;
 mod names;
 mod store;
-mod trailer;
 
 pub use folders::FolderRegistry;
 
@@ -35,7 +33,7 @@ use bytes::Bytes;
 use disk::HostDisk;
 use gristmill_model::stored::keys;
 use gristmill_ports::{
-    BufferPool, ChangeStamp, MAX_GET_BYTES, ObjectError, ObjectInfo, ObjectPath, Objects,
+    BufferPool, ChangeStamp, MAX_GET_BYTES, ObjectError, ObjectInfo, ObjectPath, ObjectStore,
     PutOutcome,
 };
 use std::{
@@ -45,12 +43,12 @@ use std::{
     path::Path,
     sync::Arc,
 };
-use store::Store;
+use store::BucketStore;
 
 /// The objects of one bucket, and the files of the user's folders as objects that are only read.
 #[derive(Debug, Clone)]
 pub struct FileObjects {
-    store: Arc<Store>,
+    store: Arc<BucketStore>,
     folders: Option<FolderRegistry>,
     buffers: BufferPool,
 }
@@ -61,7 +59,8 @@ impl FileObjects {
     /// # Errors
     /// If they cannot be used, or their file system can neither link nor rename exclusively.
     pub fn open(root: &Path, bucket: &str) -> io::Result<Self> {
-        let store = Arc::new(Store::open(Box::new(HostDisk), root, bucket, boot(), random())?);
+        let store =
+            Arc::new(BucketStore::open(Box::new(HostDisk), root, bucket, boot(), random())?);
         Ok(Self { store, folders: None, buffers: BufferPool::default() })
     }
 
@@ -91,7 +90,7 @@ impl FileObjects {
             if keys::is_mount(&path.bucket) {
                 this.folder(&path.bucket)?.read(source, &this.buffers)
             } else {
-                this.store.of(&path.bucket)?.read(source, &this.buffers)
+                this.store.for_bucket(&path.bucket)?.read(source, &this.buffers)
             }
         })
         .await
@@ -108,7 +107,7 @@ impl FileObjects {
 }
 
 #[async_trait]
-impl Objects for FileObjects {
+impl ObjectStore for FileObjects {
     async fn put_if_absent(
         &self,
         path: &ObjectPath,
@@ -116,7 +115,7 @@ impl Objects for FileObjects {
         put_id: &str,
     ) -> Result<PutOutcome, ObjectError> {
         let (store, path, put_id) = (Arc::clone(&self.store), path.clone(), put_id.to_owned());
-        blocking(move || store.of(&path.bucket)?.put(&path, &body, &put_id)).await
+        blocking(move || store.for_bucket(&path.bucket)?.put(&path, &body, &put_id)).await
     }
 
     async fn get(&self, path: &ObjectPath) -> Result<Bytes, ObjectError> {
@@ -146,7 +145,7 @@ impl Objects for FileObjects {
             if keys::is_mount(&bucket) {
                 this.folder(&bucket)?.list(&prefix)
             } else {
-                this.store.of(&bucket)?.list(&prefix)
+                this.store.for_bucket(&bucket)?.list(&prefix)
             }
         })
         .await
@@ -154,7 +153,7 @@ impl Objects for FileObjects {
 
     async fn delete(&self, bucket: &str, keys: &[String]) -> Result<(), ObjectError> {
         let (store, bucket, keys) = (Arc::clone(&self.store), bucket.to_owned(), keys.to_vec());
-        blocking(move || store.of(&bucket)?.delete(&keys)).await
+        blocking(move || store.for_bucket(&bucket)?.delete(&keys)).await
     }
 }
 

@@ -164,8 +164,9 @@ pub(crate) fn known_run_dirs() -> Vec<PathBuf> {
 /// # Errors
 /// No candidate can be used; the error is the first one's.
 pub(crate) fn run_path(state_dir: &Path) -> Result<PathBuf, HostError> {
-    let name = Fingerprint::of("gristmill service v1", state_dir.as_os_str().as_encoded_bytes())
-        .to_string();
+    let name =
+        Fingerprint::from_content("gristmill service v1", state_dir.as_os_str().as_encoded_bytes())
+            .to_string();
     let mut failed = None;
     for dir in run_dirs() {
         let made = usable(&dir).map(|(dir, _)| dir.join(&name[..16]));

@@ -4,7 +4,7 @@ use crate::{FileObjects, FolderRegistry, ForeignS3, HostError, ServiceFile, priv
 use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_model::stored::keys;
-use gristmill_ports::{ChangeStamp, ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome};
+use gristmill_ports::{ChangeStamp, ObjectError, ObjectInfo, ObjectPath, ObjectStore, PutOutcome};
 use std::{
     ops::Range,
     path::Path,
@@ -17,17 +17,17 @@ use std::{
 /// The objects of a service on this machine, as its clients and workers read and write them.
 pub struct HostObjects {
     bucket: String,
-    own: Arc<dyn Objects>,
+    own: Arc<dyn ObjectStore>,
     folders: Arc<FileObjects>,
-    elsewhere: Arc<dyn Objects>,
-    read: ChunkBytes,
+    elsewhere: Arc<dyn ObjectStore>,
+    read: ChunkByteCounter,
 }
 
 /// Bytes of chunks that this process has read and not yet reported to the service; clones share them.
 #[derive(Debug, Clone, Default)]
-pub struct ChunkBytes(Arc<AtomicU64>);
+pub struct ChunkByteCounter(Arc<AtomicU64>);
 
-impl ChunkBytes {
+impl ChunkByteCounter {
     fn add(&self, key: &str, read: &Result<Bytes, ObjectError>) {
         if let Ok(bytes) = read
             && keys::is_chunk(key)
@@ -50,8 +50,8 @@ impl HostObjects {
     /// Its state directory cannot be read.
     pub fn open(
         file: &ServiceFile,
-        elsewhere: Arc<dyn Objects>,
-        foreign: impl FnOnce(&ForeignS3) -> Arc<dyn Objects>,
+        elsewhere: Arc<dyn ObjectStore>,
+        foreign: impl FnOnce(&ForeignS3) -> Arc<dyn ObjectStore>,
     ) -> Result<Self, HostError> {
         let files = Arc::new(own_files(&file.state_dir, &file.bucket)?);
         let own = file.s3.as_ref().map(foreign).unwrap_or_else(|| Arc::clone(&files) as _);
@@ -60,16 +60,16 @@ impl HostObjects {
             own,
             folders: files,
             elsewhere,
-            read: ChunkBytes::default(),
+            read: ChunkByteCounter::default(),
         })
     }
 
     /// The bytes of chunks that are read through this.
-    pub fn chunk_bytes(&self) -> ChunkBytes {
+    pub fn chunk_bytes(&self) -> ChunkByteCounter {
         self.read.clone()
     }
 
-    fn of(&self, bucket: &str) -> &dyn Objects {
+    fn store_for(&self, bucket: &str) -> &dyn ObjectStore {
         if bucket == self.bucket {
             &*self.own
         } else if keys::is_mount(bucket) {
@@ -91,7 +91,7 @@ pub fn own_files(state_dir: &Path, bucket: &str) -> Result<FileObjects, HostErro
 }
 
 #[async_trait]
-impl Objects for HostObjects {
+impl ObjectStore for HostObjects {
     async fn put_if_absent(
         &self,
         path: &ObjectPath,
@@ -103,7 +103,7 @@ impl Objects for HostObjects {
     }
 
     async fn get(&self, path: &ObjectPath) -> Result<Bytes, ObjectError> {
-        let read = self.of(&path.bucket).get(path).await;
+        let read = self.store_for(&path.bucket).get(path).await;
         self.read.add(&path.key, &read);
         read
     }
@@ -114,17 +114,17 @@ impl Objects for HostObjects {
         range: Range<u64>,
         etag: Option<&str>,
     ) -> Result<Bytes, ObjectError> {
-        let read = self.of(&path.bucket).get_range(path, range, etag).await;
+        let read = self.store_for(&path.bucket).get_range(path, range, etag).await;
         self.read.add(&path.key, &read);
         read
     }
 
     async fn change_stamp(&self, path: &ObjectPath) -> Result<Option<ChangeStamp>, ObjectError> {
-        self.of(&path.bucket).change_stamp(path).await
+        self.store_for(&path.bucket).change_stamp(path).await
     }
 
     async fn list(&self, bucket: &str, prefix: &str) -> Result<Vec<ObjectInfo>, ObjectError> {
-        self.of(bucket).list(bucket, prefix).await
+        self.store_for(bucket).list(bucket, prefix).await
     }
 
     async fn delete(&self, bucket: &str, keys: &[String]) -> Result<(), ObjectError> {

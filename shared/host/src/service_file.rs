@@ -6,7 +6,7 @@ use crate::{
     private::{private_dir, read_private, write_private},
     state_dir::{is_alive, lock_if_dead},
 };
-use gristmill_model::Namespace;
+use gristmill_model::{Namespace, wire::WorkerEvent};
 use serde::{Deserialize, Serialize};
 use std::{
     fs,
@@ -79,7 +79,7 @@ impl ServiceFile {
     ///
     /// # Errors
     /// There is none.
-    pub fn of_state_dir(dir: &Path) -> Result<Self, AttachError> {
+    pub fn from_state_dir(dir: &Path) -> Result<Self, AttachError> {
         let unreadable = |error: HostError| AttachError::Unreadable {
             path: dir.to_owned(),
             error: error.to_string(),
@@ -95,7 +95,7 @@ impl ServiceFile {
     ///
     /// # Errors
     /// There is none.
-    pub fn of_endpoint(endpoint: &str) -> Result<Self, AttachError> {
+    pub fn from_endpoint(endpoint: &str) -> Result<Self, AttachError> {
         let endpoint = endpoint.trim_end_matches('/');
         if !endpoint.starts_with(UNIX) && port(endpoint).is_none() {
             return Err(AttachError::NotAnEndpoint(endpoint.to_owned()));
@@ -169,6 +169,36 @@ pub fn registered() -> Vec<ServiceFile> {
     found
 }
 
+/// The first line to a worker.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct WorkerSetup {
+    pub service: ServiceFile,
+    /// Memory that the worker assumes, in MB.
+    pub memory_mb: u32,
+}
+
+/// Each further line: work for one event. The worker ends when its standard input does.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct WorkerOrder {
+    pub event: WorkerEvent,
+    /// Identifies the invocation.
+    pub request: String,
+    /// Unix time by which it must end.
+    pub deadline_ms: u64,
+}
+
+/// A line from a worker.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WorkerAnswer {
+    /// The event is done; how it ended.
+    Done(String),
+    /// The event failed; why.
+    Failed(String),
+    /// Why the worker cannot go on at present; none when it can again.
+    Trouble(Option<String>),
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -177,10 +207,10 @@ mod tests {
     fn endpoints_are_sockets_or_ports_of_this_machine() {
         assert_eq!(port("http://127.0.0.1:4571/"), Some(4571));
         for bad in ["", "4571", "http://127.0.0.1", "tcp://x:1", "/run/x.sock"] {
-            let error = ServiceFile::of_endpoint(bad).unwrap_err();
+            let error = ServiceFile::from_endpoint(bad).unwrap_err();
             assert!(matches!(error, AttachError::NotAnEndpoint(_)), "{bad}: {error}");
         }
-        let error = ServiceFile::of_endpoint("unix:/nowhere.sock").unwrap_err();
+        let error = ServiceFile::from_endpoint("unix:/nowhere.sock").unwrap_err();
         assert!(matches!(error, AttachError::Unknown(_)), "{error}");
     }
 }

@@ -102,19 +102,20 @@ impl StateDir {
         Ok(made)
     }
 
+    /// The folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// Whether no client uses the service. The first one to come is kept waiting as long as the returned lock is held.
-    pub fn unused(&self) -> Option<ClientsGone> {
+    pub fn unused(&self) -> Option<NoClientsLock> {
         if !self.path.is_dir() {
             // Somebody removed it.
-            return Some(ClientsGone { _lock: None });
+            return Some(NoClientsLock { _lock: None });
         }
         let lock =
             try_lock(&self.path.join(CLIENTS_LOCK), FlockOperation::NonBlockingLockExclusive);
-        lock.ok().flatten().map(|file| ClientsGone { _lock: Some(file) })
+        lock.ok().flatten().map(|file| NoClientsLock { _lock: Some(file) })
     }
 }
 
@@ -135,7 +136,7 @@ fn unlock(file: &File) {
 
 /// Proof that a service has no client, and gets none.
 #[derive(Debug)]
-pub struct ClientsGone {
+pub struct NoClientsLock {
     _lock: Option<File>,
 }
 

@@ -2,13 +2,13 @@
 
 use crate::{
     frame::NATURAL,
-    huffman::{AC_BITS, Ac, DC_BITS, Dc, END, Pair, extend},
-    segments::READ_BYTES,
+    huffman::{AC_BITS, AcTable, CodePair, DC_BITS, DcTable, END, extend},
 };
+
 use std::ops::Range;
 
 /// A block's 64 coefficients, row-major, and space for writes of damaged runs that leave the block.
-pub(crate) type Block = [i16; 128];
+pub(crate) type CoefficientBlock = [i16; 128];
 
 /// Least bits after a refill.
 const REFILLED: u32 = 56;
@@ -18,7 +18,7 @@ const _: () = assert!(REFILLED >= 31 && LOOKUPS >= 4);
 
 /// A bit reader, most significant bit of a byte first.
 #[derive(Debug)]
-pub(crate) struct Bits<'a> {
+pub(crate) struct BitReader<'a> {
     bytes: &'a [u8],
     /// End of the segment; a refill reads beyond it.
     end: usize,
@@ -29,9 +29,9 @@ pub(crate) struct Bits<'a> {
     count: u32,
 }
 
-impl<'a> Bits<'a> {
+impl<'a> BitReader<'a> {
     pub(crate) fn new(bytes: &'a [u8], segment: Range<usize>) -> Self {
-        let mut bits = Bits { bytes, end: segment.end, at: segment.start, bits: 0, count: 0 };
+        let mut bits = BitReader { bytes, end: segment.end, at: segment.start, bits: 0, count: 0 };
         bits.refill();
         bits
     }
@@ -71,7 +71,7 @@ impl<'a> Bits<'a> {
 
     /// Difference of the block's DC coefficient from that of the component's last block.
     #[inline(always)]
-    pub(crate) fn difference(&mut self, table: &Dc) -> Option<i16> {
+    pub(crate) fn difference(&mut self, table: &DcTable) -> Option<i16> {
         let [mut length, mut size] = table.short(self.first(DC_BITS)).map(u32::from);
         if length == 0 {
             let (bits, symbol) = table.canonical.find(self.first(16) as u32)?;
@@ -90,8 +90,8 @@ impl<'a> Bits<'a> {
     #[inline(always)]
     pub(crate) fn coefficients<const STORE: bool>(
         &mut self,
-        table: &Ac,
-        block: &mut Block,
+        table: &AcTable,
+        block: &mut CoefficientBlock,
     ) -> Option<()> {
         let mut at = 0;
         loop {
@@ -128,11 +128,16 @@ impl<'a> Bits<'a> {
 
     /// Decodes a code that is too long for the pair table. Returns its position.
     #[inline(always)]
-    fn long<const STORE: bool>(&mut self, table: &Ac, at: u32, block: &mut Block) -> Option<u32> {
+    fn long<const STORE: bool>(
+        &mut self,
+        table: &AcTable,
+        at: u32,
+        block: &mut CoefficientBlock,
+    ) -> Option<u32> {
         let (length, symbol) = match table.pair(self.first(AC_BITS)) {
-            Pair { bits: 1.., .. } => return Some(at),
-            Pair { first_bits: 0, .. } => table.canonical.find(self.first(16) as u32)?,
-            Pair { first_bits, steps: [symbol, _], .. } => (first_bits.into(), symbol),
+            CodePair { bits: 1.., .. } => return Some(at),
+            CodePair { first_bits: 0, .. } => table.canonical.find(self.first(16) as u32)?,
+            CodePair { first_bits, steps: [symbol, _], .. } => (first_bits.into(), symbol),
         };
         self.skip(length);
         let (run, size) = (u32::from(symbol >> 4), u32::from(symbol & 15));
@@ -158,6 +163,57 @@ fn is_end(at: u32) -> bool {
 }
 
 #[inline(always)]
-fn put(block: &mut Block, at: u32, value: i16) {
+fn put(block: &mut CoefficientBlock, at: u32, value: i16) {
     block[usize::from(NATURAL[at as usize & 255] & 127)] = value;
+}
+
+// Entropy-coded data with byte stuffing removed (ITU-T T.81, B.1.1.5).
+
+/// Bytes read by one refill; up to this many may be read after the data.
+pub(crate) const READ_BYTES: usize = 8;
+
+/// The bytes of a scan; a restart marker begins a new segment.
+#[derive(Debug, Default)]
+pub(crate) struct ScanSegments {
+    bytes: Vec<u8>,
+    ranges: Vec<Range<usize>>,
+}
+
+impl ScanSegments {
+    /// Reads `scan` up to the end of the image. `None` if a marker other than the end of the image or the
+    /// expected restart marker appears.
+    pub(crate) fn fill(&mut self, scan: &[u8], restarts: bool) -> Option<()> {
+        self.bytes.clear();
+        self.ranges.clear();
+        self.bytes.try_reserve(scan.len() + READ_BYTES).ok()?;
+        let (mut rest, mut start) = (scan, 0);
+        loop {
+            let at = memchr::memchr(0xff, rest)?;
+            self.bytes.extend_from_slice(&rest[..at]);
+            match *rest.get(at + 1)? {
+                0x00 => self.bytes.push(0xff),
+                marker @ 0xd0..=0xd7 if restarts => {
+                    if usize::from(marker - 0xd0) != self.ranges.len() % 8 {
+                        return None;
+                    }
+                    self.ranges.push(start..self.bytes.len());
+                    start = self.bytes.len();
+                }
+                0xd9 => break,
+                _ => return None,
+            }
+            rest = &rest[at + 2..];
+        }
+        self.ranges.push(start..self.bytes.len());
+        self.bytes.extend_from_slice(&[0; READ_BYTES]);
+        Some(())
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    pub(crate) fn ranges(&self) -> impl Iterator<Item = Range<usize>> {
+        self.ranges.iter().cloned()
+    }
 }

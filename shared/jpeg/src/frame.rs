@@ -24,7 +24,7 @@ pub(crate) static NATURAL: [u8; 256] = {
 pub(crate) const SIDE: usize = 8;
 
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Component {
+pub(crate) struct JpegComponent {
     id: u8,
     /// Blocks per coded unit (MCU), across and down.
     pub(crate) across: usize,
@@ -35,12 +35,12 @@ pub(crate) struct Component {
     pub(crate) ac: usize,
 }
 
-/// Headers of an image that [`Decoder`](crate::Decoder) may decode.
+/// Headers of an image that [`JpegDecoder`](crate::JpegDecoder) may decode.
 #[derive(Debug)]
-pub struct Frame<'a> {
+pub struct JpegHeaders<'a> {
     pub height: usize,
     pub width: usize,
-    components: [Component; 3],
+    components: [JpegComponent; 3],
     count: usize,
     /// Quantisation tables, row-major.
     quantisation: [Option<[u16; 64]>; 4],
@@ -61,13 +61,13 @@ struct Colours {
     transform: Option<u8>,
 }
 
-impl<'a> Frame<'a> {
+impl<'a> JpegHeaders<'a> {
     /// Parses the markers up to the first scan. `None` for images that this crate does not decode.
-    pub fn find(jpeg: &'a [u8]) -> Option<Frame<'a>> {
+    pub fn find(jpeg: &'a [u8]) -> Option<JpegHeaders<'a>> {
         if !jpeg.starts_with(&[0xff, 0xd8]) {
             return None;
         }
-        let mut frame = Frame {
+        let mut frame = JpegHeaders {
             height: 0,
             width: 0,
             components: Default::default(),
@@ -103,11 +103,11 @@ impl<'a> Frame<'a> {
         }
     }
 
-    pub(crate) fn components(&self) -> &[Component] {
+    pub(crate) fn components(&self) -> &[JpegComponent] {
         &self.components[..self.count]
     }
 
-    pub(crate) fn quantisation(&self, component: &Component) -> Option<&[u16; 64]> {
+    pub(crate) fn quantisation(&self, component: &JpegComponent) -> Option<&[u16; 64]> {
         self.quantisation.get(component.quantisation)?.as_ref()
     }
 
@@ -131,7 +131,7 @@ impl<'a> Frame<'a> {
         for (to, &[id, factors, quantisation]) in self.components.iter_mut().zip(components) {
             let (across, down) = (usize::from(factors >> 4), usize::from(factors & 15));
             let quantisation = usize::from(quantisation);
-            *to = Component { id, across, down, quantisation, ..Component::default() };
+            *to = JpegComponent { id, across, down, quantisation, ..JpegComponent::default() };
         }
         let factors = self.components.map(|component| (component.across, component.down));
         match (self.count, factors) {
@@ -209,7 +209,7 @@ impl Colours {
     }
 
     /// Whether all of libjpeg's rules agree on YCbCr.
-    fn are_ycbcr(&self, frame: &Frame<'_>) -> bool {
+    fn are_ycbcr(&self, frame: &JpegHeaders<'_>) -> bool {
         let numbered = frame.components.map(|component| component.id) == [1, 2, 3];
         match self.transform {
             Some(transform) => transform == 1 && (self.jfif || numbered),

@@ -13,7 +13,7 @@ pub(crate) const END: u32 = 128;
 
 /// Canonical Huffman code: shorter codes first, each one more than the last.
 #[derive(Debug)]
-pub(crate) struct Canonical {
+pub(crate) struct CanonicalCode {
     /// By length: exclusive bound of the next 16 bits if their code is of this length or shorter.
     below: [u32; LONGEST + 1],
     /// By length: offset from a code to the index of its symbol.
@@ -22,18 +22,18 @@ pub(crate) struct Canonical {
     count: usize,
 }
 
-impl Default for Canonical {
+impl Default for CanonicalCode {
     fn default() -> Self {
         let lengths = [0; LONGEST + 1];
-        Canonical { below: lengths, offsets: lengths.map(|_| 0), symbols: [0; 256], count: 0 }
+        CanonicalCode { below: lengths, offsets: lengths.map(|_| 0), symbols: [0; 256], count: 0 }
     }
 }
 
-impl Canonical {
+impl CanonicalCode {
     /// `None` if there are more codes than their lengths allow, or fewer symbols than codes.
-    fn read(definition: &[u8]) -> Option<Canonical> {
+    fn read(definition: &[u8]) -> Option<CanonicalCode> {
         let (lengths, symbols) = definition.split_first_chunk::<LONGEST>()?;
-        let mut table = Canonical { count: symbols.len(), ..Canonical::default() };
+        let mut table = CanonicalCode { count: symbols.len(), ..CanonicalCode::default() };
         table.symbols.get_mut(..symbols.len())?.copy_from_slice(symbols);
         let (mut code, mut index) = (0_u32, 0_i32);
         for (length, &count) in (1..).zip(lengths) {
@@ -89,19 +89,19 @@ pub(crate) fn extend(bits: u32, size: u32) -> i16 {
 
 /// Codes of DC differences.
 #[derive(Debug)]
-pub(crate) struct Dc {
+pub(crate) struct DcTable {
     /// By the next bits: length and size, or 0 for longer codes.
     short: [[u8; 2]; 1 << DC_BITS],
-    pub(crate) canonical: Canonical,
+    pub(crate) canonical: CanonicalCode,
 }
 
-impl Default for Dc {
+impl Default for DcTable {
     fn default() -> Self {
-        Dc { short: [[0; 2]; 1 << DC_BITS], canonical: Canonical::default() }
+        DcTable { short: [[0; 2]; 1 << DC_BITS], canonical: CanonicalCode::default() }
     }
 }
 
-impl Dc {
+impl DcTable {
     #[inline(always)]
     pub(crate) fn short(&self, bits: u64) -> [u8; 2] {
         self.short[bits as usize & ((1 << DC_BITS) - 1)]
@@ -111,7 +111,7 @@ impl Dc {
 /// Result of one look-up: two codes, one, or none that fits the index.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C, align(8))]
-pub(crate) struct Pair {
+pub(crate) struct CodePair {
     /// Bits of both codes, or 0 if the next code and its value exceed the index.
     pub(crate) bits: u8,
     /// Bits of the first code. If none fits with its value: bits of the code alone, or 0 if it is longer.
@@ -124,21 +124,21 @@ pub(crate) struct Pair {
 
 /// Codes of AC coefficients.
 #[derive(Debug)]
-pub(crate) struct Ac {
-    pairs: Box<[Pair; 1 << AC_BITS]>,
-    pub(crate) canonical: Canonical,
+pub(crate) struct AcTable {
+    pairs: Box<[CodePair; 1 << AC_BITS]>,
+    pub(crate) canonical: CanonicalCode,
 }
 
-impl Default for Ac {
+impl Default for AcTable {
     fn default() -> Self {
-        let pairs = Box::new([Pair::default(); 1 << AC_BITS]);
-        Ac { pairs, canonical: Canonical::default() }
+        let pairs = Box::new([CodePair::default(); 1 << AC_BITS]);
+        AcTable { pairs, canonical: CanonicalCode::default() }
     }
 }
 
-impl Ac {
+impl AcTable {
     #[inline(always)]
-    pub(crate) fn pair(&self, bits: u64) -> Pair {
+    pub(crate) fn pair(&self, bits: u64) -> CodePair {
         self.pairs[bits as usize & ((1 << AC_BITS) - 1)]
     }
 
@@ -160,7 +160,7 @@ impl Ac {
 }
 
 /// A code of `length` bits with its value, if both fit in the index `bits`.
-fn single(bits: usize, length: u32, symbol: u8) -> Option<Pair> {
+fn single(bits: usize, length: u32, symbol: u8) -> Option<CodePair> {
     let (run, size) = (symbol >> 4, u32::from(symbol & 15));
     let behind = AC_BITS.checked_sub(length + size)?;
     let value = extend((bits >> behind) as u32 & ((1 << size) - 1), size);
@@ -170,18 +170,18 @@ fn single(bits: usize, length: u32, symbol: u8) -> Option<Pair> {
         _ => run + 1,
     };
     let all = (length + size) as u8;
-    Some(Pair { bits: all, first_bits: all, steps: [step, 0], values: [value; 2] })
+    Some(CodePair { bits: all, first_bits: all, steps: [step, 0], values: [value; 2] })
 }
 
 /// A decoding table built from its definition.
-pub(crate) trait Table: Default {
+pub(crate) trait HuffmanTable: Default {
     /// Builds the table. `None` if the definition is invalid; the content is then undefined.
     fn fill(&mut self, definition: &[u8]) -> Option<()>;
 }
 
-impl Table for Dc {
+impl HuffmanTable for DcTable {
     fn fill(&mut self, definition: &[u8]) -> Option<()> {
-        self.canonical = Canonical::read(definition)?;
+        self.canonical = CanonicalCode::read(definition)?;
         self.short.fill([0; 2]);
         self.canonical.each(DC_BITS, |entries, length, size| {
             self.short[entries].fill([length as u8, size]);
@@ -190,13 +190,17 @@ impl Table for Dc {
     }
 }
 
-impl Table for Ac {
+impl HuffmanTable for AcTable {
     fn fill(&mut self, definition: &[u8]) -> Option<()> {
-        self.canonical = Canonical::read(definition)?;
-        self.pairs.fill(Pair::default());
+        self.canonical = CanonicalCode::read(definition)?;
+        self.pairs.fill(CodePair::default());
         self.canonical.each(AC_BITS, |entries, length, symbol| {
             for bits in entries {
-                let code = Pair { first_bits: length as u8, steps: [symbol, 0], ..Pair::default() };
+                let code = CodePair {
+                    first_bits: length as u8,
+                    steps: [symbol, 0],
+                    ..CodePair::default()
+                };
                 self.pairs[bits] = single(bits, length, symbol).unwrap_or(code);
             }
         });
@@ -207,13 +211,13 @@ impl Table for Ac {
 
 /// A table slot. The table is rebuilt only if an image defines it differently from the last one.
 #[derive(Debug, Default)]
-pub(crate) struct Slot<T> {
+pub(crate) struct HuffmanSlot<T> {
     definition: Vec<u8>,
     is_table: bool,
     table: T,
 }
 
-impl<T: Table> Slot<T> {
+impl<T: HuffmanTable> HuffmanSlot<T> {
     pub(crate) fn define(&mut self, definition: &[u8]) {
         if self.definition != definition {
             self.is_table = self.table.fill(definition).is_some();

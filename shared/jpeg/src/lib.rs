@@ -12,11 +12,9 @@
 mod entropy;
 mod frame;
 mod huffman;
-mod pixels;
-mod segments;
 #[cfg(test)]
 mod tests;
 mod window;
 
-pub use frame::Frame;
-pub use window::Decoder;
+pub use frame::JpegHeaders;
+pub use window::JpegDecoder;

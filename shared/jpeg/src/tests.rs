@@ -1,7 +1,7 @@
 //! Compares every pixel and every refusal with libjpeg-turbo-rs.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-use crate::{Decoder, Frame};
+use crate::{JpegDecoder, JpegHeaders};
 use libjpeg_turbo_rs::{ColorSpace, DecodeWarning, Encoder, JpegError, PixelFormat, Subsampling};
 use proptest::prelude::*;
 use std::ops::Range;
@@ -65,14 +65,14 @@ fn by_library(jpeg: &[u8]) -> Result<Vec<u8>, JpegError> {
     if image.warnings.iter().all(harmless) { Ok(image.data) } else { Err(JpegError::UnexpectedEof) }
 }
 
-fn by_us(decoder: &mut Decoder, jpeg: &[u8]) -> Option<Vec<u8>> {
-    let frame = Frame::find(jpeg)?;
+fn by_us(decoder: &mut JpegDecoder, jpeg: &[u8]) -> Option<Vec<u8>> {
+    let frame = JpegHeaders::find(jpeg)?;
     window(decoder, &frame, 0..frame.width, 0..frame.height)
 }
 
 fn window(
-    decoder: &mut Decoder,
-    frame: &Frame<'_>,
+    decoder: &mut JpegDecoder,
+    frame: &JpegHeaders<'_>,
     x: Range<usize>,
     y: Range<usize>,
 ) -> Option<Vec<u8>> {
@@ -92,14 +92,14 @@ proptest! {
         pictures in prop::collection::vec(pictures(), 1..4),
     ) {
         // One decoder for all, to expose state that leaks from one image into the next.
-        let mut decoder = Decoder::default();
+        let mut decoder = JpegDecoder::default();
         for picture in pictures {
             let jpeg = picture.jpeg();
             let expected = by_library(&jpeg);
             prop_assert!(expected.is_ok());
             let across = if picture.subsampling == Subsampling::S444 { 1 } else { 2 };
             if picture.colour && picture.width.div_ceil(across) < 3 {
-                prop_assert!(Frame::find(&jpeg).is_none());
+                prop_assert!(JpegHeaders::find(&jpeg).is_none());
             } else {
                 prop_assert_eq!(by_us(&mut decoder, &jpeg), expected.ok());
             }
@@ -124,7 +124,7 @@ proptest! {
             with.extend(body);
         }
         with.extend(&jpeg[jfif..]);
-        if let Some(ours) = by_us(&mut Decoder::default(), &with) {
+        if let Some(ours) = by_us(&mut JpegDecoder::default(), &with) {
             prop_assert_eq!(Some(ours), by_library(&with).ok());
         }
     }
@@ -136,8 +136,8 @@ proptest! {
     ) {
         let jpeg = picture.jpeg();
         let whole = by_library(&jpeg).unwrap();
-        let mut decoder = Decoder::default();
-        let Some(frame) = Frame::find(&jpeg) else { return Ok(()) };
+        let mut decoder = JpegDecoder::default();
+        let Some(frame) = JpegHeaders::find(&jpeg) else { return Ok(()) };
         for [x, y] in windows {
             let (x, y) = (part(frame.width, x), part(frame.height, y));
             let rows = whole.chunks(frame.width * 3);
@@ -156,13 +156,13 @@ proptest! {
         in_scan in any::<bool>(),
     ) {
         let mut jpeg = picture.jpeg();
-        let scan = Frame::find(&jpeg).map_or(0, |frame| jpeg.len() - frame.scan.len());
+        let scan = JpegHeaders::find(&jpeg).map_or(0, |frame| jpeg.len() - frame.scan.len());
         for (at, byte) in damage {
             let start = if in_scan { scan } else { 0 };
             let at = start + at.index(jpeg.len() - start);
             jpeg[at] = byte;
         }
-        if let Some(pixels) = by_us(&mut Decoder::default(), &jpeg) {
+        if let Some(pixels) = by_us(&mut JpegDecoder::default(), &jpeg) {
             let expected = by_library(&jpeg);
             prop_assert!(expected.as_ref().is_ok_and(|expected| *expected == pixels), "{expected:?}");
         }
@@ -172,7 +172,7 @@ proptest! {
     fn a_picture_that_is_cut_short_is_refused(picture in pictures(), at in any::<prop::sample::Index>()) {
         let jpeg = picture.jpeg();
         let cut = at.index(jpeg.len());
-        prop_assert_eq!(by_us(&mut Decoder::default(), &jpeg[..cut]), None);
+        prop_assert_eq!(by_us(&mut JpegDecoder::default(), &jpeg[..cut]), None);
     }
 }
 
@@ -183,7 +183,7 @@ fn what_is_not_baseline_or_sampled_otherwise_is_left_to_the_library() {
         change(Encoder::new(&pixels[..40 * 40 * bytes], 40, 40, format)).encode().unwrap()
     };
     let rgb = |change| jpeg(change, PixelFormat::Rgb, 3);
-    assert!(Frame::find(&rgb(|encoder| encoder)).is_some());
+    assert!(JpegHeaders::find(&rgb(|encoder| encoder)).is_some());
     for jpeg in [
         rgb(|encoder| encoder.progressive(true)),
         rgb(|encoder| encoder.arithmetic(true)),
@@ -195,6 +195,6 @@ fn what_is_not_baseline_or_sampled_otherwise_is_left_to_the_library() {
         b"\x89PNG".to_vec(),
         Vec::new(),
     ] {
-        assert!(Frame::find(&jpeg).is_none());
+        assert!(JpegHeaders::find(&jpeg).is_none());
     }
 }

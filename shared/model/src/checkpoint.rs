@@ -65,12 +65,12 @@ pub enum CheckpointError {
 /// The fingerprint of all that determines a job's batches, its dataset included.
 fn fingerprint(job: &JobView) -> Fingerprint {
     let parts = [job.dataset_version.0, job.batches_fingerprint().0].concat();
-    Fingerprint::of("gristmill checkpoint v2", &parts)
+    Fingerprint::from_content("gristmill checkpoint v2", &parts)
 }
 
 impl Checkpoint {
     /// The checkpoint of a run of `job` that goes on at `next`.
-    pub fn of(job: &JobView, next: Cursor) -> Self {
+    pub fn new(job: &JobView, next: Cursor) -> Self {
         let Cursor { epoch, batch_index } = next;
         Self {
             job: job.job.clone(),
@@ -146,7 +146,7 @@ impl FromStr for Checkpoint {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::{JobSpec, JobState, Plan};
+    use crate::wire::{EpochPlan, JobSpec, JobState};
 
     fn view() -> JobView {
         JobView {
@@ -156,7 +156,7 @@ mod tests {
             dataset_version: Fingerprint([1; 32]),
             n_files: 1,
             state: JobState::Running,
-            plan: Some(Plan { batch_size: 4, split_records: 12, ..Plan::default() }),
+            plan: Some(EpochPlan { batch_size: 4, split_records: 12, ..EpochPlan::default() }),
             caching: None,
             changes: Vec::new(),
             resumed: 0,
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn its_text_is_one_line_that_reads_back() {
-        let checkpoint = Checkpoint::of(&view(), at(1, 42));
+        let checkpoint = Checkpoint::new(&view(), at(1, 42));
         let text = checkpoint.to_string();
         assert!(text.starts_with(r#"{"job":"j","fingerprint":""#), "{text}");
         assert!(text.ends_with(r#","seed":7,"split_batches":3,"epoch":1,"g":42}"#), "{text}");
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn workers_and_epochs_may_differ() {
-        let checkpoint = Checkpoint::of(&view(), at(0, 5));
+        let checkpoint = Checkpoint::new(&view(), at(0, 5));
         let mut job = view();
         (job.spec.workers, job.spec.epochs, job.registered_ms) = (9, 1, 2);
         assert_eq!(checkpoint.cursor_in(&job), Ok(at(0, 5)));
@@ -188,7 +188,7 @@ mod tests {
     #[test]
     fn a_checkpoint_of_other_batches_is_refused_by_what_differs() {
         let refused = |job: &JobView| {
-            Checkpoint::of(&view(), at(1, 0)).cursor_in(job).unwrap_err().to_string()
+            Checkpoint::new(&view(), at(1, 0)).cursor_in(job).unwrap_err().to_string()
         };
         let other = JobView { job: "k".parse().unwrap(), ..view() };
         assert!(refused(&other).contains("is of job j, and this is job k"), "{}", refused(&other));
@@ -200,7 +200,7 @@ mod tests {
         let why = refused(&other);
         assert!(why.contains("another dataset or pipeline (fingerprint "), "{why}");
         let mut other = view();
-        other.plan = Some(Plan { split_records: 8, ..view().plan.unwrap() });
+        other.plan = Some(EpochPlan { split_records: 8, ..view().plan.unwrap() });
         let why = refused(&other);
         assert!(why.contains("splits of 3 batches, and the job has splits of 2: "), "{why}");
         assert!(why.contains("--split-batches 3"), "{why}");
@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn a_checkpoint_before_the_first_batch_is_one_of_any_splits() {
-        let early = Checkpoint::of(&JobView { plan: None, ..view() }, at(0, 0));
+        let early = Checkpoint::new(&JobView { plan: None, ..view() }, at(0, 0));
         assert_eq!(early.split_batches, 0);
         assert_eq!(early.cursor_in(&view()), Ok(at(0, 0)));
         assert_eq!(early.cursor_in(&JobView { plan: None, ..view() }), Ok(at(0, 0)));
@@ -224,12 +224,12 @@ mod tests {
     fn splits_that_a_job_is_given_count_before_its_dataset_is_indexed() {
         let mut given = JobView { plan: None, ..view() };
         given.spec.settings.split_batches = Some(3);
-        assert_eq!(Checkpoint::of(&view(), at(1, 42)), Checkpoint::of(&given, at(1, 42)));
+        assert_eq!(Checkpoint::new(&view(), at(1, 42)), Checkpoint::new(&given, at(1, 42)));
     }
 
     #[test]
     fn the_end_of_the_last_epoch_is_the_last_checkpoint() {
-        let checked = |epoch, g| Checkpoint::of(&view(), at(epoch, g)).cursor_in(&view());
+        let checked = |epoch, g| Checkpoint::new(&view(), at(epoch, g)).cursor_in(&view());
         assert_eq!(checked(3, 0), Ok(at(3, 0)));
         for (epoch, g) in [(3, 1), (4, 0)] {
             let why = checked(epoch, g).unwrap_err().to_string();
@@ -242,7 +242,7 @@ mod tests {
         let long = " x".repeat(MAX_BYTES);
         let missing = r#"{"job":"j","seed":7,"split_batches":3,"epoch":1,"g":42}"#;
         let of_before = r#"{"job":"j","fingerprint":"","seed":7,"epoch":1,"g":42}"#;
-        let negative = Checkpoint::of(&view(), at(0, 1)).to_string().replace(":1}", ":-1}");
+        let negative = Checkpoint::new(&view(), at(0, 1)).to_string().replace(":1}", ":-1}");
         for text in ["", "7", "[]", "{}", "checkpoint.json", &long, missing, of_before, &negative] {
             let why = text.parse::<Checkpoint>().unwrap_err().to_string();
             assert!(why.starts_with("not a checkpoint ("), "{why}");

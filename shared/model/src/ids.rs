@@ -1,6 +1,5 @@
 //! Identifiers: names people choose, numbers we count with, and opaque byte strings.
 
-use crate::hex;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::{fmt, str::FromStr};
 
@@ -95,7 +94,7 @@ macro_rules! byte_id {
 
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(&hex::encode(&self.0))
+                f.write_str(&encode(&self.0))
             }
         }
 
@@ -110,7 +109,7 @@ macro_rules! byte_id {
 
             fn from_str(text: &str) -> Result<Self, String> {
                 let invalid = || format!("{} is {} hex digits", stringify!($name), 2 * $len);
-                hex::decode(text).map(Self).ok_or_else(invalid)
+                decode(text).map(Self).ok_or_else(invalid)
             }
         }
 
@@ -146,7 +145,7 @@ byte_id!(
 
 impl RunToken {
     /// The token of a run that its launcher calls `name`.
-    pub fn of(name: &str) -> Self {
+    pub fn from_name(name: &str) -> Self {
         let mut token = [0; 16];
         let mut hasher = blake3::Hasher::new_derive_key("gristmill training run v1");
         hasher.update(name.as_bytes()).finalize_xof().fill(&mut token);
@@ -157,7 +156,7 @@ impl RunToken {
 impl Fingerprint {
     /// The fingerprint of `bytes` under a `domain` ("pipeline", "dataset"), so that equal bytes of
     /// different kinds differ.
-    pub fn of(domain: &str, bytes: &[u8]) -> Self {
+    pub fn from_content(domain: &str, bytes: &[u8]) -> Self {
         let mut hasher = blake3::Hasher::new_derive_key(domain);
         hasher.update(bytes);
         Self(*hasher.finalize().as_bytes())
@@ -172,7 +171,7 @@ pub struct InvocationId(pub String);
 
 impl InvocationId {
     /// The invocation of `worker` that the platform calls `request`.
-    pub fn of(worker: u32, request: &str) -> Self {
+    pub fn new(worker: u32, request: &str) -> Self {
         Self(format!("{worker}.{request}"))
     }
 
@@ -182,13 +181,34 @@ impl InvocationId {
     }
 }
 
+pub(crate) fn encode(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    bytes
+        .iter()
+        .flat_map(|b| [b >> 4, b & 15])
+        .map(|d| char::from(DIGITS[usize::from(d)]))
+        .collect()
+}
+
+pub(crate) fn decode<const N: usize>(text: &str) -> Option<[u8; N]> {
+    if text.len() != 2 * N || !text.is_ascii() {
+        return None;
+    }
+    let mut out = [0; N];
+    for (byte, pair) in out.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
+        let digit = |c: u8| char::from(c).to_digit(16).and_then(|d| u8::try_from(d).ok());
+        *byte = digit(pair[0])? << 4 | digit(pair[1])?;
+    }
+    Some(out)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn an_invocation_names_its_worker() {
-        let id = InvocationId::of(7, "2f1c-9a");
+        let id = InvocationId::new(7, "2f1c-9a");
         assert_eq!((id.0.as_str(), id.worker()), ("7.2f1c-9a", Some(7)));
         assert_eq!(InvocationId("local-00ff".into()).worker(), None);
     }
@@ -214,6 +234,6 @@ mod tests {
 
     #[test]
     fn fingerprints_separate_domains() {
-        assert_ne!(Fingerprint::of("a", b"x"), Fingerprint::of("b", b"x"));
+        assert_ne!(Fingerprint::from_content("a", b"x"), Fingerprint::from_content("b", b"x"));
     }
 }

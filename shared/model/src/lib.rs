@@ -8,7 +8,6 @@ mod compression;
 mod dataset_op;
 mod declared_cost;
 mod function;
-mod hex;
 mod ids;
 mod record;
 pub mod splits;

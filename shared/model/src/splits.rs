@@ -13,18 +13,15 @@
 
 pub mod batches;
 mod bundle;
-mod claim;
 pub mod collect;
 pub mod course;
 mod deaths;
 pub mod epoch;
-pub mod frontier;
 pub mod invariants;
 pub mod job;
 mod job_progress;
 mod lease;
 pub mod order;
-mod outcome;
 mod plan;
 pub mod ranks;
 pub mod readers;
@@ -32,26 +29,28 @@ mod refusal;
 pub mod run;
 pub mod search;
 pub mod silence;
-mod sizes;
 mod view;
 pub mod window;
 
+pub use bundle::ObjectSizes;
 pub use bundle::{
-    Bundle, BundleState, MAX_BUNDLE_SPLITS, MAX_ERROR_BYTES, MAX_INVOCATION_BYTES, Suspect,
+    Bundle, BundleState, MAX_BUNDLE_SPLITS, MAX_ERROR_BYTES, MAX_INVOCATION_BYTES, SuspectSplit,
     TRIAL_ATTEMPTS,
 };
-pub use claim::{Claim, Limits, POISON_STRIKES, Term, claim, lease_until_ms, revive};
-pub use deaths::{Death, DeathLog, DeathRecord, RECENT_DEATHS};
+pub use bundle::{CommittedSplit, SplitCommit, SplitKind, SplitOutcome, WorkerTimes};
+pub use deaths::{DeathEvidence, DeathLog, DeathRecord, RECENT_DEATHS};
 pub use job_progress::{
-    Ack, Cursor, Horizon, INDEX_EPOCH, JobProgress, LackingSplits, Place, ack, collected, made,
+    Cursor, Horizon, INDEX_EPOCH, JobProgress, LackingSplits, ProgressAck, SplitPlace, ack,
+    collected, made,
 };
 pub use lease::{
-    Fail, Flush, GiveBack, Lapse, Mark, Release, fail, flush, give_back, lapse, mark, release,
-    retry_delay_ms,
+    BundleRetryLimits, ClaimTransition, LeaseTerm, POISON_STRIKES, claim, lease_until_ms, revive,
 };
-pub use outcome::{Commit, Committed, SplitKind, SplitOutcome, WorkerTimes};
-pub use plan::{SplitPlan, Visit};
+pub use lease::{
+    FailTransition, FlushTransition, GiveBackTransition, LapseTransition, MarkTransition,
+    ReleaseTransition, fail, flush, give_back, lapse, mark, release, retry_delay_ms,
+};
+pub use plan::{SplitPlan, SplitVisit};
 pub use readers::ReaderProgress;
-pub use refusal::{Outcome, Refusal};
-pub use sizes::ObjectSizes;
-pub use view::{Member, Run, ViewError};
+pub use refusal::{TransitionOutcome, TransitionRefusal};
+pub use view::{DatasetViewError, RecordRange, ZipMember};

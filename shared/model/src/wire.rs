@@ -4,52 +4,44 @@
 //! Each call is one request and one response, both JSON, POSTed to the coordinator's function URL.
 //! Every request is safe to send again: a resend after a lost response has no second effect.
 
-mod cache_calls;
 mod caching;
 mod calls;
 mod events;
 mod job;
-mod job_options;
-mod jobs;
-mod leases;
-mod members;
 mod outstanding;
-mod pack;
-mod polls;
 pub mod protocol;
-mod readers;
-mod room;
 mod settings;
 mod training_report;
 
 pub use crate::splits::job::JobState;
-pub use cache_calls::{
-    CacheExplain, CacheExplained, CacheList, CacheListing, CacheRemove, CacheRemoved, PointFound,
-};
 pub use caching::{
-    CacheEntry, CacheListed, CacheManifest, CacheMode, CacheOrders, CachedChunk, CachingView,
-    EpochMode, OpWork, PointOrder, PointView, WorkProfile,
+    CacheEntry, CacheManifest, CacheMode, CacheOrders, CachePointOrder, CachePointView,
+    CachedChunk, CachingView, EpochCacheMode, ListedCacheEntry, OpWork, WorkProfile,
 };
 pub use calls::*;
-pub use events::{Barren, ScaleDecision, ScaleState, ScalerEvent, WorkerEvent};
+pub use calls::{
+    BundlePartition, ClaimCall, ClaimReply, FailCall, FlushCall, IdleReason, IdleReply, Lease,
+    LeaseRef, LeaseWork, LeaveCall, MarkCall, ReleaseCall,
+};
+pub use calls::{
+    CacheExplainCall, CacheExplainReply, CacheListCall, CacheListReply, CacheRemoveCall,
+    CacheRemoveReply, ExplainedCachePoint,
+};
+pub use calls::{DescribeCall, ForgetCall, ForgetReply, JobStatus, StatusCall, StopCall};
+pub use calls::{PollCall, PollReply, ReadySplit, TrainerMetrics};
+pub use calls::{ReaderStanding, ReaderStatus, RunStatus};
+pub use events::{ScaleDecision, ScaleState, ScalerEvent, WorkerEvent, WorkerFailureSeries};
+pub use job::ZipFileCounts;
 pub use job::{
-    Dataset, JobSpec, JobView, Manifest, ManifestFile, Plan, Register, SkippedAt, SourceFile,
-    StoredListing,
+    Dataset, DatasetManifest, EpochPlan, JobSpec, JobView, ManifestFile, RegisterCall,
+    SkippedRecordLocation, SourceFile, StoredListing,
 };
-pub use job_options::{GivenOptions, OPTIONS, OptionChange, OptionMeaning, SpecDifference};
-pub use jobs::{Describe, Forget, Forgotten, JobStatus, Status, Stop};
-pub use leases::{
-    Claim, ClaimReply, Fail, Flush, Home, Idle, IdleReason, Lease, LeaseRef, Leave, Mark, Release,
-    Work,
-};
-pub use members::Members;
-pub use outstanding::{LEFT_SHARD, Left, Outstanding};
-pub use pack::{PACK_IMAGES, Pack, PackedImage};
-pub use polls::{Poll, Polled, ReadySplit, TrainerMetrics};
+pub use job::{ImagePack, PACK_IMAGES, PackedImage};
+pub use outstanding::AccountRoom;
+pub use outstanding::{DepartedWorkers, LEFT_SHARD, OutstandingWorkers};
 pub use protocol::{SpokenVersions, VERSION};
-pub use readers::{ReaderStanding, ReaderStatus, RunStatus};
-pub use room::AccountRoom;
 pub use settings::JobSettings;
+pub use settings::{GivenOptions, OPTIONS, OptionChange, OptionMeaning, SpecDifference};
 pub use training_report::TrainingReport;
 
 /// Upper bound of one encoded request or response, in bytes: what a function URL carries.

@@ -5,7 +5,7 @@
 
 use gristmill_model::wire::protocol::{self, OLDEST, ProtocolMessage, VERSION, read_event};
 use gristmill_model::wire::{
-    AnyReply, Refusal, RefusalKind, Request, ScalerEvent, SpokenVersions, WorkerEvent,
+    AnyReply, CallEnvelope, CallRefusal, RefusalKind, ScalerEvent, SpokenVersions, WorkerEvent,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -33,7 +33,7 @@ fn again<M: ProtocolMessage>(value: &Value) -> Result<Value, serde_json::Error> 
 
 fn again_as(kind: &str, value: &Value) -> Result<Value, serde_json::Error> {
     match kind.split_once(' ') {
-        Some(("request", _)) => again::<Request>(value),
+        Some(("request", _)) => again::<CallEnvelope>(value),
         Some(("reply", _)) => again::<AnyReply>(value),
         Some(("event", "scaler")) => again::<ScalerEvent>(value),
         Some(("event", "worker")) => again::<WorkerEvent>(value),
@@ -64,7 +64,7 @@ fn the_version_before_is_read_and_answered() {
 }
 
 macro_rules! names {
-    ($($name:ident[$($job:tt)*] $text:literal $reply:ident)*) => {
+    ($($name:ident($call:ident)[$($job:tt)*] $text:literal $reply:ident)*) => {
         const NAMES: &[&str] = &[$($text),*];
     };
 }
@@ -162,17 +162,17 @@ fn the_refusal_of_a_version_never_changes_and_does_not_reach_version_2() {
 fn a_call_of_another_version_is_refused_before_the_rest_is_read() {
     for v in [0, 1, 4, 9] {
         let body = json!({ "v": v, "call": "unheard_of", "ns": 7 }).to_string();
-        let refusal = Request::read(body.as_bytes(), SpokenVersions::BUILD).unwrap_err();
+        let refusal = CallEnvelope::read(body.as_bytes(), SpokenVersions::BUILD).unwrap_err();
         let RefusalKind::OtherVersion { spoken } = refusal.kind else { panic!("{refusal:?}") };
         assert_eq!(spoken, SpokenVersions::BUILD);
         let advice =
             if v > VERSION { "upgrade the stack first" } else { "upgrade gristmill where" };
         assert!(refusal.message.contains(advice), "{refusal}");
-        assert_eq!(Request::version_of(body.as_bytes()), v);
+        assert_eq!(CallEnvelope::version_of(body.as_bytes()), v);
     }
     for body in ["", "{}", "[]", r#"{"v":3}"#, r#"{"v":-1}"#] {
-        let refused = Request::read(body.as_bytes(), SpokenVersions::BUILD);
-        assert!(matches!(refused, Err(Refusal { kind: RefusalKind::Invalid, .. })), "{body}");
+        let refused = CallEnvelope::read(body.as_bytes(), SpokenVersions::BUILD);
+        assert!(matches!(refused, Err(CallRefusal { kind: RefusalKind::Invalid, .. })), "{body}");
     }
 }
 

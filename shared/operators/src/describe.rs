@@ -1,23 +1,26 @@
 //! Descriptions of operators for people and tools: names, declarations and parameters.
 
 use gristmill_pipeline::{
-    Declaration, DefaultValue, Entry, Kind, OF_FIELDS, OF_FILLED_FIELDS, Parameter, Registry,
+    DefaultValue, OF_FIELDS, OF_FILLED_FIELDS, OperatorDeclaration, OperatorRegistry, Parameter,
+    ParameterKind, RegisteredOperator,
 };
 use serde::Serialize;
 use std::fmt::Write;
 
 /// An operator as `gristmill operators --json` prints it.
 #[derive(Debug, Serialize)]
-pub struct Described {
+pub struct OperatorDescription {
     #[serde(flatten)]
-    pub declaration: &'static Declaration,
+    pub declaration: &'static OperatorDeclaration,
     pub parameters: &'static [Parameter],
 }
 
 /// All operators of a registry, in its order.
-pub fn describe(registry: &Registry) -> Vec<Described> {
-    let described =
-        |entry: &Entry| Described { declaration: entry.declaration, parameters: entry.parameters };
+pub fn describe(registry: &OperatorRegistry) -> Vec<OperatorDescription> {
+    let described = |entry: &RegisteredOperator| OperatorDescription {
+        declaration: entry.declaration,
+        parameters: entry.parameters,
+    };
     registry.entries().iter().map(described).collect()
 }
 
@@ -46,7 +49,7 @@ pub fn table_of_fields() -> String {
 ///
 /// # Errors
 /// The text lacks the section or the table of an operator.
-pub fn with_tables(text: &str, registry: &Registry) -> Result<String, String> {
+pub fn with_tables(text: &str, registry: &OperatorRegistry) -> Result<String, String> {
     let mut text = with_table(text, FIELDS_TITLE, Some(table_of_fields()))?;
     for entry in registry.entries() {
         let title = format!("### `{}`\n", entry.declaration.name);
@@ -85,23 +88,25 @@ fn row(parameter: &Parameter, doc: &str) -> String {
 }
 
 /// The values of a kind, in words.
-pub fn takes(kind: &Kind) -> String {
+pub fn takes(kind: &ParameterKind) -> String {
     match kind {
-        Kind::Bool => "true or false".into(),
-        Kind::Whole { min, max } if *max >= u64::from(u32::MAX) => {
+        ParameterKind::Bool => "true or false".into(),
+        ParameterKind::Whole { min, max } if *max >= u64::from(u32::MAX) => {
             format!("a whole number from {min} on")
         }
-        Kind::Whole { min, max } => format!("a whole number from {min} to {max}"),
-        Kind::Number { min, max } if *min == f64::MIN && *max == f64::MAX => "a number".into(),
-        Kind::Number { min, max } => format!("a number from {min} to {max}"),
-        Kind::Size { .. } => kind.to_string(),
-        Kind::Text => "text".into(),
-        Kind::Field => "a field".into(),
-        Kind::Choice(names) => one_of(names),
-        Kind::List(item) => format!("a list: {}", takes(item)),
-        Kind::Map(value) => format!("by field: {}", takes(value)),
-        Kind::Features => "features".into(),
-        Kind::Other(words) => (*words).into(),
+        ParameterKind::Whole { min, max } => format!("a whole number from {min} to {max}"),
+        ParameterKind::Number { min, max } if *min == f64::MIN && *max == f64::MAX => {
+            "a number".into()
+        }
+        ParameterKind::Number { min, max } => format!("a number from {min} to {max}"),
+        ParameterKind::Size { .. } => kind.to_string(),
+        ParameterKind::Text => "text".into(),
+        ParameterKind::Field => "a field".into(),
+        ParameterKind::Choice(names) => one_of(names),
+        ParameterKind::List(item) => format!("a list: {}", takes(item)),
+        ParameterKind::Map(value) => format!("by field: {}", takes(value)),
+        ParameterKind::Features => "features".into(),
+        ParameterKind::Other(words) => (*words).into(),
     }
 }
 

@@ -1,169 +1,132 @@
-//! The operators, one file each: parameters, schema, declaration, kernel and their tests.
+//! The operators, a file each or one for a family of small ones: parameters, schema, declaration, kernel and
+//! their tests.
 //!
 //! [`registry`] lists them. The feature `kernels` adds the kernels; a program that only plans jobs leaves
 //! it off, and links neither decoders nor resizers.
 
+mod batch;
+mod dataset;
 pub mod describe;
 #[cfg(feature = "kernels")]
 mod kernels;
 mod parameters;
-mod prelude;
+mod parse;
 
-/// Operators that make batches of elements.
-mod batch {
-    pub mod bucket_by_sequence_length;
-    pub mod padded_batch;
-    pub mod plain;
-}
-
-/// Operators on the sequence of records.
-mod dataset {
-    pub mod in_order;
-    pub mod interleave;
-    pub mod repeat;
-    pub mod shuffle;
-    pub mod skip;
-    pub mod take;
-}
-
-/// Operators on whole elements.
+/// Operators on elements.
 mod element {
-    pub mod autocache;
-    pub mod copy_field;
-    pub mod drop_fields;
-    pub mod duplicate;
     pub mod filter;
-    pub mod flat_map;
-    pub mod inflate;
-    pub mod sleep;
+    pub mod whole;
 }
 
 /// Operators on images.
 mod image {
-    pub mod center_crop;
     pub mod color_jitter;
     pub mod crop;
     pub mod decode;
     pub mod flip;
     pub mod gaussian_blur;
     pub mod grayscale;
-    pub mod pad;
-    pub mod posterize;
-    pub mod random_crop;
     pub mod random_erasing;
     pub mod random_resized_crop;
     pub mod resize;
-    pub mod resize_shorter;
-    pub mod rotate;
-    pub mod shear;
-    pub mod solarize;
-    pub mod turn;
-    pub mod vertical_flip;
+    pub mod rotate_or_shear;
 }
 
 /// Operators on individual numbers.
 mod number {
     pub mod cast;
-    pub mod clip;
     pub mod layout;
     pub mod normalise;
-    pub mod one_hot;
     pub mod scale;
-    pub mod standardise;
-}
-
-/// Operators that extract several fields from one byte string.
-mod parse {
-    pub mod parse_csv;
-    pub mod parse_example;
-    pub mod parse_json;
-    pub mod parsing;
 }
 
 /// Operators on sequences.
 mod sequence {
     pub mod length;
-    pub mod pad_sequence;
     pub mod tokenise;
-    pub mod truncate;
 }
 
-pub use element::sleep::SleepPer;
+pub use element::whole::SleepPer;
 pub use image::decode::DecodeMode;
-pub use image::turn::{Angle, Angles, Interpolation, Turn};
+pub use image::rotate_or_shear::{AngleBounds, Interpolation, RotateOrShear, WarpAngle};
 #[cfg(feature = "kernels")]
 pub use kernels::floor;
 pub use number::cast::CastDType;
-pub use number::layout::Order;
+pub use number::layout::DimensionOrder;
 pub use sequence::tokenise::TokenDType;
 
-use gristmill_pipeline::{Pipeline, PipelineError, Registry};
+use gristmill_pipeline::{OperatorRegistry, Pipeline, PipelineError};
 use std::sync::LazyLock;
 
-/// Exports the operators, and lists them in the order of the documentation.
-macro_rules! operators {
-    ($($group:ident::$file:ident::$name:ident),+ $(,)?) => {
-        $(pub use $group::$file::$name;)+
+/// Imports for the files of operators.
+mod prelude {
+    #[cfg(feature = "kernels")]
+    pub(crate) use crate::kernels::{
+        boxes, canvas, channels as channels_of, dtype_bytes, in_place, item_bytes as item_bytes_of,
+        masks, pixel_bytes, planes::vectorised, sometimes, transform, value_bytes, warp,
+    };
+    pub(crate) use crate::parameters::*;
+    pub(crate) use crate::*;
+    #[cfg(feature = "kernels")]
+    pub(crate) use gristmill_kernel::{FusedKernel, Kernel, OutputSize, ValueView};
+    pub(crate) use gristmill_model::{DatasetOp, DeclaredCost};
+    pub(crate) use gristmill_pipeline::{
+        AssetReference, AuthoredNumber, Batching, CachePointSettings, Cardinality, ExactEffect,
+        Feature, FieldDType, FieldSchema, ImageFields, ImageInput, LengthBuckets, MAX_BATCH_BYTES,
+        MAX_BATCH_SIZE, MAX_SIDE, MappingReader, Operator, OperatorDeclaration, OperatorDefinition,
+        OperatorEffect, OperatorScope, Parameter, ParameterKind, PipelineError, Randomness,
+        SchemaFlow, SequencePadding, TouchedFields, ValueRange, check_field_name,
+        node::{NodeValue, SyntaxNode, shown},
+        parameters::{self, optional},
+        table::nearest,
+        widened,
+    };
+    #[cfg(feature = "kernels")]
+    pub(crate) use gristmill_pipeline::{BoxFields, BoxFormat, FeatureDType, KernelInput};
+    pub(crate) use serde::{Deserialize, Serialize};
+    pub(crate) use std::collections::BTreeMap;
+}
 
-        static REGISTRY: LazyLock<Registry> =
-            LazyLock::new(|| Registry::new()$(.and::<$name>())+);
+/// Exports the operators, file by file, and lists them in the order of the documentation.
+macro_rules! operators {
+    ($($($file:ident)::+: $($name:ident),+;)+) => {
+        $(pub use $($file)::+::{$($name),+};)+
+
+        static REGISTRY: LazyLock<OperatorRegistry> =
+            LazyLock::new(|| OperatorRegistry::new()$($(.and::<$name>())+)+);
     };
 }
 
 operators! {
-    dataset::take::Take,
-    dataset::skip::Skip,
-    dataset::repeat::Repeat,
-    dataset::interleave::Interleave,
-    dataset::shuffle::Shuffle,
-    dataset::in_order::InOrder,
-    image::decode::Decode,
-    image::resize::Resize,
-    image::resize_shorter::ResizeShorter,
-    image::center_crop::CenterCrop,
-    image::random_crop::RandomCrop,
-    image::crop::Crop,
-    image::pad::Pad,
-    image::random_resized_crop::RandomResizedCrop,
-    image::flip::Flip,
-    image::vertical_flip::VerticalFlip,
-    image::rotate::Rotate,
-    image::shear::Shear,
-    image::color_jitter::ColorJitter,
-    image::grayscale::Grayscale,
-    image::gaussian_blur::GaussianBlur,
-    image::solarize::Solarize,
-    image::posterize::Posterize,
-    image::random_erasing::RandomErasing,
-    number::scale::Scale,
-    number::clip::Clip,
-    number::normalise::Normalise,
-    number::standardise::Standardise,
-    number::cast::Cast,
-    number::layout::Layout,
-    number::one_hot::OneHot,
-    sequence::length::Length,
-    sequence::truncate::Truncate,
-    sequence::pad_sequence::PadSequence,
-    sequence::tokenise::Tokenise,
-    parse::parse_json::ParseJson,
-    parse::parse_csv::ParseCsv,
-    parse::parse_example::ParseExample,
-    element::copy_field::CopyField,
-    element::drop_fields::DropFields,
-    element::filter::Filter,
-    element::duplicate::Duplicate,
-    element::flat_map::FlatMap,
-    batch::plain::Batch,
-    batch::padded_batch::PaddedBatch,
-    batch::bucket_by_sequence_length::BucketBySequenceLength,
-    element::autocache::Autocache,
-    element::sleep::Sleep,
-    element::inflate::Inflate,
+    dataset: Take, Skip, Repeat, Interleave, Shuffle, InOrder;
+    image::decode: Decode;
+    image::resize: Resize, ResizeShorter;
+    image::crop: CenterCrop, RandomCrop, Crop, Pad;
+    image::random_resized_crop: RandomResizedCrop;
+    image::flip: Flip, VerticalFlip;
+    image::rotate_or_shear: Rotate, Shear;
+    image::color_jitter: ColorJitter;
+    image::grayscale: Grayscale;
+    image::gaussian_blur: GaussianBlur;
+    image::grayscale: Solarize, Posterize;
+    image::random_erasing: RandomErasing;
+    number::scale: Scale, Clip;
+    number::normalise: Normalise, Standardise;
+    number::cast: Cast;
+    number::layout: Layout;
+    number::scale: OneHot;
+    sequence::length: Length, Truncate, PadSequence;
+    sequence::tokenise: Tokenise;
+    parse: ParseJson, ParseCsv, ParseExample;
+    element::whole: CopyField, DropFields;
+    element::filter: Filter;
+    element::whole: Duplicate, FlatMap;
+    batch: PlainBatch, PaddedBatch, BucketBySequenceLength;
+    element::whole: Autocache, Sleep, Inflate;
 }
 
 /// All operators of this project.
-pub fn registry() -> &'static Registry {
+pub fn registry() -> &'static OperatorRegistry {
     &REGISTRY
 }
 

@@ -7,19 +7,27 @@ use gristmill_pipeline::{DefaultValue, OF_FIELDS, OF_FILLED_FIELDS};
 pub(crate) const MAX_LENGTH: u32 = 1 << 24;
 
 /// A required parameter.
-pub(crate) const fn required(name: &'static str, kind: Kind, doc: &'static str) -> Parameter {
+pub(crate) const fn required(
+    name: &'static str,
+    kind: ParameterKind,
+    doc: &'static str,
+) -> Parameter {
     Parameter::new(name, kind, DefaultValue::Required, doc)
 }
 
 /// An optional parameter without a default.
-pub(crate) const fn absent(name: &'static str, kind: Kind, doc: &'static str) -> Parameter {
+pub(crate) const fn absent(
+    name: &'static str,
+    kind: ParameterKind,
+    doc: &'static str,
+) -> Parameter {
     Parameter::new(name, kind, DefaultValue::Absent, doc)
 }
 
 /// A parameter with a default, written as in a pipeline file.
 pub(crate) const fn or(
     name: &'static str,
-    kind: Kind,
+    kind: ParameterKind,
     default: &'static str,
     doc: &'static str,
 ) -> Parameter {
@@ -27,46 +35,51 @@ pub(crate) const fn or(
 }
 
 /// The field an operator works on.
-pub(crate) const FIELD: Parameter = or("field", Kind::Field, "image", "The field.");
-pub(crate) const IMAGE_SIZE: Kind = Kind::Size { max: MAX_SIDE as u64 };
-pub(crate) const SIDES: Kind = Kind::List(&Kind::Whole { min: 0, max: MAX_SIDE as u64 });
+pub(crate) const FIELD: Parameter = or("field", ParameterKind::Field, "image", "The field.");
+pub(crate) const IMAGE_SIZE: ParameterKind = ParameterKind::Size { max: MAX_SIDE as u64 };
+pub(crate) const SIDES: ParameterKind =
+    ParameterKind::List(&ParameterKind::Whole { min: 0, max: MAX_SIDE as u64 });
 pub(crate) const SIZE: Parameter = required("size", IMAGE_SIZE, "Height and width in pixels.");
 pub(crate) const ANTIALIAS: Parameter = or(
     "antialias",
-    Kind::Bool,
+    ParameterKind::Bool,
     "true",
     "Whether shrinking averages over all pixels that it covers, and not over neighbours alone.",
 );
-pub(crate) const FILL: Parameter =
-    or("fill", Kind::Number { min: -1e9, max: 1e9 }, "0.0", "Value of what was outside the image.");
+pub(crate) const FILL: Parameter = or(
+    "fill",
+    ParameterKind::Number { min: -1e9, max: 1e9 },
+    "0.0",
+    "Value of what was outside the image.",
+);
 pub(crate) const INTERPOLATION: Parameter = or(
     "interpolation",
-    Kind::Choice(&["nearest", "bilinear"]),
+    ParameterKind::Choice(&["nearest", "bilinear"]),
     "nearest",
     "How pixels between pixels are taken.",
 );
 pub(crate) const DROP_REMAINDER: Parameter = or(
     "drop_remainder",
-    Kind::Bool,
+    ParameterKind::Bool,
     "false",
     "Leave the last batch of an epoch out if it is short.",
 );
 pub(crate) const LENGTHS: Parameter = or(
     "lengths",
-    Kind::Map(&Kind::Whole { min: 1, max: MAX_LENGTH as u64 }),
+    ParameterKind::Map(&ParameterKind::Whole { min: 1, max: MAX_LENGTH as u64 }),
     "{}",
     "Items each of these fields is padded to, such as `{ tokens: 128 }`.",
 );
 pub(crate) const VALUES: Parameter = or(
     "values",
-    Kind::Map(&Kind::Number { min: f64::MIN, max: f64::MAX }),
+    ParameterKind::Map(&ParameterKind::Number { min: f64::MIN, max: f64::MAX }),
     "{}",
     "What each of these fields is padded with.",
 );
 
 /// `size` of an operator that makes batches.
 pub(crate) const fn batch_size_parameter() -> Parameter {
-    let kind = Kind::Whole { min: 1, max: MAX_BATCH_SIZE as u64 };
+    let kind = ParameterKind::Whole { min: 1, max: MAX_BATCH_SIZE as u64 };
     required("size", kind, "Elements of a batch.")
 }
 
@@ -85,19 +98,22 @@ pub(crate) const fn with_fields<const N: usize>(own: &[Parameter], filled: bool)
 }
 
 /// The declaration of a parameter. A test parses every operator, so none is missing.
-pub(crate) fn declared<T: Define>(name: &str) -> &'static Parameter {
+pub(crate) fn declared<T: OperatorDefinition>(name: &str) -> &'static Parameter {
     let found = T::PARAMETERS.iter().find(|parameter| parameter.name == name);
     found.unwrap_or_else(|| panic!("`{}` does not declare `{name}`", T::DECLARATION.name))
 }
 
 /// Parses a whole number, with the range and default that `T` declares.
-pub(crate) fn whole<T: Define>(params: &mut Table<'_>, name: &str) -> Result<u32, PipelineError> {
+pub(crate) fn whole<T: OperatorDefinition>(
+    params: &mut MappingReader<'_>,
+    name: &str,
+) -> Result<u32, PipelineError> {
     parameters::whole(params, declared::<T>(name))
 }
 
 /// As [`whole`]; none if the parameter is left out, or null.
-pub(crate) fn optional_whole<T: Define>(
-    params: &mut Table<'_>,
+pub(crate) fn optional_whole<T: OperatorDefinition>(
+    params: &mut MappingReader<'_>,
     name: &'static str,
 ) -> Result<Option<u32>, PipelineError> {
     let range = parameters::wholes_of(declared::<T>(name));
@@ -105,18 +121,24 @@ pub(crate) fn optional_whole<T: Define>(
 }
 
 /// Parses a number, with the range and default that `T` declares.
-pub(crate) fn real<T: Define>(params: &mut Table<'_>, name: &str) -> Result<f64, PipelineError> {
+pub(crate) fn real<T: OperatorDefinition>(
+    params: &mut MappingReader<'_>,
+    name: &str,
+) -> Result<f64, PipelineError> {
     parameters::number(params, declared::<T>(name))
 }
 
 /// Parses true or false, with the default that `T` declares.
-pub(crate) fn flag<T: Define>(params: &mut Table<'_>, name: &str) -> Result<bool, PipelineError> {
+pub(crate) fn flag<T: OperatorDefinition>(
+    params: &mut MappingReader<'_>,
+    name: &str,
+) -> Result<bool, PipelineError> {
     parameters::flag(params, declared::<T>(name))
 }
 
 /// Parses one of the names that `T` declares; `values` has the meaning of each, in the same order.
-pub(crate) fn choice<T: Define, V: Copy>(
-    params: &mut Table<'_>,
+pub(crate) fn choice<T: OperatorDefinition, V: Copy>(
+    params: &mut MappingReader<'_>,
     name: &str,
     values: &[V],
 ) -> Result<V, PipelineError> {
@@ -124,8 +146,8 @@ pub(crate) fn choice<T: Define, V: Copy>(
 }
 
 /// Parses a list of whole numbers, with the range that `T` declares.
-pub(crate) fn wholes<T: Define>(
-    params: &mut Table<'_>,
+pub(crate) fn wholes<T: OperatorDefinition>(
+    params: &mut MappingReader<'_>,
     name: &str,
 ) -> Result<Vec<u32>, PipelineError> {
     let parameter = declared::<T>(name);
@@ -134,67 +156,76 @@ pub(crate) fn wholes<T: Define>(
 }
 
 /// The declaration of most operators: one element in, one out, movable, deterministic.
-pub(crate) const fn element_wise(name: &'static str, version: u32) -> Declaration {
-    Declaration::new(name, version)
+pub(crate) const fn element_wise(name: &'static str, version: u32) -> OperatorDeclaration {
+    OperatorDeclaration::new(name, version)
 }
 
 /// As [`element_wise`], with a known effect.
-pub(crate) const fn with_effect(name: &'static str, version: u32, effect: Effect) -> Declaration {
-    Declaration { effect, ..element_wise(name, version) }
+pub(crate) const fn with_effect(
+    name: &'static str,
+    version: u32,
+    effect: OperatorEffect,
+) -> OperatorDeclaration {
+    OperatorDeclaration { effect, ..element_wise(name, version) }
 }
 
 /// The declaration of operators on the sequence of records.
-pub(crate) const fn of_dataset(name: &'static str, version: u32) -> Declaration {
-    Declaration {
-        scope: Scope::Global,
+pub(crate) const fn of_dataset(name: &'static str, version: u32) -> OperatorDeclaration {
+    OperatorDeclaration {
+        scope: OperatorScope::Global,
         pins_position: true,
         ..element_wise(name, version).costs(0, 0)
     }
 }
 
 /// Parses a whole number of 64 bits without an upper bound, from the lower one that `T` declares.
-pub(crate) fn large<T: Define>(params: &mut Table<'_>, name: &str) -> Result<u64, PipelineError> {
+pub(crate) fn large<T: OperatorDefinition>(
+    params: &mut MappingReader<'_>,
+    name: &str,
+) -> Result<u64, PipelineError> {
     let parameter = declared::<T>(name);
-    let Kind::Whole { min, max: u64::MAX } = parameter.kind else { panic!("`{name}` has a bound") };
+    let ParameterKind::Whole { min, max: u64::MAX } = parameter.kind else {
+        panic!("`{name}` has a bound")
+    };
     let node = parameters::present(params, parameter)?;
     let number = match node.value {
-        Value::Int(number) => u64::try_from(number).ok().filter(|number| *number >= min),
+        NodeValue::Int(number) => u64::try_from(number).ok().filter(|number| *number >= min),
         _ => None,
     };
     number.ok_or_else(|| params.wrong(name, &node, &format!("a whole number from {min} on")))
 }
 
 /// Parses height and width: one number for a square, or `[height, width]`.
-pub(crate) fn size<T: Define>(
-    params: &mut Table<'_>,
+pub(crate) fn size<T: OperatorDefinition>(
+    params: &mut MappingReader<'_>,
     name: &str,
 ) -> Result<[u32; 2], PipelineError> {
     let parameter = declared::<T>(name);
     let node = parameters::present(params, parameter)?;
     let range = parameters::wholes_of(parameter);
-    let side = |node: &Node| params.whole(name, node, range.clone());
+    let side = |node: &SyntaxNode| params.whole(name, node, range.clone());
     match &node.value {
-        Value::Seq(items) if items.len() == 2 => Ok([side(&items[0])?, side(&items[1])?]),
+        NodeValue::Seq(items) if items.len() == 2 => Ok([side(&items[0])?, side(&items[1])?]),
         _ => side(&node).map(|side| [side, side]),
     }
 }
 
 /// As [`size`]; none if the parameter is left out.
-pub(crate) fn optional_size<T: Define>(
-    params: &mut Table<'_>,
+pub(crate) fn optional_size<T: OperatorDefinition>(
+    params: &mut MappingReader<'_>,
     name: &'static str,
 ) -> Result<Option<[u32; 2]>, PipelineError> {
     params.get(name).is_some().then(|| size::<T>(params, name)).transpose()
 }
 
 /// Parses `field` of an operator without a usual one.
-pub(crate) fn required_field(params: &mut Table<'_>) -> Result<String, PipelineError> {
+pub(crate) fn required_field(params: &mut MappingReader<'_>) -> Result<String, PipelineError> {
     let node = params.require("field")?;
     params.text("field", node)
 }
 
 /// Parses `into`: the new field of an operator.
-pub(crate) fn into(params: &mut Table<'_>, op: &str) -> Result<String, PipelineError> {
+pub(crate) fn into(params: &mut MappingReader<'_>, op: &str) -> Result<String, PipelineError> {
     let node = params.require("into")?;
     let name = params.text("into", node)?;
     check_field_name(&name).map_err(|message| node.error(format!("`{op}` `into`: {message}")))?;
@@ -203,8 +234,8 @@ pub(crate) fn into(params: &mut Table<'_>, op: &str) -> Result<String, PipelineE
 
 /// Parses `[low, high]` with low <= high, or one number that `spread` turns into both, with the range and
 /// default that `T` declares. The one number is not negative.
-pub(crate) fn interval<T: Define>(
-    params: &mut Table<'_>,
+pub(crate) fn interval<T: OperatorDefinition>(
+    params: &mut MappingReader<'_>,
     name: &str,
     spread: impl Fn(f64) -> [f64; 2],
 ) -> Result<[f64; 2], PipelineError> {
@@ -212,7 +243,7 @@ pub(crate) fn interval<T: Define>(
     let (min, max) = parameters::numbers_of(parameter).into_inner();
     let node = parameters::present(params, parameter)?;
     let bounds = match &node.value {
-        Value::Seq(_) => params.numbers(name, &node, min.min(0.0)..=max)?,
+        NodeValue::Seq(_) => params.numbers(name, &node, min.min(0.0)..=max)?,
         _ => spread(params.number(name, &node, 0.0..=max)?),
     };
     let [low, high] = bounds;
@@ -229,13 +260,15 @@ pub(crate) fn interval<T: Define>(
 }
 
 /// Parses `channels`: one of the numbers that `T` declares.
-pub(crate) fn channels<T: Define>(params: &mut Table<'_>) -> Result<u32, PipelineError> {
+pub(crate) fn channels<T: OperatorDefinition>(
+    params: &mut MappingReader<'_>,
+) -> Result<u32, PipelineError> {
     let parameter = declared::<T>("channels");
-    let Kind::Choice(numbers) = parameter.kind else { panic!("`channels` is no choice") };
+    let ParameterKind::Choice(numbers) = parameter.kind else { panic!("`channels` is no choice") };
     let node = parameters::present(params, parameter)?;
     let shown = node.shown();
     let number = numbers.iter().find(|number| **number == shown);
-    let number = number.filter(|_| matches!(node.value, Value::Int(_)));
+    let number = number.filter(|_| matches!(node.value, NodeValue::Int(_)));
     number.and_then(|number| number.parse().ok()).ok_or_else(|| {
         node.error(format!("`channels` must be {}, not {shown}", numbers.join(" or ")))
     })
@@ -244,7 +277,7 @@ pub(crate) fn channels<T: Define>(params: &mut Table<'_>) -> Result<u32, Pipelin
 /// The schema with the full range of colours: 0 to 255 for u8, 0 to 1 for f32.
 pub(crate) fn in_full_range(field: FieldSchema) -> FieldSchema {
     let range = field.range.map(|_| match field.dtype {
-        DType::U8 => ValueRange::PIXELS,
+        FieldDType::U8 => ValueRange::PIXELS,
         _ => ValueRange { min: 0.0, max: 1.0 },
     });
     FieldSchema { range, ..field }
@@ -253,14 +286,14 @@ pub(crate) fn in_full_range(field: FieldSchema) -> FieldSchema {
 /// The exact effect of an operator that combines the channels of each pixel. Of floats it depends on
 /// the place of a pixel: which of two NaN a sum keeps is up to the instruction.
 pub(crate) fn each_pixel_of_u8(input: &FieldSchema) -> ExactEffect {
-    if input.dtype == DType::U8 { ExactEffect::EachPixel } else { ExactEffect::Unknown }
+    if input.dtype == FieldDType::U8 { ExactEffect::EachPixel } else { ExactEffect::Unknown }
 }
 
 /// Implements the method of an operator that replaces its `field`.
 macro_rules! replaces_field {
     () => {
-        fn fields(&self) -> Touched<'_> {
-            Touched::Replaces(&self.field)
+        fn fields(&self) -> TouchedFields<'_> {
+            TouchedFields::Replaces(&self.field)
         }
     };
 }
@@ -269,11 +302,11 @@ pub(crate) use replaces_field;
 /// Implements the methods of an operator on images whose `fields` move together.
 macro_rules! moves_fields {
     () => {
-        fn fields(&self) -> Touched<'_> {
-            Touched::Together(&self.fields)
+        fn fields(&self) -> TouchedFields<'_> {
+            TouchedFields::Together(&self.fields)
         }
 
-        fn fields_mut(&mut self) -> Option<&mut Fields> {
+        fn fields_mut(&mut self) -> Option<&mut ImageFields> {
             Some(&mut self.fields)
         }
     };
@@ -281,16 +314,21 @@ macro_rules! moves_fields {
 pub(crate) use moves_fields;
 
 /// Dtypes accepted by operators that move pixels without reading their values.
-pub(crate) const MOVABLE: &[DType] = &[DType::U8, DType::F16, DType::BF16, DType::F32];
+pub(crate) const MOVABLE: &[FieldDType] =
+    &[FieldDType::U8, FieldDType::F16, FieldDType::BF16, FieldDType::F32];
 
 /// Checks that the image can hold `fill`.
 pub(crate) fn check_fill(op: &str, image: &FieldSchema, fill: f64) -> Result<(), String> {
     let (low, high) = match image.dtype {
-        DType::U8 => (0.0, 255.0),
-        DType::U16 => (0.0, 65_535.0),
-        DType::U32 | DType::U64 => (0.0, 1e9),
-        DType::I32 | DType::I64 => (-1e9, 1e9),
-        DType::Bytes | DType::F16 | DType::BF16 | DType::F32 | DType::F64 => return Ok(()),
+        FieldDType::U8 => (0.0, 255.0),
+        FieldDType::U16 => (0.0, 65_535.0),
+        FieldDType::U32 | FieldDType::U64 => (0.0, 1e9),
+        FieldDType::I32 | FieldDType::I64 => (-1e9, 1e9),
+        FieldDType::Bytes
+        | FieldDType::F16
+        | FieldDType::BF16
+        | FieldDType::F32
+        | FieldDType::F64 => return Ok(()),
     };
     if fill.fract() == 0.0 && (low..=high).contains(&fill) {
         Ok(())
@@ -304,15 +342,15 @@ pub(crate) fn check_fill(op: &str, image: &FieldSchema, fill: f64) -> Result<(),
 
 /// Parses pixels at left, top, right and bottom; one number for all, or two for the sides and for
 /// top and bottom. None if the parameter is left out and has no default.
-pub(crate) fn sides<T: Define>(
-    params: &mut Table<'_>,
+pub(crate) fn sides<T: OperatorDefinition>(
+    params: &mut MappingReader<'_>,
     name: &str,
 ) -> Result<Option<[u32; 4]>, PipelineError> {
     let parameter = declared::<T>(name);
     let Some(node) = parameters::value(params, parameter)? else { return Ok(None) };
     let range = parameters::wholes_of(parameter);
     let sides = match &node.value {
-        Value::Seq(_) => params.wholes(name, &node, range)?,
+        NodeValue::Seq(_) => params.wholes(name, &node, range)?,
         _ => vec![params.whole(name, &node, range)?],
     };
     match sides[..] {

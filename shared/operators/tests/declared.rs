@@ -3,23 +3,23 @@
 #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
 use gristmill_operators::{describe, registry};
-use gristmill_pipeline::{DefaultValue, Kind, Node, Parameter, Table};
+use gristmill_pipeline::{DefaultValue, MappingReader, Parameter, ParameterKind, SyntaxNode};
 use std::{collections::BTreeSet, fs, path::Path};
 
 /// A value that a parameter takes, as a pipeline file has it.
 fn example(parameter: &Parameter) -> String {
-    fn of(kind: &Kind) -> String {
+    fn of(kind: &ParameterKind) -> String {
         match kind {
-            Kind::Bool => "true".into(),
-            Kind::Whole { min, .. } => (*min).max(1).to_string(),
-            Kind::Number { min, max } => (0.5_f64).clamp(*min, *max).to_string(),
-            Kind::Size { .. } => "8".into(),
-            Kind::Text | Kind::Field => "x".into(),
-            Kind::Choice(names) => (*names.last().unwrap()).into(),
-            Kind::List(item) => format!("[{}, {}]", of(item), of(item)),
-            Kind::Map(value) => format!("{{ x: {} }}", of(value)),
-            Kind::Features => "{ y: { key: x, dtype: i64 } }".into(),
-            Kind::Other(_) => "8".into(),
+            ParameterKind::Bool => "true".into(),
+            ParameterKind::Whole { min, .. } => (*min).max(1).to_string(),
+            ParameterKind::Number { min, max } => (0.5_f64).clamp(*min, *max).to_string(),
+            ParameterKind::Size { .. } => "8".into(),
+            ParameterKind::Text | ParameterKind::Field => "x".into(),
+            ParameterKind::Choice(names) => (*names.last().unwrap()).into(),
+            ParameterKind::List(item) => format!("[{}, {}]", of(item), of(item)),
+            ParameterKind::Map(value) => format!("{{ x: {} }}", of(value)),
+            ParameterKind::Features => "{ y: { key: x, dtype: i64 } }".into(),
+            ParameterKind::Other(_) => "8".into(),
         }
     }
     match (parameter.name, parameter.kind) {
@@ -43,8 +43,9 @@ fn parsed(
     given: &[(&Parameter, String)],
 ) -> (BTreeSet<&'static str>, Result<(), String>) {
     let entries = given.iter().map(|(parameter, value)| format!("{}: {value}", parameter.name));
-    let node = Node::parse(&format!("{{ {} }}", entries.collect::<Vec<_>>().join(", "))).unwrap();
-    let mut table = Table::new(name, &node).unwrap();
+    let node =
+        SyntaxNode::parse(&format!("{{ {} }}", entries.collect::<Vec<_>>().join(", "))).unwrap();
+    let mut table = MappingReader::new(name, &node).unwrap();
     let parsed = registry().get(name).unwrap().parse(&mut table);
     let asked = table.asked().iter().copied().collect();
     let outcome = parsed.map(drop).and_then(|()| table.finish());
@@ -73,14 +74,14 @@ fn operators_read_the_parameters_they_declare_and_no_others() {
 }
 
 /// A value that a kind does not take, if there is one of the right form.
-fn outside(kind: &Kind) -> Option<String> {
+fn outside(kind: &ParameterKind) -> Option<String> {
     match kind {
-        Kind::Whole { max, .. } => Some(max.checked_add(1)?.to_string()),
-        Kind::Size { max } => Some((max + 1).to_string()),
-        Kind::Number { max, .. } if *max < f64::MAX => Some((max + 1.0).to_string()),
-        Kind::Choice(_) => Some("none_of_these".into()),
-        Kind::List(item) => outside(item).map(|value| format!("[{value}, {value}]")),
-        Kind::Map(value) => outside(value).map(|value| format!("{{ x: {value} }}")),
+        ParameterKind::Whole { max, .. } => Some(max.checked_add(1)?.to_string()),
+        ParameterKind::Size { max } => Some((max + 1).to_string()),
+        ParameterKind::Number { max, .. } if *max < f64::MAX => Some((max + 1.0).to_string()),
+        ParameterKind::Choice(_) => Some("none_of_these".into()),
+        ParameterKind::List(item) => outside(item).map(|value| format!("[{value}, {value}]")),
+        ParameterKind::Map(value) => outside(value).map(|value| format!("{{ x: {value} }}")),
         _ => None,
     }
 }

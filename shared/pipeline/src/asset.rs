@@ -5,7 +5,7 @@
 //! reads the files ([`Pipeline::asset_paths`]), stores each under its hash, and replaces the paths
 //! by the hashes ([`Pipeline::with_assets`]). This crate does no I/O itself.
 
-use crate::{Pipeline, PipelineError, Stage, table::Table};
+use crate::{Pipeline, PipelineError, PipelineStage, table::MappingReader};
 use gristmill_model::Fingerprint;
 use serde::{Serialize, Serializer};
 use std::collections::BTreeSet;
@@ -19,14 +19,14 @@ const BY_CONTENT: &str = "blake3:";
 
 /// A file that an operator needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Asset {
+pub enum AssetReference {
     /// Path on the author's machine.
     Path(String),
     /// BLAKE3 hash of its content.
     Content(Fingerprint),
 }
 
-impl Asset {
+impl AssetReference {
     /// The hash that identifies this content.
     pub fn hash(content: &[u8]) -> Fingerprint {
         Fingerprint(*blake3::hash(content).as_bytes())
@@ -36,22 +36,29 @@ impl Asset {
     ///
     /// # Errors
     /// If it is neither.
-    pub fn parse(params: &mut Table<'_>, key: &'static str) -> Result<Asset, PipelineError> {
+    pub fn parse(
+        params: &mut MappingReader<'_>,
+        key: &'static str,
+    ) -> Result<AssetReference, PipelineError> {
         let node = params.require(key)?;
         let text = params.text(key, node)?;
-        let Some(hash) = text.strip_prefix(BY_CONTENT) else { return Ok(Asset::Path(text)) };
+        let Some(hash) = text.strip_prefix(BY_CONTENT) else {
+            return Ok(AssetReference::Path(text));
+        };
         let hash = hash.parse().map_err(|_| {
             node.error(format!("`{key}` must be a path, or {BY_CONTENT} and 64 hexadecimal digits"))
         })?;
-        Ok(Asset::Content(hash))
+        Ok(AssetReference::Content(hash))
     }
 }
 
-impl Serialize for Asset {
+impl Serialize for AssetReference {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
-            Asset::Path(path) => serializer.serialize_str(path),
-            Asset::Content(hash) => serializer.collect_str(&format_args!("{BY_CONTENT}{hash}")),
+            AssetReference::Path(path) => serializer.serialize_str(path),
+            AssetReference::Content(hash) => {
+                serializer.collect_str(&format_args!("{BY_CONTENT}{hash}"))
+            }
         }
     }
 }
@@ -61,8 +68,8 @@ impl Pipeline {
     /// duplicates.
     pub fn asset_paths(&self) -> Vec<&str> {
         let paths = self.stages().iter().filter_map(|stage| match stage.op.asset()? {
-            Asset::Path(path) => Some(path.as_str()),
-            Asset::Content(_) => None,
+            AssetReference::Path(path) => Some(path.as_str()),
+            AssetReference::Content(_) => None,
         });
         paths.collect::<BTreeSet<_>>().into_iter().collect()
     }
@@ -70,14 +77,14 @@ impl Pipeline {
     /// Hashes of the assets that a worker loads before it compiles, without duplicates.
     pub fn assets(&self) -> Vec<Fingerprint> {
         let hashes = self.stages().iter().filter_map(|stage| match stage.op.asset()? {
-            Asset::Content(hash) => Some(*hash),
-            Asset::Path(_) => None,
+            AssetReference::Content(hash) => Some(*hash),
+            AssetReference::Path(_) => None,
         });
         hashes.collect::<BTreeSet<_>>().into_iter().collect()
     }
 
     /// Replaces every path by the hash of the file's content. `hash_of` reads the file, checks that
-    /// it has at most [`MAX_ASSET_BYTES`], and returns its [`Asset::hash`].
+    /// it has at most [`MAX_ASSET_BYTES`], and returns its [`AssetReference::hash`].
     ///
     /// # Errors
     /// The error of `hash_of` for a path, with the operator's line.
@@ -89,14 +96,14 @@ impl Pipeline {
             return Ok(self);
         }
         let mut stages = self.stages().to_vec();
-        for Stage { op, line, .. } in &mut stages {
+        for PipelineStage { op, line, .. } in &mut stages {
             let name = op.name();
             let Some(asset) = op.asset_mut() else { continue };
-            if let Asset::Path(path) = asset {
+            if let AssetReference::Path(path) = asset {
                 let hash = hash_of(path).map_err(|why| {
                     PipelineError::at_line(*line, format!("`{name}` needs `{path}`: {why}"))
                 })?;
-                *asset = Asset::Content(hash);
+                *asset = AssetReference::Content(hash);
             }
         }
         self.with_stages(stages)

@@ -1,6 +1,10 @@
 //! How elements become batches: the size, and the handling of sequences of different lengths.
 
-use crate::Number;
+use crate::{
+    AuthoredNumber, BoxedOperator, ElementSchema, OperatorRegistry, PipelineError, PipelineStage,
+    flow::SchemaFlow, node::SyntaxNode, table::MappingReader,
+};
+
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -15,24 +19,24 @@ pub struct Batching {
     /// Whether an epoch drops its last batch if that is short.
     pub drop_remainder: bool,
     /// `None` delivers sequences unpadded, as values and offsets.
-    pub padding: Option<Padding>,
+    pub padding: Option<SequencePadding>,
     /// Groups elements of similar length into the same batches.
-    pub buckets: Option<Buckets>,
+    pub buckets: Option<LengthBuckets>,
 }
 
 /// How sequences of different lengths become one tensor.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Padding {
+pub struct SequencePadding {
     /// Padded length of each field, in items. Fields without an entry are padded to the longest
     /// sequence of the batch.
     pub lengths: BTreeMap<String, u32>,
     /// Padding value of each field; 0 without an entry.
-    pub values: BTreeMap<String, Number>,
+    pub values: BTreeMap<String, AuthoredNumber>,
 }
 
 /// Groups of similar length.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Buckets {
+pub struct LengthBuckets {
     /// The sequence whose length selects the bucket.
     pub field: String,
     /// Ascending. Bucket `i` holds lengths from boundary `i - 1` up to, but not including, boundary
@@ -42,9 +46,9 @@ pub struct Buckets {
     pub pad_to_boundary: bool,
 }
 
-impl Buckets {
+impl LengthBuckets {
     /// The bucket for a sequence of `length` items, from 0 to the number of boundaries.
-    pub fn of(&self, length: usize) -> usize {
+    pub fn bucket_index(&self, length: usize) -> usize {
         self.boundaries.partition_point(|boundary| *boundary as usize <= length)
     }
 }
@@ -77,15 +81,75 @@ impl Batching {
             };
         }
         let bucket = self.buckets.as_ref().filter(|b| b.pad_to_boundary && b.field == field);
-        let boundary = bucket.and_then(|b| b.boundaries.get(b.of(longest)));
+        let boundary = bucket.and_then(|b| b.boundaries.get(b.bucket_index(longest)));
         // The last bucket has no upper boundary. A tensor must not have an empty dimension.
         Ok(boundary.map_or(longest, |boundary| *boundary as usize - 1).max(1))
     }
 
     /// The padding value of `field`.
-    pub fn pad_value(&self, field: &str) -> Number {
+    pub fn pad_value(&self, field: &str) -> AuthoredNumber {
         let values = self.padding.as_ref().map(|padding| &padding.values);
-        values.and_then(|values| values.get(field)).copied().unwrap_or(Number::ZERO)
+        values.and_then(|values| values.get(field)).copied().unwrap_or(AuthoredNumber::ZERO)
+    }
+}
+
+// Operators that apply to a batch after workers have made it.
+
+/// The operator of `deliver` that trainers apply.
+const BY_TRAINER: &str = "normalise";
+
+/// Operators that the fetcher and then the trainer apply to a batch. The batch can so cross the
+/// wire as u8, at a quarter of the bytes.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DeliveryOperators {
+    /// Operators that the fetcher applies to every element, in this order. A pass moves them here;
+    /// authors cannot write them.
+    pub stages: Vec<PipelineStage>,
+    /// Recorded with the pipeline and applied by trainers. It changes no delivered byte.
+    pub normalise: Option<BoxedOperator>,
+}
+
+impl DeliveryOperators {
+    pub(crate) fn parse(
+        node: &SyntaxNode,
+        registry: &OperatorRegistry,
+    ) -> Result<Self, PipelineError> {
+        let mut table = MappingReader::new("`deliver`", node)?;
+        let deliver = Self::read(&mut table, registry)?;
+        table.finish()?;
+        Ok(deliver)
+    }
+
+    /// Reads the keys that an author may write; the table may have others.
+    pub(crate) fn read(
+        table: &mut MappingReader<'_>,
+        registry: &OperatorRegistry,
+    ) -> Result<Self, PipelineError> {
+        let mut deliver = DeliveryOperators::default();
+        if let Some(node) = table.get(BY_TRAINER)
+            && node.value != crate::node::NodeValue::Null
+        {
+            let entry = registry.get(BY_TRAINER);
+            let entry = entry.ok_or_else(|| node.error("this build cannot normalise"))?;
+            let mut params = MappingReader::new("`normalise`", node)?;
+            deliver.normalise = Some(entry.parse(&mut params)?);
+            params.finish()?;
+        }
+        Ok(deliver)
+    }
+
+    /// Infers the element before each operator of the fetcher and after the last, starting from the
+    /// output of workers. Checks that the trainer can apply its part to the result.
+    pub(crate) fn infer(&self, flow: &mut SchemaFlow) -> Result<Vec<ElementSchema>, String> {
+        let mut schemas = vec![flow.schema().clone()];
+        for stage in &self.stages {
+            stage.op.infer(flow)?;
+            schemas.push(flow.schema().clone());
+        }
+        if let Some(normalise) = &self.normalise {
+            normalise.infer(&mut flow.clone())?;
+        }
+        Ok(schemas)
     }
 }
 
@@ -94,15 +158,18 @@ mod tests {
     use super::*;
 
     fn bucketed(pad_to_boundary: bool) -> Batching {
-        let buckets = Buckets { field: "x".into(), boundaries: vec![4, 8], pad_to_boundary };
-        let padding = Some(Padding { lengths: [("y".into(), 3)].into(), ..Padding::default() });
+        let buckets = LengthBuckets { field: "x".into(), boundaries: vec![4, 8], pad_to_boundary };
+        let padding = Some(SequencePadding {
+            lengths: [("y".into(), 3)].into(),
+            ..SequencePadding::default()
+        });
         Batching { size: 2, drop_remainder: false, padding, buckets: Some(buckets) }
     }
 
     #[test]
     fn buckets_hold_up_to_their_boundary() {
         let buckets = bucketed(true).buckets.unwrap();
-        let of: Vec<usize> = [0, 3, 4, 7, 8, 100].map(|n| buckets.of(n)).to_vec();
+        let of: Vec<usize> = [0, 3, 4, 7, 8, 100].map(|n| buckets.bucket_index(n)).to_vec();
         assert_eq!(of, [0, 0, 1, 1, 2, 2]);
     }
 

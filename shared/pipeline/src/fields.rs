@@ -1,11 +1,11 @@
 //! The fields that an operator on images moves together: images, masks, and boxes with labels.
 
 use crate::{
-    DType, DefaultValue, FieldSchema, Kind, Parameter, PipelineError,
-    flow::Flow,
-    node::{Node, Value},
+    DefaultValue, FieldDType, FieldSchema, Parameter, ParameterKind, PipelineError,
+    flow::SchemaFlow,
+    node::{NodeValue, SyntaxNode},
     parameters::{choice, flag, number, optional},
-    table::Table,
+    table::MappingReader,
 };
 use serde::Serialize;
 
@@ -18,67 +18,67 @@ const MAX_PIXELS: f64 = 1e9;
 pub const OF_FILLED_FIELDS: &[Parameter] = &[
     Parameter::new(
         "field",
-        Kind::Field,
+        ParameterKind::Field,
         DefaultValue::Value("image"),
         "The image; `fields` where there are several.",
     ),
     Parameter::new(
         "fields",
-        Kind::List(&Kind::Field),
+        ParameterKind::List(&ParameterKind::Field),
         DefaultValue::Absent,
         "Images and masks, in place of `field`. They must have one height and width: where a record's differ, it is bad, and its error names both. Draws depend on the first.",
     ),
     Parameter::new(
         "masks",
-        Kind::List(&Kind::Field),
+        ParameterKind::List(&ParameterKind::Field),
         DefaultValue::Absent,
         "Which of them hold class numbers, beside those decoded with `mode: indices`; names that `fields` lacks are added to it. Numbers of any dtype, `[h, w, c]`.",
     ),
     Parameter::new(
         "boxes",
-        Kind::List(&Kind::Field),
+        ParameterKind::List(&ParameterKind::Field),
         DefaultValue::Absent,
         "Fields of boxes, f32 `[n, 4]` -> `[m, 4]`: `cast` those of whole numbers before.",
     ),
     Parameter::new(
         "labels",
-        Kind::List(&Kind::Field),
+        ParameterKind::List(&ParameterKind::Field),
         DefaultValue::Absent,
         "Fields `[n, ..]` with a row for each box: rows leave with their boxes.",
     ),
     Parameter::new(
         "box_format",
-        Kind::Choice(&["xyxy", "xywh", "cxcywh"]),
+        ParameterKind::Choice(&["xyxy", "xywh", "cxcywh"]),
         DefaultValue::Value("xyxy"),
         "Left, top, right, bottom; or `xywh`: left, top, width, height; or `cxcywh`: middle, width, height.",
     ),
     Parameter::new(
         "normalised_boxes",
-        Kind::Bool,
+        ParameterKind::Bool,
         DefaultValue::Value("false"),
         "Boxes are shares of width and height, 0 to 1, and not pixels.",
     ),
     Parameter::new(
         "min_area",
-        Kind::Number { min: 0.0, max: MAX_PIXELS },
+        ParameterKind::Number { min: 0.0, max: MAX_PIXELS },
         DefaultValue::Value("1"),
         "Boxes with less area, in pixels of what comes out, leave.",
     ),
     Parameter::new(
         "min_size",
-        Kind::Number { min: 0.0, max: MAX_PIXELS },
+        ParameterKind::Number { min: 0.0, max: MAX_PIXELS },
         DefaultValue::Value("1"),
         "As `min_area`, of width and height.",
     ),
     Parameter::new(
         "min_visibility",
-        Kind::Number { min: 0.0, max: 1.0 },
+        ParameterKind::Number { min: 0.0, max: 1.0 },
         DefaultValue::Value("0"),
         "Boxes that keep less than this share of their area within the image leave.",
     ),
     Parameter::new(
         "mask_fill",
-        Kind::Number { min: -1e9, max: 1e9 },
+        ParameterKind::Number { min: -1e9, max: 1e9 },
         DefaultValue::Value("0"),
         "What masks hold where the image was not, such as 255 to be ignored. Of `center_crop`, `random_crop`, `pad`, `rotate` and `shear`.",
     ),
@@ -99,7 +99,7 @@ const OF_BOXES: [&str; 6] =
 
 /// All fields of an element that one operator moves with one draw.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Fields {
+pub struct ImageFields {
     /// The first image. Draws depend on its size.
     pub field: String,
     /// All images and masks, `field` first; empty if there is only one. All have the same height
@@ -114,12 +114,12 @@ pub struct Fields {
     #[serde(skip_serializing_if = "is_zero")]
     pub mask_fill: f64,
     #[serde(flatten)]
-    pub boxes: Option<Boxes>,
+    pub boxes: Option<BoxFields>,
 }
 
 /// Fields of boxes: f32 `[n, 4]`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Boxes {
+pub struct BoxFields {
     pub boxes: Vec<String>,
     /// Fields `[n, ..]` with one row per box. Rows are dropped with their boxes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -148,7 +148,7 @@ pub enum BoxFormat {
 }
 
 /// An image or mask as input of an operator.
-pub struct Given<'a> {
+pub struct ImageInput<'a> {
     pub name: &'a str,
     pub schema: &'a FieldSchema,
     /// Origin for messages, such as " after `decode`".
@@ -157,7 +157,7 @@ pub struct Given<'a> {
     mask_fill: f64,
 }
 
-impl Given<'_> {
+impl ImageInput<'_> {
     /// Value of new pixels; `fill` is the value for images.
     pub fn fill(&self, fill: f64) -> f64 {
         if self.is_mask { self.mask_fill } else { fill }
@@ -168,15 +168,15 @@ fn is_zero(x: &f64) -> bool {
     *x == 0.0
 }
 
-impl Fields {
+impl ImageFields {
     /// A single image.
     pub fn one(field: impl Into<String>) -> Self {
         let (fields, masks) = (Vec::new(), Vec::new());
-        Fields { field: field.into(), fields, masks, mask_fill: 0.0, boxes: None }
+        ImageFields { field: field.into(), fields, masks, mask_fill: 0.0, boxes: None }
     }
 
     /// Reads `field` or `fields`, `masks`, `boxes` and the parameters of boxes.
-    pub fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+    pub fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         let masks = names(params, "masks")?;
         let first = params.get("field").map(|node| params.text("field", node)).transpose()?;
         let mut fields = names(params, "fields")?;
@@ -196,7 +196,7 @@ impl Fields {
         fields.extend(
             masks.iter().filter(|mask| !fields.contains(mask)).cloned().collect::<Vec<_>>(),
         );
-        let boxes = Boxes::parse(params)?;
+        let boxes = BoxFields::parse(params)?;
         let moved = boxes.iter().flat_map(|boxes| boxes.boxes.iter().chain(&boxes.labels));
         let all: Vec<&String> = fields.iter().chain(moved).collect();
         if let Some(twice) = (1..all.len()).find(|i| all[..*i].contains(&all[*i])) {
@@ -208,14 +208,14 @@ impl Fields {
         if fields.len() == 1 {
             fields.clear();
         }
-        Ok(Fields { field, fields, masks, mask_fill: 0.0, boxes })
+        Ok(ImageFields { field, fields, masks, mask_fill: 0.0, boxes })
     }
 
     /// Like [`parse`](Self::parse), for an operator that creates new pixels: also reads
     /// `mask_fill`.
-    pub fn parse_filled(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+    pub fn parse_filled(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         let mask_fill = number(params, declared("mask_fill"))?;
-        Ok(Fields { mask_fill, ..Self::parse(params)? })
+        Ok(ImageFields { mask_fill, ..Self::parse(params)? })
     }
 
     /// Images and masks, `field` first.
@@ -253,11 +253,11 @@ impl Fields {
     #[must_use]
     pub fn only(&self, name: &str) -> Self {
         let masks = self.masks.iter().filter(|mask| *mask == name).cloned().collect();
-        Fields { masks, mask_fill: self.mask_fill, ..Fields::one(name) }
+        ImageFields { masks, mask_fill: self.mask_fill, ..ImageFields::one(name) }
     }
 
     /// Adds the images that were decoded as masks to the masks.
-    pub fn find_masks(&mut self, flow: &Flow) {
+    pub fn find_masks(&mut self, flow: &SchemaFlow) {
         let found = |name: &&str| flow.is_mask(name) && !self.is_mask(name);
         let found: Vec<String> = self.images().filter(found).map(str::to_owned).collect();
         self.masks.extend(found);
@@ -268,9 +268,9 @@ impl Fields {
     pub fn infer(
         &self,
         op: &'static str,
-        flow: &mut Flow,
-        dtypes: &[DType],
-        made: impl Fn(&Given<'_>) -> Result<FieldSchema, String>,
+        flow: &mut SchemaFlow,
+        dtypes: &[FieldDType],
+        made: impl Fn(&ImageInput<'_>) -> Result<FieldSchema, String>,
     ) -> Result<(), String> {
         let mut writes = Vec::new();
         for name in self.images() {
@@ -292,7 +292,7 @@ impl Fields {
                 ));
             }
             let origin = flow.origin(name);
-            let given = Given { name, schema, origin, is_mask, mask_fill: self.mask_fill };
+            let given = ImageInput { name, schema, origin, is_mask, mask_fill: self.mask_fill };
             writes.push((name, made(&given)?));
         }
         for (name, schema) in writes {
@@ -302,8 +302,8 @@ impl Fields {
     }
 }
 
-impl Boxes {
-    fn parse(params: &mut Table<'_>) -> Result<Option<Self>, PipelineError> {
+impl BoxFields {
+    fn parse(params: &mut MappingReader<'_>) -> Result<Option<Self>, PipelineError> {
         let boxes = names(params, "boxes")?;
         if boxes.is_empty() {
             let given = OF_BOXES.iter().find(|key| params.get(key).is_some());
@@ -323,7 +323,7 @@ impl Boxes {
         let min_area = number(params, declared("min_area"))?;
         let min_size = number(params, declared("min_size"))?;
         let min_visibility = number(params, declared("min_visibility"))?;
-        Ok(Some(Boxes {
+        Ok(Some(BoxFields {
             boxes,
             labels,
             box_format,
@@ -334,13 +334,13 @@ impl Boxes {
         }))
     }
 
-    fn infer(&self, op: &'static str, flow: &mut Flow) -> Result<(), String> {
+    fn infer(&self, op: &'static str, flow: &mut SchemaFlow) -> Result<(), String> {
         let mut rows = None;
         for name in &self.boxes {
             let field = flow.field(op, name)?;
-            if field.dtype != DType::F32 || !matches!(field.shape[..], [_, Some(4)]) {
+            if field.dtype != FieldDType::F32 || !matches!(field.shape[..], [_, Some(4)]) {
                 let advice = match field.dtype {
-                    DType::F32 | DType::Bytes => "",
+                    FieldDType::F32 | FieldDType::Bytes => "",
                     _ => "; `cast` it to f32 before",
                 };
                 return Err(format!(
@@ -350,11 +350,11 @@ impl Boxes {
             }
             rows = field.shape[0];
             let shape = vec![None, Some(4)];
-            flow.write(op, name, FieldSchema { dtype: DType::F32, shape, range: None });
+            flow.write(op, name, FieldSchema { dtype: FieldDType::F32, shape, range: None });
         }
         for name in &self.labels {
             let field = flow.field(op, name)?;
-            let items = field.shape.split_first().filter(|_| field.dtype != DType::Bytes);
+            let items = field.shape.split_first().filter(|_| field.dtype != FieldDType::Bytes);
             let items = items.filter(|_| field.item_bytes().is_some());
             let differ = |n: Option<u32>| matches!((n, rows), (Some(a), Some(b)) if a != b);
             let Some((_, item)) = items.filter(|(n, _)| !differ(**n)) else {
@@ -373,13 +373,13 @@ impl Boxes {
 }
 
 /// Reads `key`: a field name, or a list of them. Returns an empty list if it is absent.
-fn names(params: &mut Table<'_>, key: &'static str) -> Result<Vec<String>, PipelineError> {
+fn names(params: &mut MappingReader<'_>, key: &'static str) -> Result<Vec<String>, PipelineError> {
     let Some(node) = optional(params, key) else { return Ok(Vec::new()) };
-    let nodes: &[Node] = match &node.value {
-        Value::Seq(items) if items.is_empty() => {
+    let nodes: &[SyntaxNode] = match &node.value {
+        NodeValue::Seq(items) if items.is_empty() => {
             return Err(params.wrong(key, node, "a list of field names"));
         }
-        Value::Seq(items) => items,
+        NodeValue::Seq(items) => items,
         _ => std::slice::from_ref(node),
     };
     nodes.iter().map(|node| params.text(key, node)).collect()

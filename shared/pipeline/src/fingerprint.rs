@@ -1,6 +1,10 @@
 //! Fingerprints of results: equal fingerprints mean equal bytes.
 
-use crate::{Declaration, DescribedOp, DescribedPrefix, Op, Pipeline, Randomness, Source, Stage};
+use crate::{
+    BoxedOperator, DescribedOp, DescribedPrefix, OperatorDeclaration, Pipeline, PipelineSource,
+    PipelineStage, Randomness,
+};
+
 use gristmill_model::{Epoch, Fingerprint};
 use serde::Serialize;
 
@@ -10,7 +14,7 @@ struct Identity<'a> {
     version: u32,
     numerics: &'a str,
     dataset: Fingerprint,
-    source: &'a Source,
+    source: &'a PipelineSource,
     ops: Vec<OpIdentity<'a>>,
     /// Set if the prefix has random operators.
     drawn: Option<(u64, Epoch)>,
@@ -20,14 +24,14 @@ struct Identity<'a> {
 struct OpIdentity<'a> {
     op: &'a str,
     version: u32,
-    params: &'a Op,
+    params: &'a BoxedOperator,
     /// Set for random operators only, since it keys their draws.
     ordinal: Option<u32>,
 }
 
 impl<'a> OpIdentity<'a> {
-    fn new(stage: &'a Stage) -> Self {
-        let Declaration { randomness, .. } = *stage.op.declaration();
+    fn new(stage: &'a PipelineStage) -> Self {
+        let OperatorDeclaration { randomness, .. } = *stage.op.declaration();
         let (name, version) = stage.op.identity();
         let ordinal = (randomness == Randomness::Random).then_some(stage.ordinal);
         OpIdentity { op: name, version, params: &stage.op, ordinal }
@@ -35,7 +39,7 @@ impl<'a> OpIdentity<'a> {
 }
 
 /// The operators that count. Cache points are left out because they change no result.
-fn identities(stages: &[Stage]) -> impl Iterator<Item = OpIdentity<'_>> {
+fn identities(stages: &[PipelineStage]) -> impl Iterator<Item = OpIdentity<'_>> {
     stages.iter().filter(|stage| stage.op.cache_point().is_none()).map(OpIdentity::new)
 }
 
@@ -55,7 +59,8 @@ impl Pipeline {
         seed: u64,
         epoch: Epoch,
     ) -> Vec<Fingerprint> {
-        let random = |stage: &Stage| stage.op.declaration().randomness == Randomness::Random;
+        let random =
+            |stage: &PipelineStage| stage.op.declaration().randomness == Randomness::Random;
         let prefix = |ops: usize| {
             let drawn = self.stages()[..ops].iter().any(random).then_some((seed, epoch));
             self.prefix_fingerprint(ops, dataset, numerics, drawn)
@@ -79,12 +84,15 @@ impl Pipeline {
             ops: identities(&self.stages()[..ops]).collect(),
             drawn,
         };
-        Fingerprint::of("gristmill pipeline v1", crate::pipeline::to_json(&identity).as_bytes())
+        Fingerprint::from_content(
+            "gristmill pipeline v1",
+            crate::pipeline::to_json(&identity).as_bytes(),
+        )
     }
     /// The inputs of that fingerprint, without draws.
     pub(crate) fn describe(&self, ops: usize) -> DescribedPrefix {
         // Plain data whose map keys are all text always has a JSON form.
-        let params = |op: &Op| serde_json::to_value(op).unwrap_or_default();
+        let params = |op: &BoxedOperator| serde_json::to_value(op).unwrap_or_default();
         let described = identities(&self.stages()[..ops]).map(|identity| DescribedOp {
             op: identity.op.to_owned(),
             version: identity.version,
@@ -92,5 +100,44 @@ impl Pipeline {
             ordinal: identity.ordinal,
         });
         DescribedPrefix { source: self.source().described(), ops: described.collect(), drawn: None }
+    }
+}
+
+// The canonical form of a pipeline, which a job freezes.
+
+#[derive(Serialize)]
+pub(crate) struct CanonicalPipeline<'a> {
+    pub(crate) version: u32,
+    pub(crate) source: &'a PipelineSource,
+    pub(crate) ops: Vec<CanonicalOp<'a>>,
+    pub(crate) deliver: CanonicalDelivery<'a>,
+}
+
+#[derive(Serialize)]
+pub(crate) struct CanonicalDelivery<'a> {
+    pub(crate) normalise: &'a Option<BoxedOperator>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) ops: Vec<CanonicalOp<'a>>,
+}
+
+#[derive(Serialize)]
+pub(crate) struct CanonicalOp<'a> {
+    op: &'a str,
+    version: u32,
+    ordinal: u32,
+    keep_position: bool,
+    params: &'a BoxedOperator,
+}
+
+impl<'a> CanonicalOp<'a> {
+    fn new(stage: &'a PipelineStage) -> Self {
+        let PipelineStage { op, ordinal, keep_position, .. } = stage;
+        let (name, version) = op.identity();
+        let (ordinal, keep_position) = (*ordinal, *keep_position);
+        CanonicalOp { op: name, version, ordinal, keep_position, params: op }
+    }
+
+    pub(crate) fn all(stages: &'a [PipelineStage]) -> Vec<Self> {
+        stages.iter().map(Self::new).collect()
     }
 }

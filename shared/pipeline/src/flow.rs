@@ -1,12 +1,15 @@
 //! Tracks the schema through the operators while a pipeline is checked.
 
-use crate::{Cardinality, DType, Declaration, FieldSchema, Randomness, Schema, Scope};
+use crate::{
+    Cardinality, ElementSchema, FieldDType, FieldSchema, OperatorDeclaration, OperatorScope,
+    Randomness,
+};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The schema so far, and facts about earlier operators that error messages need.
 #[derive(Clone, Debug, Default)]
-pub struct Flow {
-    schema: Schema,
+pub struct SchemaFlow {
+    schema: ElementSchema,
     writers: BTreeMap<String, &'static str>,
     /// The first operator after which elements no longer correspond one to one to records.
     recounted: Option<&'static str>,
@@ -20,12 +23,12 @@ pub struct Flow {
     masks: BTreeSet<String>,
 }
 
-impl Flow {
-    pub fn new(schema: Schema) -> Self {
-        Flow { schema, ..Flow::default() }
+impl SchemaFlow {
+    pub fn new(schema: ElementSchema) -> Self {
+        SchemaFlow { schema, ..SchemaFlow::default() }
     }
 
-    pub fn schema(&self) -> &Schema {
+    pub fn schema(&self) -> &ElementSchema {
         &self.schema
     }
 
@@ -46,7 +49,7 @@ impl Flow {
         &self,
         op: &str,
         name: &str,
-        dtypes: &[DType],
+        dtypes: &[FieldDType],
         channels: &[u32],
     ) -> Result<&FieldSchema, String> {
         let field = self.field(op, name)?;
@@ -58,7 +61,7 @@ impl Flow {
         let shapes: Vec<String> = channels.iter().map(|c| format!("[h, w, {c}]")).collect();
         let shapes: Vec<&str> = shapes.iter().map(String::as_str).collect();
         let advice = match field.dtype {
-            DType::Bytes => "; put `decode` before it",
+            FieldDType::Bytes => "; put `decode` before it",
             _ => "",
         };
         Err(format!(
@@ -72,11 +75,11 @@ impl Flow {
     /// Returns the field as a mask: numbers `[h, w, c]`.
     pub fn mask_of(&self, op: &str, name: &str) -> Result<&FieldSchema, String> {
         let field = self.field(op, name)?;
-        if field.dtype != DType::Bytes && matches!(field.shape[..], [_, _, Some(1..)]) {
+        if field.dtype != FieldDType::Bytes && matches!(field.shape[..], [_, _, Some(1..)]) {
             return Ok(field);
         }
         let advice = match field.dtype {
-            DType::Bytes => "; put `decode: { mode: indices }` before it",
+            FieldDType::Bytes => "; put `decode: { mode: indices }` before it",
             _ => "",
         };
         Err(format!(
@@ -101,9 +104,9 @@ impl Flow {
 
     /// Returns the field as a colour image: u8 from 0 to 255, or f32 from 0 to 1.
     pub fn colours(&self, op: &str, name: &str, channels: &[u32]) -> Result<&FieldSchema, String> {
-        let field = self.image_of(op, name, &[DType::U8, DType::F32], channels)?;
+        let field = self.image_of(op, name, &[FieldDType::U8, FieldDType::F32], channels)?;
         let wrong = field.range.filter(|range| range.min < -1e-6 || range.max > 1.0 + 1e-6);
-        match wrong.filter(|_| field.dtype == DType::F32) {
+        match wrong.filter(|_| field.dtype == FieldDType::F32) {
             None => Ok(field),
             Some(range) => Err(format!(
                 "`{op}` takes u8, or f32 from 0 to 1, but `{name}` is f32 from {:.3} to {:.3}{}; \
@@ -159,11 +162,11 @@ impl Flow {
     }
 
     /// Records how an operator affects the number and order of elements, and whether it draws.
-    pub fn pass(&mut self, declared: &Declaration) {
+    pub fn pass(&mut self, declared: &OperatorDeclaration) {
         if declared.randomness == Randomness::Random {
-            self.random.get_or_insert((declared.name, declared.scope == Scope::Global));
+            self.random.get_or_insert((declared.name, declared.scope == OperatorScope::Global));
         }
-        if declared.scope == Scope::Global {
+        if declared.scope == OperatorScope::Global {
             self.resequenced.get_or_insert(declared.name);
         } else if declared.cardinality != Cardinality::OneToOne {
             self.recounted.get_or_insert(declared.name);

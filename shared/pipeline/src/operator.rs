@@ -1,15 +1,15 @@
 //! The interface of an operator, and an operator in its place.
 //!
-//! An operator's file implements two traits: [`Define`] for facts about all its instances, and
+//! An operator's file implements two traits: [`OperatorDefinition`] for facts about all its instances, and
 //! [`Operator`] for facts about one instance with its parameters. The pipeline calls methods of
 //! [`Operator`] and knows no operator by type or name. Most methods have a default that fits most
 //! operators.
 
 use crate::{
-    Asset, Batching, Declaration, ExactEffect, FieldSchema, Fields, Flow, Parameter, PipelineError,
-    Table,
+    AssetReference, Batching, ExactEffect, FieldSchema, ImageFields, MappingReader,
+    OperatorDeclaration, Parameter, PipelineError, SchemaFlow,
 };
-use gristmill_kernel::{Assets, Fused, Kernel, MoveBoxes};
+use gristmill_kernel::{AssetLoader, FusedKernel, Kernel, MoveBoxes};
 use gristmill_model::{DatasetOp, DeclaredCost};
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
@@ -20,8 +20,8 @@ use std::{
 };
 
 /// The definition of an operator.
-pub trait Define: Operator + Clone + PartialEq + Serialize + Sized {
-    const DECLARATION: Declaration;
+pub trait OperatorDefinition: Operator + Clone + PartialEq + Serialize + Sized {
+    const DECLARATION: OperatorDeclaration;
 
     /// All keys that [`parse`](Self::parse) reads, in the order of the documentation.
     const PARAMETERS: &'static [Parameter];
@@ -30,12 +30,12 @@ pub trait Define: Operator + Clone + PartialEq + Serialize + Sized {
     ///
     /// # Errors
     /// The first parameter that is wrong.
-    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError>;
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError>;
 }
 
-/// Facts that follow from an operator's [`Define`], by a blanket implementation.
-pub trait Described: Any + fmt::Debug + Send + Sync {
-    fn declaration(&self) -> &'static Declaration;
+/// Facts that follow from an operator's [`OperatorDefinition`], by a blanket implementation.
+pub trait OperatorFacts: Any + fmt::Debug + Send + Sync {
+    fn declaration(&self) -> &'static OperatorDeclaration;
     /// Name and version in the canonical form.
     fn identity(&self) -> (&str, u32) {
         let declaration = self.declaration();
@@ -47,8 +47,8 @@ pub trait Described: Any + fmt::Debug + Send + Sync {
     fn equals(&self, other: &dyn Operator) -> bool;
 }
 
-impl<T: Define> Described for T {
-    fn declaration(&self) -> &'static Declaration {
+impl<T: OperatorDefinition> OperatorFacts for T {
+    fn declaration(&self) -> &'static OperatorDeclaration {
         const { &T::DECLARATION }
     }
 
@@ -66,22 +66,22 @@ impl<T: Define> Described for T {
 }
 
 /// An operator with its parameters.
-pub trait Operator: Described {
+pub trait Operator: OperatorFacts {
     /// Turns the schema of its input into that of its output, which are the same by default.
     ///
     /// # Errors
     /// The reason why it cannot, in one line for the author of the pipeline.
-    fn infer(&self, _: &mut Flow) -> Result<(), String> {
+    fn infer(&self, _: &mut SchemaFlow) -> Result<(), String> {
         Ok(())
     }
 
     /// The fields it reads and writes.
-    fn fields(&self) -> Touched<'_> {
-        Touched::Nothing
+    fn fields(&self) -> TouchedFields<'_> {
+        TouchedFields::Nothing
     }
 
-    /// The fields of [`Touched::Together`], to record which of them are masks.
-    fn fields_mut(&mut self) -> Option<&mut Fields> {
+    /// The fields of [`TouchedFields::Together`], to record which of them are masks.
+    fn fields_mut(&mut self) -> Option<&mut ImageFields> {
         None
     }
 
@@ -99,16 +99,16 @@ pub trait Operator: Described {
     }
 
     /// The file it needs in addition to the pipeline, if any.
-    fn asset(&self) -> Option<&Asset> {
+    fn asset(&self) -> Option<&AssetReference> {
         None
     }
 
-    fn asset_mut(&mut self) -> Option<&mut Asset> {
+    fn asset_mut(&mut self) -> Option<&mut AssetReference> {
         None
     }
 
     /// Its settings as a cache point, if it is one.
-    fn cache_point(&self) -> Option<CacheHere> {
+    fn cache_point(&self) -> Option<CachePointSettings> {
         None
     }
 
@@ -146,7 +146,7 @@ pub trait Operator: Described {
     /// Whether the fetcher can apply it to batches, provided that it changes only values or their
     /// order.
     fn can_follow_batch(&self) -> bool {
-        self.declaration().effect == crate::Effect::Value
+        self.declaration().effect == crate::OperatorEffect::Value
     }
 
     /// Whether it is defined by a user's crate. It may then refuse records for unknown reasons.
@@ -163,7 +163,7 @@ pub trait Operator: Described {
     }
 
     /// Records its output schema after [`infer`](Self::infer).
-    fn record_output(&mut self, _: &Flow) {}
+    fn record_output(&mut self, _: &SchemaFlow) {}
 
     /// The kernel for elements whose field has the schema of `input`.
     ///
@@ -183,7 +183,7 @@ pub trait Operator: Described {
     /// A kernel that replaces this operator and those of `then`, and is cheaper than running them
     /// one by one. Each operator of `then` works in place on the previous one's output. `given` is
     /// the schema of this operator's field.
-    fn fuse(&self, _then: &[&dyn Operator], _given: &FieldSchema) -> Option<Fused> {
+    fn fuse(&self, _then: &[&dyn Operator], _given: &FieldSchema) -> Option<FusedKernel> {
         None
     }
 
@@ -198,7 +198,7 @@ pub trait Operator: Described {
 
 /// The fields that an operator reads and writes.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Touched<'a> {
+pub enum TouchedFields<'a> {
     /// None: it works on elements as a whole, or on the sequence of records.
     Nothing,
     /// It reads this field and writes none.
@@ -210,17 +210,19 @@ pub enum Touched<'a> {
     /// It reads `field` and writes every field of `into`.
     Parses { field: &'a str, into: Vec<&'a str> },
     /// It moves these images, masks and boxes with one draw.
-    Together(&'a Fields),
+    Together(&'a ImageFields),
 }
 
 impl dyn Operator {
     /// The field it reads, if any: the first one of several.
     pub fn field(&self) -> Option<&str> {
         match self.fields() {
-            Touched::Nothing => None,
-            Touched::Reads(field) | Touched::Replaces(field) => Some(field),
-            Touched::Derives { field, .. } | Touched::Parses { field, .. } => Some(field),
-            Touched::Together(fields) => Some(&fields.field),
+            TouchedFields::Nothing => None,
+            TouchedFields::Reads(field) | TouchedFields::Replaces(field) => Some(field),
+            TouchedFields::Derives { field, .. } | TouchedFields::Parses { field, .. } => {
+                Some(field)
+            }
+            TouchedFields::Together(fields) => Some(&fields.field),
         }
     }
 
@@ -228,26 +230,26 @@ impl dyn Operator {
     /// out of one.
     pub fn output(&self) -> Option<&str> {
         match self.fields() {
-            Touched::Nothing | Touched::Reads(_) | Touched::Parses { .. } => None,
-            Touched::Replaces(field) => Some(field),
-            Touched::Derives { into, .. } => Some(into),
-            Touched::Together(fields) => Some(&fields.field),
+            TouchedFields::Nothing | TouchedFields::Reads(_) | TouchedFields::Parses { .. } => None,
+            TouchedFields::Replaces(field) => Some(field),
+            TouchedFields::Derives { into, .. } => Some(into),
+            TouchedFields::Together(fields) => Some(&fields.field),
         }
     }
 
     /// Every field it writes.
     pub fn outputs(&self) -> Vec<&str> {
         match self.fields() {
-            Touched::Parses { into, .. } => into,
-            Touched::Together(fields) => fields.all().collect(),
+            TouchedFields::Parses { into, .. } => into,
+            TouchedFields::Together(fields) => fields.all().collect(),
             _ => self.output().into_iter().collect(),
         }
     }
 
     /// The fields it moves with one draw, if it can move several.
-    pub fn together(&self) -> Option<&Fields> {
+    pub fn together(&self) -> Option<&ImageFields> {
         match self.fields() {
-            Touched::Together(fields) => Some(fields),
+            TouchedFields::Together(fields) => Some(fields),
             _ => None,
         }
     }
@@ -260,7 +262,7 @@ impl dyn Operator {
 
 /// The settings of a cache point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CacheHere {
+pub struct CachePointSettings {
     /// Whether the author allows reuse of random results from before it.
     pub reuse_random: bool,
 }
@@ -270,7 +272,7 @@ pub struct CacheHere {
 pub struct KernelInput<'a> {
     field: Option<&'a FieldSchema>,
     /// Files that operators name by the hash of their content.
-    pub assets: &'a dyn Assets,
+    pub assets: &'a dyn AssetLoader,
 }
 
 impl fmt::Debug for KernelInput<'_> {
@@ -281,7 +283,7 @@ impl fmt::Debug for KernelInput<'_> {
 
 impl<'a> KernelInput<'a> {
     /// `field` is the schema of the operator's field, `None` if it has no field.
-    pub fn new(field: Option<&'a FieldSchema>, assets: &'a dyn Assets) -> Self {
+    pub fn new(field: Option<&'a FieldSchema>, assets: &'a dyn AssetLoader) -> Self {
         KernelInput { field, assets }
     }
 
@@ -295,11 +297,11 @@ impl<'a> KernelInput<'a> {
 }
 
 /// An operator of any type with its parameters. Serialises as the parameters alone.
-pub struct Op(Box<dyn Operator>);
+pub struct BoxedOperator(Box<dyn Operator>);
 
-impl Op {
+impl BoxedOperator {
     pub fn new(operator: impl Operator) -> Self {
-        Op(Box::new(operator))
+        BoxedOperator(Box::new(operator))
     }
 
     /// The operator as one of type `T`.
@@ -314,7 +316,7 @@ impl Op {
 
     /// Returns the operator for one of its images alone.
     #[must_use]
-    pub fn only(&self, image: &str) -> Op {
+    pub fn only(&self, image: &str) -> BoxedOperator {
         let mut op = self.clone();
         if let Some(fields) = op.fields_mut() {
             *fields = fields.only(image);
@@ -323,20 +325,20 @@ impl Op {
     }
 
     /// Sets the properties that depend on how its fields were made.
-    pub(crate) fn settle(&mut self, flow: &Flow) {
+    pub(crate) fn settle(&mut self, flow: &SchemaFlow) {
         if let Some(fields) = self.fields_mut() {
             fields.find_masks(flow);
         }
     }
 }
 
-impl Clone for Op {
+impl Clone for BoxedOperator {
     fn clone(&self) -> Self {
-        Op(self.0.clone_boxed())
+        BoxedOperator(self.0.clone_boxed())
     }
 }
 
-impl Deref for Op {
+impl Deref for BoxedOperator {
     type Target = dyn Operator;
 
     fn deref(&self) -> &Self::Target {
@@ -344,25 +346,25 @@ impl Deref for Op {
     }
 }
 
-impl DerefMut for Op {
+impl DerefMut for BoxedOperator {
     fn deref_mut(&mut self) -> &mut Self::Target {
         &mut *self.0
     }
 }
 
-impl PartialEq for Op {
+impl PartialEq for BoxedOperator {
     fn eq(&self, other: &Self) -> bool {
         self.0.equals(&**other)
     }
 }
 
-impl fmt::Debug for Op {
+impl fmt::Debug for BoxedOperator {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(out)
     }
 }
 
-impl Serialize for Op {
+impl Serialize for BoxedOperator {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let json = RawValue::from_string(self.0.params_json());
         json.map_err(serde::ser::Error::custom)?.serialize(serializer)
@@ -371,8 +373,8 @@ impl Serialize for Op {
 
 /// An operator with its position in a pipeline.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Stage {
-    pub op: Op,
+pub struct PipelineStage {
+    pub op: BoxedOperator,
     /// Position in the author's graph, from 0. Keys the operator's draws, so that moving the
     /// operator does not change them. Cache points count down from `MAX_OPS` instead, so that
     /// adding one changes no draws.

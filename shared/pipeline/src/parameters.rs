@@ -3,13 +3,19 @@
 //! A reader panics if the declaration is not of its kind, or if its default is no value of it. A test
 //! of each registry parses every operator with and without each parameter, so that none does.
 
-use crate::{DefaultValue, Kind, Node, Parameter, PipelineError, Table, node::Value};
-use std::{borrow::Cow, ops::RangeInclusive};
+use crate::{
+    DefaultValue, FieldDType, MappingReader, Parameter, ParameterKind, PipelineError, SyntaxNode,
+    node::NodeValue,
+};
+
+use half::{bf16, f16};
+use serde::{Serialize, Serializer};
+use std::{borrow::Cow, fmt, ops::RangeInclusive};
 
 /// The value of `key`. `None` if it is absent or null, which the canonical form writes for absent
 /// values.
-pub fn optional<'a>(params: &mut Table<'a>, key: &'static str) -> Option<&'a Node> {
-    params.get(key).filter(|node| node.value != Value::Null)
+pub fn optional<'a>(params: &mut MappingReader<'a>, key: &'static str) -> Option<&'a SyntaxNode> {
+    params.get(key).filter(|node| node.value != NodeValue::Null)
 }
 
 /// The given value of a parameter, or its default. `None` if it is absent and has no default.
@@ -17,9 +23,9 @@ pub fn optional<'a>(params: &mut Table<'a>, key: &'static str) -> Option<&'a Nod
 /// # Errors
 /// If it is required and absent.
 pub fn value<'a>(
-    params: &mut Table<'a>,
+    params: &mut MappingReader<'a>,
     parameter: &Parameter,
-) -> Result<Option<Cow<'a, Node>>, PipelineError> {
+) -> Result<Option<Cow<'a, SyntaxNode>>, PipelineError> {
     let name = parameter.name;
     if let Some(node) = params.get(name) {
         return Ok(Some(Cow::Borrowed(node)));
@@ -27,7 +33,7 @@ pub fn value<'a>(
     match parameter.default {
         DefaultValue::Required => params.require(name).map(|node| Some(Cow::Borrowed(node))),
         DefaultValue::Absent => Ok(None),
-        DefaultValue::Value(text) => match Node::parse(text) {
+        DefaultValue::Value(text) => match SyntaxNode::parse(text) {
             Ok(node) => Ok(Some(Cow::Owned(node))),
             Err(error) => panic!("the default of `{name}`: {error}"),
         },
@@ -39,9 +45,9 @@ pub fn value<'a>(
 /// # Errors
 /// If it is required and absent.
 pub fn present<'a>(
-    params: &mut Table<'a>,
+    params: &mut MappingReader<'a>,
     parameter: &Parameter,
-) -> Result<Cow<'a, Node>, PipelineError> {
+) -> Result<Cow<'a, SyntaxNode>, PipelineError> {
     let value = value(params, parameter)?;
     Ok(value.unwrap_or_else(|| panic!("`{}` has no default", parameter.name)))
 }
@@ -49,7 +55,8 @@ pub fn present<'a>(
 /// Both ends of the numbers that a parameter takes, alone or in a list.
 pub fn numbers_of(parameter: &Parameter) -> RangeInclusive<f64> {
     match parameter.kind {
-        Kind::Number { min, max } | Kind::List(&Kind::Number { min, max }) => min..=max,
+        ParameterKind::Number { min, max }
+        | ParameterKind::List(&ParameterKind::Number { min, max }) => min..=max,
         kind => panic!("`{}` is {kind}", parameter.name),
     }
 }
@@ -57,10 +64,10 @@ pub fn numbers_of(parameter: &Parameter) -> RangeInclusive<f64> {
 /// Both ends of the whole numbers that a parameter takes, alone, in a list or in a mapping.
 pub fn wholes_of(parameter: &Parameter) -> RangeInclusive<u32> {
     let (min, max) = match parameter.kind {
-        Kind::Whole { min, max }
-        | Kind::List(&Kind::Whole { min, max })
-        | Kind::Map(&Kind::Whole { min, max }) => (min, max),
-        Kind::Size { max } => (1, max),
+        ParameterKind::Whole { min, max }
+        | ParameterKind::List(&ParameterKind::Whole { min, max })
+        | ParameterKind::Map(&ParameterKind::Whole { min, max }) => (min, max),
+        ParameterKind::Size { max } => (1, max),
         kind => panic!("`{}` is {kind}", parameter.name),
     };
     let [min, max] = [min, max].map(|bound| u32::try_from(bound).unwrap_or(u32::MAX));
@@ -71,7 +78,7 @@ pub fn wholes_of(parameter: &Parameter) -> RangeInclusive<u32> {
 ///
 /// # Errors
 /// If the value is none, or out of range.
-pub fn whole(params: &mut Table<'_>, parameter: &Parameter) -> Result<u32, PipelineError> {
+pub fn whole(params: &mut MappingReader<'_>, parameter: &Parameter) -> Result<u32, PipelineError> {
     let node = present(params, parameter)?;
     params.whole(parameter.name, &node, wholes_of(parameter))
 }
@@ -80,7 +87,7 @@ pub fn whole(params: &mut Table<'_>, parameter: &Parameter) -> Result<u32, Pipel
 ///
 /// # Errors
 /// If the value is none, or out of range.
-pub fn number(params: &mut Table<'_>, parameter: &Parameter) -> Result<f64, PipelineError> {
+pub fn number(params: &mut MappingReader<'_>, parameter: &Parameter) -> Result<f64, PipelineError> {
     let node = present(params, parameter)?;
     params.number(parameter.name, &node, numbers_of(parameter))
 }
@@ -89,10 +96,10 @@ pub fn number(params: &mut Table<'_>, parameter: &Parameter) -> Result<f64, Pipe
 ///
 /// # Errors
 /// If the value is neither.
-pub fn flag(params: &mut Table<'_>, parameter: &Parameter) -> Result<bool, PipelineError> {
+pub fn flag(params: &mut MappingReader<'_>, parameter: &Parameter) -> Result<bool, PipelineError> {
     let node = present(params, parameter)?;
     match node.value {
-        Value::Bool(value) => Ok(value),
+        NodeValue::Bool(value) => Ok(value),
         _ => Err(params.wrong(parameter.name, &node, "true or false")),
     }
 }
@@ -102,13 +109,206 @@ pub fn flag(params: &mut Table<'_>, parameter: &Parameter) -> Result<bool, Pipel
 /// # Errors
 /// If the value is none of the names.
 pub fn choice<T: Copy>(
-    params: &mut Table<'_>,
+    params: &mut MappingReader<'_>,
     parameter: &Parameter,
     values: &[T],
 ) -> Result<T, PipelineError> {
-    let Kind::Choice(names) = parameter.kind else { panic!("`{}` is no choice", parameter.name) };
+    let ParameterKind::Choice(names) = parameter.kind else {
+        panic!("`{}` is no choice", parameter.name)
+    };
     assert_eq!(names.len(), values.len(), "the values of `{}`", parameter.name);
     let choices: Vec<(&str, T)> = names.iter().copied().zip(values.iter().copied()).collect();
     let node = present(params, parameter)?;
     params.choice(parameter.name, &node, &choices)
+}
+
+// Numbers as authors write them, for fields of any type. Whole numbers stay exact.
+
+/// Above this, an f64 cannot represent every whole number.
+const MAX_EXACT: f64 = (1_u64 << 53) as f64;
+/// The largest finite bf16 and f16.
+const MAX_BF16: f64 = 3.389_531_389_251_535_5e38;
+const MAX_F16: f64 = 65_504.0;
+
+/// A finite number. A whole number fits i64 or u64.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum AuthoredNumber {
+    Whole(i128),
+    Real(f64),
+}
+
+impl AuthoredNumber {
+    pub const ZERO: AuthoredNumber = AuthoredNumber::Whole(0);
+
+    /// Reads the value of `key`.
+    ///
+    /// # Errors
+    /// If it is not such a number.
+    pub fn parse(
+        table: &MappingReader<'_>,
+        key: &str,
+        node: &SyntaxNode,
+    ) -> Result<Self, PipelineError> {
+        let bits = i128::from(i64::MIN)..=i128::from(u64::MAX);
+        match node.value {
+            NodeValue::Int(number) if bits.contains(&number) => Ok(AuthoredNumber::Whole(number)),
+            NodeValue::Int(_) => Err(table.wrong(key, node, "a number of at most 64 bits")),
+            // `2.0` is 2, so that every number has one canonical form.
+            NodeValue::Float(number) if number.fract() == 0.0 && number.abs() <= MAX_EXACT => {
+                Ok(AuthoredNumber::Whole(number as i128))
+            }
+            NodeValue::Float(number) if number.is_finite() => Ok(AuthoredNumber::Real(number)),
+            _ => Err(table.wrong(key, node, "a finite number")),
+        }
+    }
+
+    /// Returns the value of an integer field of `dtype`.
+    ///
+    /// # Errors
+    /// Describes the valid values if `dtype` cannot hold the number.
+    pub fn whole(self, dtype: FieldDType) -> Result<i128, String> {
+        let (low, high): (i128, i128) = match dtype {
+            FieldDType::U8 => (0, u8::MAX.into()),
+            FieldDType::U16 => (0, u16::MAX.into()),
+            FieldDType::U32 => (0, u32::MAX.into()),
+            FieldDType::U64 => (0, u64::MAX.into()),
+            FieldDType::I32 => (i32::MIN.into(), i32::MAX.into()),
+            FieldDType::I64 => (i64::MIN.into(), i64::MAX.into()),
+            FieldDType::Bytes
+            | FieldDType::F16
+            | FieldDType::BF16
+            | FieldDType::F32
+            | FieldDType::F64 => {
+                return Err("no number".into());
+            }
+        };
+        match self {
+            AuthoredNumber::Whole(number) if (low..=high).contains(&number) => Ok(number),
+            _ => Err(format!("a whole number from {low} to {high}")),
+        }
+    }
+
+    /// Checks that a field of `dtype` can hold the number, rounded if `dtype` is a float type.
+    ///
+    /// # Errors
+    /// Describes the valid values if `dtype` cannot hold the number.
+    pub fn fits(self, dtype: FieldDType) -> Result<(), String> {
+        let most = match dtype {
+            FieldDType::F16 => MAX_F16,
+            FieldDType::BF16 => MAX_BF16,
+            FieldDType::F32 => f32::MAX.into(),
+            FieldDType::F64 => f64::MAX,
+            _ => return self.whole(dtype).map(drop),
+        };
+        if self.real().abs() <= most {
+            Ok(())
+        } else {
+            Err(format!("a number from -{most:e} to {most:e}"))
+        }
+    }
+
+    /// The little-endian bytes of the number in a field of `dtype`, which must be able to hold it.
+    pub fn bytes(self, dtype: FieldDType) -> Vec<u8> {
+        match (dtype, self) {
+            (FieldDType::I64, AuthoredNumber::Whole(number)) => {
+                (number as i64).to_le_bytes().to_vec()
+            }
+            (FieldDType::U64, AuthoredNumber::Whole(number)) => {
+                (number as u64).to_le_bytes().to_vec()
+            }
+            (_, number) => value_bytes(dtype, number.real()),
+        }
+    }
+
+    /// The nearest f32.
+    pub fn single(self) -> f32 {
+        match self {
+            AuthoredNumber::Whole(number) => number as f32,
+            AuthoredNumber::Real(number) => number as f32,
+        }
+    }
+
+    /// The nearest f64.
+    pub fn real(self) -> f64 {
+        match self {
+            AuthoredNumber::Whole(number) => number as f64,
+            AuthoredNumber::Real(number) => number,
+        }
+    }
+}
+
+impl fmt::Display for AuthoredNumber {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            AuthoredNumber::Whole(number) => number.fmt(out),
+            AuthoredNumber::Real(number) => number.fmt(out),
+        }
+    }
+}
+
+impl PartialOrd for AuthoredNumber {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        match (self, other) {
+            (AuthoredNumber::Whole(one), AuthoredNumber::Whole(other)) => one.partial_cmp(other),
+            _ => self.real().partial_cmp(&other.real()),
+        }
+    }
+}
+
+impl Serialize for AuthoredNumber {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match *self {
+            AuthoredNumber::Real(number) => serializer.serialize_f64(number),
+            AuthoredNumber::Whole(number) => match (i64::try_from(number), u64::try_from(number)) {
+                (Ok(number), _) => serializer.serialize_i64(number),
+                (_, Ok(number)) => serializer.serialize_u64(number),
+                _ => serializer.serialize_f64(number as f64),
+            },
+        }
+    }
+}
+
+/// The little-endian bytes of `value` in a field of `dtype`.
+pub fn value_bytes(dtype: FieldDType, value: f64) -> Vec<u8> {
+    match dtype {
+        FieldDType::Bytes | FieldDType::U8 => vec![value as u8],
+        FieldDType::U16 => (value as u16).to_le_bytes().to_vec(),
+        FieldDType::F16 => f16::from_f64(value).to_le_bytes().to_vec(),
+        FieldDType::BF16 => bf16::from_f64(value).to_le_bytes().to_vec(),
+        FieldDType::I32 => (value as i32).to_le_bytes().to_vec(),
+        FieldDType::U32 => (value as u32).to_le_bytes().to_vec(),
+        FieldDType::F32 => (value as f32).to_le_bytes().to_vec(),
+        FieldDType::F64 => value.to_le_bytes().to_vec(),
+        FieldDType::I64 => (value as i64).to_le_bytes().to_vec(),
+        FieldDType::U64 => (value as u64).to_le_bytes().to_vec(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_fits_what_can_hold_it() {
+        let fits = |number: AuthoredNumber| {
+            let all = [
+                FieldDType::U8,
+                FieldDType::I32,
+                FieldDType::I64,
+                FieldDType::U64,
+                FieldDType::F16,
+                FieldDType::F32,
+            ];
+            all.map(|dtype| number.fits(dtype).is_ok())
+        };
+        assert_eq!(fits(AuthoredNumber::Whole(255)), [true; 6]);
+        assert_eq!(fits(AuthoredNumber::Whole(-1)), [false, true, true, false, true, true]);
+        let u64_max = AuthoredNumber::Whole(u64::MAX.into());
+        assert_eq!(fits(u64_max), [false, false, false, true, false, true]);
+        assert_eq!(fits(AuthoredNumber::Real(1.5)), [false, false, false, false, true, true]);
+        assert_eq!(fits(AuthoredNumber::Real(1e39)), [false; 6]);
+        assert!(AuthoredNumber::Real(1e38).fits(FieldDType::BF16).is_ok());
+        let why = AuthoredNumber::Whole(-1).fits(FieldDType::U8).unwrap_err();
+        assert_eq!(why, "a whole number from 0 to 255");
+    }
 }

@@ -1,13 +1,14 @@
 //! A checked pipeline: read from YAML, written as canonical JSON.
 
 use crate::{
-    Batching, Cardinality, Deliver, PipelineError, Registry, Schema, Source, Stage,
-    canonical::{Canonical, CanonicalDeliver, CanonicalOp},
-    flow::Flow,
-    node::{Node, Value},
+    Batching, Cardinality, DeliveryOperators, ElementSchema, OperatorRegistry, PipelineError,
+    PipelineSource, PipelineStage,
+    fingerprint::{CanonicalDelivery, CanonicalOp, CanonicalPipeline},
+    flow::SchemaFlow,
+    node::{NodeValue, SyntaxNode},
     passes::AutoOrder,
-    stages::{number, op_nodes, parse_stage, read_canonical_stages},
-    table::Table,
+    registry::{number, op_nodes, parse_stage, read_canonical_stages},
+    table::MappingReader,
 };
 use gristmill_model::{Compression, DatasetOp};
 use serde::Serialize;
@@ -22,13 +23,13 @@ pub(crate) const MAX_OPS: usize = 1024;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pipeline {
     name: Option<String>,
-    source: Source,
-    stages: Vec<Stage>,
-    deliver: Deliver,
-    schemas: Vec<Schema>,
-    output: Schema,
-    finishing: Vec<Schema>,
-    delivered: Schema,
+    source: PipelineSource,
+    stages: Vec<PipelineStage>,
+    deliver: DeliveryOperators,
+    schemas: Vec<ElementSchema>,
+    output: ElementSchema,
+    finishing: Vec<ElementSchema>,
+    delivered: ElementSchema,
     batching: Batching,
     options: Options,
 }
@@ -45,14 +46,14 @@ impl Pipeline {
     ///
     /// # Errors
     /// The first problem, with its line and advice on how to fix it.
-    pub fn parse(yaml: &str, registry: &Registry) -> Result<Pipeline, PipelineError> {
-        let root = Node::parse(yaml)?;
-        if root.value == Value::Null {
+    pub fn parse(yaml: &str, registry: &OperatorRegistry) -> Result<Pipeline, PipelineError> {
+        let root = SyntaxNode::parse(yaml)?;
+        if root.value == NodeValue::Null {
             return Err(PipelineError::general(
                 "the pipeline is empty; it needs `source` and `ops`",
             ));
         }
-        let mut table = Table::new("the pipeline", &root)?;
+        let mut table = MappingReader::new("the pipeline", &root)?;
         let name = match table.get("name") {
             Some(node) => Some(table.text("name", node)?),
             None => None,
@@ -72,7 +73,7 @@ impl Pipeline {
         // A misspelt key gives a better message than the missing key that it causes.
         let missing = |key| PipelineError::general(format!("the pipeline needs `{key}`"));
         table.finish()?;
-        let source = Source::parse(source.ok_or_else(|| missing("source"))?)?;
+        let source = PipelineSource::parse(source.ok_or_else(|| missing("source"))?)?;
         let ops = ops.ok_or_else(|| missing("ops"))?;
         let mut stages = Vec::new();
         for node in op_nodes(ops)? {
@@ -80,22 +81,27 @@ impl Pipeline {
         }
         number(&mut stages)?;
         let deliver_line = deliver.and_then(|node| node.line);
-        let deliver =
-            deliver.map(|node| Deliver::parse(node, registry)).transpose()?.unwrap_or_default();
+        let deliver = deliver
+            .map(|node| DeliveryOperators::parse(node, registry))
+            .transpose()?
+            .unwrap_or_default();
         let checked = Self::check(name, source, stages, ops.line, deliver, deliver_line);
         checked.map(|pipeline| Pipeline { options, ..pipeline })
     }
 
     /// Returns this pipeline with other operators.
-    pub(crate) fn with_stages(&self, stages: Vec<Stage>) -> Result<Pipeline, PipelineError> {
+    pub(crate) fn with_stages(
+        &self,
+        stages: Vec<PipelineStage>,
+    ) -> Result<Pipeline, PipelineError> {
         self.with_delivery(stages, self.deliver.clone())
     }
 
     /// Returns this pipeline with other operators in workers and in the fetcher.
     pub(crate) fn with_delivery(
         &self,
-        stages: Vec<Stage>,
-        deliver: Deliver,
+        stages: Vec<PipelineStage>,
+        deliver: DeliveryOperators,
     ) -> Result<Pipeline, PipelineError> {
         let Pipeline { name, source, options, .. } = self.clone();
         let checked = Self::check(name, source, stages, None, deliver, None);
@@ -108,8 +114,12 @@ impl Pipeline {
     /// # Errors
     /// If the JSON is not a canonical pipeline, or needs operators or versions that this build
     /// lacks.
-    pub fn from_canonical(json: &str, registry: &Registry) -> Result<Pipeline, PipelineError> {
-        let parsed = Node::parse_json(json).and_then(|root| Self::read_canonical(&root, registry));
+    pub fn from_canonical(
+        json: &str,
+        registry: &OperatorRegistry,
+    ) -> Result<Pipeline, PipelineError> {
+        let parsed =
+            SyntaxNode::parse_json(json).and_then(|root| Self::read_canonical(&root, registry));
         // Line numbers help nobody in generated text.
         parsed.map_err(|error| PipelineError::general(error.message)).map(|mut pipeline| {
             let Pipeline { stages, deliver, .. } = &mut pipeline;
@@ -118,20 +128,23 @@ impl Pipeline {
         })
     }
 
-    fn read_canonical(root: &Node, registry: &Registry) -> Result<Pipeline, PipelineError> {
-        let mut table = Table::new("the canonical pipeline", root)?;
+    fn read_canonical(
+        root: &SyntaxNode,
+        registry: &OperatorRegistry,
+    ) -> Result<Pipeline, PipelineError> {
+        let mut table = MappingReader::new("the canonical pipeline", root)?;
         let version = table.require("version")?;
-        if version.value != Value::Int(CANONICAL_VERSION.into()) {
+        if version.value != NodeValue::Int(CANONICAL_VERSION.into()) {
             return Err(version.error(format!(
                 "the canonical pipeline has version {}, this build reads {CANONICAL_VERSION}; \
                  use one release for all parts of a job",
                 version.shown()
             )));
         }
-        let source = Source::parse_canonical(table.require("source")?)?;
+        let source = PipelineSource::parse_canonical(table.require("source")?)?;
         let stages = read_canonical_stages(table.require("ops")?, registry)?;
-        let mut delivery = Table::new("`deliver`", table.require("deliver")?)?;
-        let mut deliver = Deliver::read(&mut delivery, registry)?;
+        let mut delivery = MappingReader::new("`deliver`", table.require("deliver")?)?;
+        let mut deliver = DeliveryOperators::read(&mut delivery, registry)?;
         if let Some(ops) = delivery.get("ops") {
             deliver.stages = read_canonical_stages(ops, registry)?;
         }
@@ -147,13 +160,13 @@ impl Pipeline {
     /// Infers the schema of every edge and checks the pipeline as a whole.
     fn check(
         name: Option<String>,
-        source: Source,
-        mut stages: Vec<Stage>,
+        source: PipelineSource,
+        mut stages: Vec<PipelineStage>,
         ops_line: Option<u32>,
-        deliver: Deliver,
+        deliver: DeliveryOperators,
         deliver_line: Option<u32>,
     ) -> Result<Pipeline, PipelineError> {
-        let mut flow = Flow::new(source.schema());
+        let mut flow = SchemaFlow::new(source.schema());
         let mut schemas = vec![flow.schema().clone()];
         let mut batching: Option<Batching> = None;
         for stage in &mut stages {
@@ -223,12 +236,12 @@ impl Pipeline {
     /// The versioned, deterministic form that a job freezes. Defaults are filled in; name and
     /// source paths are left out because they do not change results.
     pub fn canonical_json(&self) -> String {
-        let Deliver { stages, normalise } = &self.deliver;
-        to_json(&Canonical {
+        let DeliveryOperators { stages, normalise } = &self.deliver;
+        to_json(&CanonicalPipeline {
             version: CANONICAL_VERSION,
             source: &self.source,
             ops: CanonicalOp::all(&self.stages),
-            deliver: CanonicalDeliver { normalise, ops: CanonicalOp::all(stages) },
+            deliver: CanonicalDelivery { normalise, ops: CanonicalOp::all(stages) },
         })
     }
 
@@ -248,7 +261,7 @@ impl Pipeline {
     }
 
     /// The source of its elements.
-    pub fn source(&self) -> &Source {
+    pub fn source(&self) -> &PipelineSource {
         &self.source
     }
 
@@ -260,7 +273,7 @@ impl Pipeline {
     }
 
     /// The operators in execution order. The last one is the batch, or the cache point after it.
-    pub fn stages(&self) -> &[Stage] {
+    pub fn stages(&self) -> &[PipelineStage] {
         &self.stages
     }
 
@@ -272,30 +285,30 @@ impl Pipeline {
     }
 
     /// Operators that apply to batches after workers have made them.
-    pub fn deliver(&self) -> &Deliver {
+    pub fn deliver(&self) -> &DeliveryOperators {
         &self.deliver
     }
 
     /// Schema of an element on every edge: entry 0 is the output of the source, entry i + 1 the
     /// output of operator i. `batch` leaves the schema as it is.
-    pub fn schemas(&self) -> &[Schema] {
+    pub fn schemas(&self) -> &[ElementSchema] {
         &self.schemas
     }
 
     /// Schema of an element as workers make it, with `__key__` and `__copy__`.
-    pub fn output_schema(&self) -> &Schema {
+    pub fn output_schema(&self) -> &ElementSchema {
         &self.output
     }
 
     /// Schema of an element in the fetcher: entry 0 is the output of workers, entry i + 1 the
-    /// output of operator i of [`Deliver::stages`].
-    pub fn finishing_schemas(&self) -> &[Schema] {
+    /// output of operator i of [`DeliveryOperators::stages`].
+    pub fn finishing_schemas(&self) -> &[ElementSchema] {
         &self.finishing
     }
 
     /// Schema of an element as delivered, with `__key__` and `__copy__`: the fetcher's output for
     /// [`output_schema`](Self::output_schema).
-    pub fn delivered_schema(&self) -> &Schema {
+    pub fn delivered_schema(&self) -> &ElementSchema {
         &self.delivered
     }
 
@@ -353,10 +366,10 @@ impl Pipeline {
         checked.map_err(|error| PipelineError::general(error.message))
     }
 
-    /// As [`Source::with_classes`].
+    /// As [`PipelineSource::with_classes`].
     ///
     /// # Errors
-    /// As [`Source::with_classes`].
+    /// As [`PipelineSource::with_classes`].
     pub fn with_classes(
         mut self,
         list: impl FnOnce(&str) -> Result<Vec<String>, String>,
@@ -366,7 +379,7 @@ impl Pipeline {
     }
 }
 
-fn is_in_order(stage: &Stage) -> bool {
+fn is_in_order(stage: &PipelineStage) -> bool {
     stage.op.dataset() == Some(DatasetOp::InOrder)
 }
 

@@ -23,12 +23,13 @@ ops:
     gristmill_operators::parse(&format!("auto_order: {order}{source}{ops}")).unwrap()
 }
 
-fn optimised(ops: &str) -> (Vec<&'static str>, Vec<Note>) {
+fn optimised(ops: &str) -> (Vec<&'static str>, Vec<PassNote>) {
     optimised_in("exact", ops)
 }
 
-fn optimised_in(order: &str, ops: &str) -> (Vec<&'static str>, Vec<Note>) {
-    let Optimised { pipeline, notes } = optimise(&pipeline_in(order, ops), &Measured::new());
+fn optimised_in(order: &str, ops: &str) -> (Vec<&'static str>, Vec<PassNote>) {
+    let OptimisedPipeline { pipeline, notes } =
+        optimise(&pipeline_in(order, ops), &MeasuredBytes::new());
     let stages = pipeline.stages().iter().chain(&pipeline.deliver().stages);
     (stages.map(|stage| stage.op.name()).collect(), notes)
 }
@@ -50,11 +51,11 @@ fn what_makes_images_smaller_comes_first_where_bytes_stay() {
     );
     assert_eq!(order, ["decode", "random_crop", "solarize", "batch"]);
     assert_eq!(notes.len(), 1);
-    assert_eq!(notes[0].change, Change::Moved { from: 2, to: 1, changes_results: false });
+    assert_eq!(notes[0].change, PassChange::Moved { from: 2, to: 1, changes_results: false });
     assert_eq!(notes[0].reason, "it makes elements smaller (inflation factor 0.27)");
     let (order, notes) = optimised(FLIPPED);
     assert_eq!(order, ["decode", "flip", "resize", "batch"]);
-    assert_eq!(notes[0].change, Change::Refused { across: "flip" });
+    assert_eq!(notes[0].change, PassChange::Refused { across: "flip" });
     assert!(notes[0].reason.contains("`auto_order: pecan`"), "{notes:?}");
 }
 
@@ -63,13 +64,13 @@ fn as_in_pecan_what_makes_images_smaller_comes_first_and_is_marked() {
     let (order, notes) = optimised_in("pecan", FLIPPED);
     assert_eq!(order, ["decode", "resize", "flip", "batch"]);
     assert_eq!(notes.len(), 1);
-    assert_eq!(notes[0].change, Change::Moved { from: 2, to: 1, changes_results: true });
+    assert_eq!(notes[0].change, PassChange::Moved { from: 2, to: 1, changes_results: true });
     let reason = "it makes elements smaller (inflation factor 0.27); across `flip` the result is \
                   another";
     assert_eq!(notes[0].reason, reason);
     // Other results have another fingerprint.
     let fingerprint = |order: &str| {
-        let pipeline = optimise(&pipeline_in(order, FLIPPED), &Measured::new()).pipeline;
+        let pipeline = optimise(&pipeline_in(order, FLIPPED), &MeasuredBytes::new()).pipeline;
         pipeline.fingerprint(&gristmill_model::Fingerprint([7; 32]), "x")
     };
     assert_ne!(fingerprint("pecan"), fingerprint("exact"));
@@ -88,7 +89,8 @@ fn a_move_that_changes_results_is_marked_even_if_the_place_stays() {
          - batch: { size: 4 }",
     );
     assert_eq!(order, ["decode", "center_crop", "crop", "flip", "batch"]);
-    let changes = |note: &&Note| matches!(note.change, Change::Moved { changes_results: true, .. });
+    let changes =
+        |note: &&PassNote| matches!(note.change, PassChange::Moved { changes_results: true, .. });
     let ops: Vec<_> = notes.iter().filter(changes).map(|note| note.op).collect();
     assert_eq!(ops, ["center_crop", "crop"], "{notes:?}");
 }
@@ -119,7 +121,7 @@ fn what_follows_the_image_does_not_commute_with_its_moves() {
         );
         let text = text.replace("                   -", "  -").replace("\n- ", "\n  - ");
         let pipeline = gristmill_operators::parse(&text).unwrap();
-        let measured = Measured::from([(2, (1.0, 9.0))]);
+        let measured = MeasuredBytes::from([(2, (1.0, 9.0))]);
         assert_eq!(
             optimise(&pipeline, &measured).pipeline.canonical_json(),
             pipeline.canonical_json()
@@ -132,7 +134,7 @@ fn nothing_moves_on_a_guess() {
     let ops = "- decode\n- flip\n- resize: { size: 224 }\n- batch: { size: 4 }";
     assert_eq!(optimised_in("pecan", ops).0, ["decode", "flip", "resize", "batch"]);
     // A measurement allows the move.
-    let measured = Measured::from([(2, (1e6, 150_528.0))]);
+    let measured = MeasuredBytes::from([(2, (1e6, 150_528.0))]);
     let order = optimise(&pipeline_in("pecan", ops), &measured).pipeline;
     assert_eq!(order.stages()[1].op.name(), "resize");
 }
@@ -141,7 +143,7 @@ fn nothing_moves_on_a_guess() {
 fn a_factor_of_1_04_moves_nothing() {
     let ops = "- decode\n- flip\n- resize: { size: 224 }\n- batch: { size: 4 }";
     for factor in [0.96, 1.0, 1.04] {
-        let measured = Measured::from([(2, (100.0, 100.0 * factor))]);
+        let measured = MeasuredBytes::from([(2, (100.0, 100.0 * factor))]);
         let notes = optimise(&pipeline_in("pecan", ops), &measured).notes;
         assert!(notes.is_empty(), "{factor}");
     }
@@ -169,7 +171,7 @@ source: { tfrecord: x, features: { image: { dtype: bytes } } }
 ops: [{ decode: { typical_size: 500 } }, flip, { resize: { size: 224 } }, { batch: { size: 4 } }]
 ";
     let pipeline = gristmill_operators::parse(text).unwrap();
-    assert_eq!(optimise(&pipeline, &Measured::new()).pipeline, pipeline);
+    assert_eq!(optimise(&pipeline, &MeasuredBytes::new()).pipeline, pipeline);
 }
 
 #[test]
@@ -192,21 +194,21 @@ fn what_widens_a_field_at_the_end_is_left_to_the_fetcher() {
          - cast: {{ dtype: f16 }}\n- one_hot: {{ field: label, classes: 9 }}\n- batch: {{ size: 4 }}"
     );
     let before = pipeline(&text);
-    let Optimised { pipeline: after, notes } = optimise(&before, &Measured::new());
-    let names = |stages: &[gristmill_pipeline::Stage]| -> Vec<_> {
+    let OptimisedPipeline { pipeline: after, notes } = optimise(&before, &MeasuredBytes::new());
+    let names = |stages: &[gristmill_pipeline::PipelineStage]| -> Vec<_> {
         stages.iter().map(|stage| stage.op.name()).collect()
     };
     assert_eq!(names(after.stages()), ["decode", "resize", "one_hot", "batch"]);
     assert_eq!(names(&after.deliver().stages), ["normalise", "layout", "cast"]);
     assert_eq!(after.delivered_schema(), before.output_schema());
     assert_eq!(after.output_schema().field("image").unwrap().to_string(), "u8 [64, 64, 3]");
-    assert_eq!(notes.last().unwrap().change, Change::ToFetcher { from: 4 });
+    assert_eq!(notes.last().unwrap().change, PassChange::ToFetcher { from: 4 });
     // The canonical form keeps this.
     let read = gristmill_operators::from_canonical(&after.canonical_json()).unwrap();
     assert_eq!(read.canonical_json(), after.canonical_json());
     assert_eq!(read.finishing_schemas(), after.finishing_schemas());
     // A second run changes nothing.
-    assert_eq!(optimise(&after, &Measured::new()).pipeline, after);
+    assert_eq!(optimise(&after, &MeasuredBytes::new()).pipeline, after);
 }
 
 #[test]
@@ -224,7 +226,7 @@ fn what_saves_nothing_or_may_not_move_stays_in_workers() {
         format!("- {NORMALISE} }}\n- drop: {{ fields: [image] }}\n- batch: {{ size: 4 }}"),
     ] {
         let before = pipeline(&format!("{resize}{ops}"));
-        let after = optimise(&before, &Measured::new()).pipeline;
+        let after = optimise(&before, &MeasuredBytes::new()).pipeline;
         assert!(after.deliver().stages.is_empty(), "{ops}");
         assert_eq!(after.delivered_schema(), after.output_schema());
         assert!(!after.canonical_json().contains("\"deliver\":{\"normalise\":null,"), "{ops}");
@@ -297,14 +299,14 @@ fn what_nobody_sees_is_removed() {
          - batch: { size: 4 }",
     );
     assert_eq!(order, ["decode", "resize", "length", "batch"]);
-    assert_eq!(notes.iter().filter(|note| note.change == Change::Removed).count(), 5);
+    assert_eq!(notes.iter().filter(|note| note.change == PassChange::Removed).count(), 5);
 }
 
 #[test]
 fn draws_stay_with_their_operator() {
     let text =
         "- decode: { typical_size: 500 }\n- flip\n- resize: { size: 64 }\n- batch: { size: 4 }";
-    let ordered = optimise(&pipeline_in("pecan", text), &Measured::new()).pipeline;
+    let ordered = optimise(&pipeline_in("pecan", text), &MeasuredBytes::new()).pipeline;
     let flip = ordered.stages().iter().find(|stage| stage.op.name() == "flip").unwrap();
     assert_eq!(flip.ordinal, 1);
     let frozen = gristmill_operators::from_canonical(&ordered.canonical_json()).unwrap();

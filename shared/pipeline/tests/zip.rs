@@ -56,7 +56,7 @@ fn the_canonical_form_has_all_datasets_and_none_of_their_paths() {
     assert!(read.source_paths().is_empty());
     // The fingerprint covers the features of each dataset, how often it repeats, and the order of
     // datasets.
-    let version = Fingerprint::of("test", b"");
+    let version = Fingerprint::from_content("test", b"");
     let fingerprint = |source: &str| pipeline(source, "").unwrap().fingerprint(&version, "");
     let all = [
         repeated.clone(),

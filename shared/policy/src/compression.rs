@@ -7,7 +7,7 @@ const MIN_GAIN: f64 = 0.1;
 
 /// Measurements of one split, with some of its frames compressed.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Sample {
+pub struct CompressionSample {
     /// Bytes read from the source.
     pub read_bytes: u64,
     /// Bytes of all frames.
@@ -16,12 +16,12 @@ pub struct Sample {
     pub compute_s: f64,
     /// Bytes of the frames that were compressed.
     pub tried_bytes: u64,
-    pub tries: Vec<Try>,
+    pub tries: Vec<CompressionTrial>,
 }
 
 /// The result of compressing at one level.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Try {
+pub struct CompressionTrial {
     pub level: i32,
     /// Compressed bytes of those frames.
     pub bytes: u64,
@@ -29,7 +29,7 @@ pub struct Try {
     pub seconds: f64,
 }
 
-impl Sample {
+impl CompressionSample {
     /// The level at which a worker of `shape` takes the least time for a split. `None` if the gain over no compression is
     /// small.
     pub fn best_level(&self, shape: &FunctionShape) -> Option<i32> {
@@ -40,7 +40,7 @@ impl Sample {
             ..SplitWork::default()
         };
         let scale = self.raw_bytes as f64 / self.tried_bytes.max(1) as f64;
-        let packed_s = |tried: &Try| {
+        let packed_s = |tried: &CompressionTrial| {
             let work = SplitWork {
                 cpu_s: self.compute_s + tried.seconds * scale,
                 bytes_out: tried.bytes as f64 * scale,
@@ -60,10 +60,13 @@ mod tests {
 
     /// 50 MB of frames, read from 25 MB, computed in `compute_s`; compressed at 400 MB/s to `ratio`, and at half that
     /// speed to a tenth less.
-    fn split(compute_s: f64, ratio: f64) -> Sample {
-        let tried =
-            |level, ratio: f64, seconds| Try { level, bytes: (4e6 * ratio) as u64, seconds };
-        Sample {
+    fn split(compute_s: f64, ratio: f64) -> CompressionSample {
+        let tried = |level, ratio: f64, seconds| CompressionTrial {
+            level,
+            bytes: (4e6 * ratio) as u64,
+            seconds,
+        };
+        CompressionSample {
             read_bytes: 25_000_000,
             raw_bytes: 50_000_000,
             compute_s,
@@ -88,7 +91,7 @@ mod tests {
         assert_eq!(split(0.2, 2.0).best_level(&one), None);
         let fast = FunctionShape { network_bytes_per_s: 1e12, ..one };
         assert_eq!(split(0.2, 0.5).best_level(&fast), None);
-        let nothing = Sample { tried_bytes: 0, tries: Vec::new(), ..split(0.2, 0.5) };
+        let nothing = CompressionSample { tried_bytes: 0, tries: Vec::new(), ..split(0.2, 0.5) };
         assert_eq!(nothing.best_level(&one), None);
     }
 }

@@ -1,11 +1,11 @@
 //! A pool of large buffers. Memory stays bounded by the buffers in use at once, and the kernel need
 //! not clear pages for each object or batch.
 
-mod kept;
-
 use bytes::{Buf as _, Bytes, BytesMut};
-pub use kept::{BufferPlace, keep_buffer, let_go_buffer, unused_buffers};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
 /// Smaller buffers are left to the allocator.
 const MIN_BYTES: usize = 1 << 20;
@@ -34,7 +34,7 @@ impl IdleBuffers {
 impl Drop for IdleBuffers {
     fn drop(&mut self) {
         self.lock().clear();
-        kept::sweep();
+        sweep();
     }
 }
 
@@ -64,7 +64,7 @@ impl BufferPool {
             None => {
                 // Replaces one that is too small.
                 if idle.pop().is_some() {
-                    kept::sweep();
+                    sweep();
                 }
                 allocated(bytes.next_multiple_of(GRAIN_BYTES))
             }
@@ -76,7 +76,7 @@ impl BufferPool {
         if buffer.len() < MIN_BYTES {
             buffer.freeze()
         } else {
-            kept::note_lent(&buffer);
+            note_lent(&buffer);
             Bytes::from_owner(Lent { buffer, pool: self.clone() })
         }
     }
@@ -104,9 +104,110 @@ impl AsRef<[u8]> for Lent {
 impl Drop for Lent {
     fn drop(&mut self) {
         let mut buffer = std::mem::take(&mut self.buffer);
-        kept::note_returned(&mut buffer);
+        note_returned(&mut buffer);
         self.pool.idle.lock().push(buffer);
     }
+}
+
+/// Addresses belong to the process, as registrations do.
+static TABLE: Mutex<BufferTable> =
+    Mutex::new(BufferTable { lent: BTreeMap::new(), held: BTreeMap::new() });
+
+/// Whole pages of one buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BufferPages {
+    /// Address of the first byte.
+    pub start: usize,
+    /// Length in bytes.
+    pub bytes: usize,
+}
+
+/// Buffers by the address of their first byte.
+struct BufferTable {
+    /// Capacities of those that are lent, in bytes.
+    lent: BTreeMap<usize, usize>,
+    held: BTreeMap<usize, HeldBuffer>,
+}
+
+/// A buffer that was kept.
+struct HeldBuffer {
+    bytes: usize,
+    /// Whether it still is. One that was let go may be kept again.
+    is_kept: bool,
+    /// Its last page. None until it comes back for the first time: who borrows it holds its memory.
+    last_page: Option<BytesMut>,
+}
+
+impl HeldBuffer {
+    /// Whether nobody else holds memory of it.
+    fn is_alone(&mut self) -> bool {
+        self.last_page.as_mut().is_some_and(|page| page.try_reclaim(self.bytes))
+    }
+}
+
+/// Keeps the memory of the lent buffer around `address`. None where no buffer of a pool is, or none of whole pages.
+pub fn keep_buffer(address: usize) -> Option<BufferPages> {
+    let mut table = table();
+    let (&start, &capacity) = table.lent.range(..=address).next_back()?;
+    let bytes = capacity - capacity % PAGE_BYTES;
+    if !start.is_multiple_of(PAGE_BYTES) || address >= start + bytes {
+        return None;
+    }
+    let fresh = HeldBuffer { bytes, is_kept: true, last_page: None };
+    let held = table.held.entry(start).or_insert(fresh);
+    held.is_kept = true;
+    Some(BufferPages { start, bytes: held.bytes })
+}
+
+/// The buffer that begins at `start` is not registered any more.
+pub fn let_go_buffer(start: usize) {
+    let mut table = table();
+    if let Some(held) = table.held.get_mut(&start) {
+        held.is_kept = false;
+    }
+    table.sweep();
+}
+
+/// First addresses of the kept buffers that nobody uses, and that no pool has any more.
+pub fn unused_buffers() -> Vec<usize> {
+    let mut table = table();
+    table.sweep();
+    let held = table.held.iter_mut();
+    held.filter_map(|(start, held)| held.is_alone().then_some(*start)).collect()
+}
+
+/// Frees what was let go and is used no more.
+fn sweep() {
+    table().sweep();
+}
+
+/// `buffer` is lent.
+fn note_lent(buffer: &BytesMut) {
+    table().lent.insert(address_of(buffer), buffer.capacity());
+}
+
+/// `buffer` has come back. Takes its last page if it is kept.
+fn note_returned(buffer: &mut BytesMut) {
+    let (start, mut table) = (address_of(buffer), table());
+    table.lent.remove(&start);
+    let Some(held) = table.held.get_mut(&start) else { return };
+    if held.last_page.is_none() {
+        held.last_page = Some(buffer.split_off(buffer.capacity() - PAGE_BYTES));
+    }
+}
+
+impl BufferTable {
+    fn sweep(&mut self) {
+        self.held.retain(|_, held| held.is_kept || (held.last_page.is_some() && !held.is_alone()));
+    }
+}
+
+fn address_of(buffer: &BytesMut) -> usize {
+    buffer.as_ptr().addr()
+}
+
+fn table() -> MutexGuard<'static, BufferTable> {
+    TABLE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -177,5 +278,107 @@ mod tests {
         buffer.extend_from_slice(b"0123456789");
         assert_eq!(pool.lend(buffer), "0123456789");
         assert!(pool.idle.lock().is_empty());
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
+mod kept_tests {
+    use super::*;
+    use crate::BufferPool;
+    use bytes::Bytes;
+
+    const MIB: usize = 1 << 20;
+
+    fn lent(pool: &BufferPool, bytes: usize) -> Bytes {
+        pool.lend(pool.take_filled(bytes))
+    }
+
+    /// The place of the buffer of `content`, which is kept from now on.
+    fn kept(content: &Bytes) -> BufferPages {
+        keep_buffer(content.as_ptr().addr()).unwrap()
+    }
+
+    fn is_unused(place: BufferPages) -> bool {
+        unused_buffers().contains(&place.start)
+    }
+
+    #[test]
+    fn a_place_is_all_pages_of_its_buffer() {
+        let pool = BufferPool::default();
+        let content = lent(&pool, 5 * MIB);
+        let place = kept(&content);
+        assert_eq!((place.start, place.start % PAGE_BYTES), (content.as_ptr().addr(), 0));
+        assert!(place.bytes >= 8 * MIB && place.bytes.is_multiple_of(PAGE_BYTES));
+        assert_eq!(keep_buffer(content.as_ptr().addr() + 5 * MIB - 1), Some(place));
+        assert_eq!(kept(&content.slice(MIB..)), place, "a batch is a part of it");
+        assert_eq!(keep_buffer(place.start + place.bytes), None);
+        assert_eq!(keep_buffer(Bytes::from(vec![1; 3 * MIB]).as_ptr().addr()), None);
+        let_go_buffer(place.start);
+    }
+
+    #[test]
+    fn it_is_used_again_with_the_same_capacity_and_the_same_place() {
+        let pool = BufferPool::default();
+        let place = kept(&lent(&pool, 8 * MIB));
+        for _ in 0..100 {
+            let content = lent(&pool, 8 * MIB);
+            assert_eq!(kept(&content), place);
+            let_go_buffer(place.start);
+            assert_eq!(kept(&content), place);
+        }
+        assert!(!is_unused(place), "the pool has it");
+        let_go_buffer(place.start);
+    }
+
+    #[test]
+    fn memory_that_the_pool_frees_stays_until_it_is_let_go() {
+        let pool = BufferPool::default();
+        let content = lent(&pool, 3 * MIB);
+        let place = kept(&content);
+        drop(content);
+        assert!(!is_unused(place));
+        drop(pool);
+        assert!(is_unused(place) && is_unused(place));
+        // New buffers of all sizes lie elsewhere.
+        let other = BufferPool::default();
+        let others: Vec<Bytes> = (1..20).map(|mib| lent(&other, mib * MIB)).collect();
+        let inside = place.start..place.start + place.bytes;
+        assert!(others.iter().all(|other| !inside.contains(&other.as_ptr().addr())));
+        let_go_buffer(place.start);
+        assert!(!is_unused(place) && !table().held.contains_key(&place.start));
+    }
+
+    #[test]
+    fn a_buffer_that_is_lost_outgrown_or_replaced_is_unused() {
+        let ways: [fn(&BufferPool); 3] = [
+            |pool| drop(pool.take(3 * MIB)),
+            |pool| {
+                let mut buffer = pool.take(3 * MIB);
+                buffer.resize(40 * MIB, 7);
+                drop(pool.lend(buffer));
+            },
+            |pool| drop(lent(pool, 40 * MIB)),
+        ];
+        for lose in ways {
+            let pool = BufferPool::default();
+            let place = kept(&lent(&pool, 3 * MIB));
+            assert!(!is_unused(place));
+            lose(&pool);
+            assert!(is_unused(place));
+            let_go_buffer(place.start);
+        }
+    }
+
+    #[test]
+    fn what_was_let_go_while_it_was_used_is_freed_with_its_pool() {
+        let pool = BufferPool::default();
+        let first = kept(&lent(&pool, 3 * MIB));
+        let content = lent(&pool, 3 * MIB);
+        let_go_buffer(first.start);
+        assert!(table().held.contains_key(&first.start), "its memory is lent");
+        drop(pool);
+        drop(content);
+        assert!(!table().held.contains_key(&first.start));
     }
 }

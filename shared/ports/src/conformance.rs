@@ -1,7 +1,9 @@
 //! Conformance suites of the ports. Each suite panics with the rule that is broken, and works under
 //! its own `prefix`, so that it can run against a shared store.
 
-use crate::{Item, ItemKey, ObjectError, ObjectPath, Objects, PutOutcome, Table, WriteOutcome};
+use crate::{
+    ItemKey, ObjectError, ObjectPath, ObjectStore, PutOutcome, Table, TableItem, WriteOutcome,
+};
 use bytes::Bytes;
 use futures::future::join_all;
 
@@ -9,7 +11,7 @@ use futures::future::join_all;
 pub async fn table(table: &dyn Table, prefix: &str) {
     let key = ItemKey { pk: format!("{prefix}#pk"), sk: "B#00000001".into() };
     let body = |text: &'static str| Bytes::from_static(text.as_bytes());
-    let read = async |key: &ItemKey| -> Option<Item> {
+    let read = async |key: &ItemKey| -> Option<TableItem> {
         let items = table.read(std::slice::from_ref(key)).await;
         items.expect("a read succeeds").pop().expect("one item per key")
     };
@@ -17,7 +19,7 @@ pub async fn table(table: &dyn Table, prefix: &str) {
     assert_eq!(read(&key).await, None, "an absent item reads as none");
     let first = table.write(&key, 0, body("{\"a\":1}"), None).await.expect("a write succeeds");
     assert_eq!(first, WriteOutcome::Written, "version 0 creates");
-    let stored = Item { version: 1, body: body("{\"a\":1}") };
+    let stored = TableItem { version: 1, body: body("{\"a\":1}") };
     assert_eq!(read(&key).await, Some(stored.clone()), "a write is read back, at version 1");
     let again = table.write(&key, 0, body("x"), None).await.expect("a conflict is an outcome");
     assert_eq!(again, WriteOutcome::Conflict(Some(stored)), "a conflict returns the current item");
@@ -26,7 +28,7 @@ pub async fn table(table: &dyn Table, prefix: &str) {
     assert_eq!(second, WriteOutcome::Written, "the right version replaces");
     assert_eq!(
         read(&key).await,
-        Some(Item { version: 2, body: packed }),
+        Some(TableItem { version: 2, body: packed }),
         "bytes are kept as given"
     );
     let absent = ItemKey { sk: "B#00000009".into(), ..key.clone() };
@@ -77,7 +79,7 @@ async fn fill(table: &dyn Table, pk: &str, sks: &[&str]) {
     }
 }
 
-fn sort_keys(found: Vec<(String, Item)>) -> Vec<String> {
+fn sort_keys(found: Vec<(String, TableItem)>) -> Vec<String> {
     found
         .into_iter()
         .map(|(sk, item)| {
@@ -139,7 +141,7 @@ async fn pages(table: &dyn Table, prefix: &str) {
         let body = Bytes::from(vec![fill; 300 << 10]);
         table.write(&key, 0, body, None).await.expect("a write succeeds");
     }
-    let keys = |found: Vec<(String, Item)>| -> Vec<String> {
+    let keys = |found: Vec<(String, TableItem)>| -> Vec<String> {
         assert!(found.iter().all(|(_, item)| item.body.len() == 300 << 10), "items come whole");
         found.into_iter().map(|(sk, _)| sk).collect()
     };
@@ -152,8 +154,8 @@ async fn pages(table: &dyn Table, prefix: &str) {
     assert_eq!(keys(last), reversed, "the last items go beyond a page");
 }
 
-/// Rules of [`Objects`].
-pub async fn objects(objects: &dyn Objects, bucket: &str, prefix: &str) {
+/// Rules of [`ObjectStore`].
+pub async fn objects(objects: &dyn ObjectStore, bucket: &str, prefix: &str) {
     let path = |key: &str| ObjectPath::new(bucket, format!("{prefix}/{key}"));
     let body = Bytes::from_static(b"0123456789");
     let put = |path: ObjectPath, body: Bytes, id: &'static str| async move {

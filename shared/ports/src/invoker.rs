@@ -5,13 +5,14 @@ use bytes::Bytes;
 
 /// Outcome of an asynchronous invocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Invoked {
+pub enum InvokeOutcome {
     /// The platform accepted the event. It may still wait for an environment, or run twice.
     Accepted,
     /// Too many requests; the event was not accepted.
     Throttled,
 }
 
+/// The function could not be invoked.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("cannot invoke {function}: {reason}")]
 pub struct InvokeError {
@@ -25,5 +26,5 @@ pub struct InvokeError {
 #[async_trait]
 pub trait Invoker: Send + Sync {
     /// Sends `payload` to `function` without waiting for it to run.
-    async fn invoke(&self, function: &str, payload: Bytes) -> Result<Invoked, InvokeError>;
+    async fn invoke(&self, function: &str, payload: Bytes) -> Result<InvokeOutcome, InvokeError>;
 }

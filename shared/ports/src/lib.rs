@@ -3,31 +3,34 @@
 //! implementation.
 
 mod buffers;
-mod call_version;
 mod clock;
 pub mod conformance;
 mod coordinator;
-mod features;
 mod invoker;
 pub mod limits;
 pub mod memory;
 mod metrics;
 mod objects;
-mod pace;
-mod patience;
+mod reads;
 mod table;
 
-pub use buffers::{BufferPlace, BufferPool, keep_buffer, let_go_buffer, unused_buffers};
-pub use call_version::{CallTransport, CallVersion};
+pub use buffers::{BufferPages, BufferPool, keep_buffer, let_go_buffer, unused_buffers};
 pub use clock::{Clock, SystemClock, chance, outlast, time_run};
-pub use coordinator::{CallError, Coordinator, call_with_retry, encode_call};
-pub use features::without_feature;
-pub use invoker::{InvokeError, Invoked, Invoker};
-pub use metrics::{Measure, Metrics, Unit};
+pub use coordinator::{
+    CallError, CallTransport, CallVersion, Coordinator, call_with_retry, encode_call,
+};
+pub use invoker::{InvokeError, InvokeOutcome, Invoker};
+pub use metrics::{FunctionMetrics, MetricUnit, MetricValue};
 pub use objects::{
-    ChangeStamp, MAX_GET_BYTES, ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome,
+    ChangeStamp, MAX_GET_BYTES, ObjectError, ObjectInfo, ObjectPath, ObjectStore, PutOutcome,
     get_long_range,
 };
-pub use pace::{PacedRead, PrefixPaces};
-pub use patience::ReadPatience;
-pub use table::{Item, ItemKey, Table, TableError, WriteOutcome};
+pub use reads::{PrefixRead, PrefixReadLimits, ReadTimeout};
+pub use table::{ItemKey, Table, TableError, TableItem, WriteOutcome};
+
+/// The refusal of what only a program with the cargo feature `name` can do, with the remedy.
+pub fn without_feature(name: &str) -> String {
+    format!(
+        "this gristmill was built without the feature `{name}`: build it without --no-default-features"
+    )
+}

@@ -1,27 +1,21 @@
 //! In-memory table and objects: the reference implementations of the ports.
 
-mod limited;
-mod limited_table;
-mod metered;
-mod query;
-mod table;
-mod throughput;
-
-use crate::{ChangeStamp, MAX_GET_BYTES, ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome};
+use crate::{
+    ChangeStamp, ItemKey, MAX_GET_BYTES, ObjectError, ObjectInfo, ObjectPath, ObjectStore,
+    PutOutcome, Table, TableError, TableItem, WriteOutcome,
+};
 use async_trait::async_trait;
 use bytes::Bytes;
+pub use limited::{BucketRegions, LimitedObjects, LimitedTable, ObjectLimits};
+pub use metered::{MeteredItems, ServedRequest, TableLimits, TableUnits, TableUse};
 use std::{
     collections::BTreeMap,
-    ops::Range,
+    ops::{Bound, Range},
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-pub use limited::{BucketRegions, LimitedObjects, ObjectLimits};
-pub use limited_table::LimitedTable;
-pub use metered::{MeteredItems, ServedRequest, TableLimits, TableUse};
-pub use query::{ItemPage, PageQuery};
-pub use table::MemoryTable;
-pub use throughput::TableUnits;
+mod limited;
+mod metered;
 
 /// A map behind a lock that a panicking test does not poison for the others.
 #[derive(Debug)]
@@ -86,7 +80,7 @@ impl MemoryObjects {
 }
 
 #[async_trait]
-impl Objects for MemoryObjects {
+impl ObjectStore for MemoryObjects {
     async fn put_if_absent(
         &self,
         path: &ObjectPath,
@@ -157,6 +151,216 @@ impl Objects for MemoryObjects {
     }
 }
 
+#[derive(Debug)]
+struct ExpiringItem {
+    pub item: TableItem,
+    expires_at_s: Option<u64>,
+}
+
+/// The items of one partition key, by sort key.
+type PartitionItems = BTreeMap<String, ExpiringItem>;
+
+/// Names of the attributes of an item (pk, sk, v, json or bin) and its version; an expiry with its name.
+const ATTRIBUTES_BYTES: usize = 12;
+const EXPIRY_BYTES: usize = 9;
+
+impl ExpiringItem {
+    /// Bytes of the item as DynamoDB counts them.
+    pub fn bytes(&self, pk: &str, sk: &str) -> u64 {
+        item_bytes(pk, sk, &self.item.body, self.expires_at_s)
+    }
+}
+
+/// Bytes of names and values of an item, as DynamoDB counts them.
+fn item_bytes(pk: &str, sk: &str, body: &Bytes, expires_at_s: Option<u64>) -> u64 {
+    let expiry = expires_at_s.map_or(0, |_| EXPIRY_BYTES);
+    (pk.len() + sk.len() + body.len() + ATTRIBUTES_BYTES + expiry) as u64
+}
+
+/// A table in memory.
+#[derive(Debug, Default)]
+pub struct MemoryTable(Mutex<BTreeMap<String, PartitionItems>>);
+
+impl MemoryTable {
+    /// Sets an item back to what it was, as a table does that has lost its last writes.
+    pub fn restore(&self, key: &ItemKey, before: Option<TableItem>) {
+        let mut partitions = self.lock();
+        let items = partitions.entry(key.pk.clone()).or_default();
+        match before {
+            Some(item) => {
+                drop(items.insert(key.sk.clone(), ExpiringItem { item, expires_at_s: None }))
+            }
+            None => drop(items.remove(&key.sk)),
+        }
+    }
+
+    /// Expiry of each item in Unix seconds. This table expires nothing.
+    pub fn expiries(&self) -> Vec<(ItemKey, Option<u64>)> {
+        let partitions = self.lock();
+        let items = partitions
+            .iter()
+            .flat_map(|(pk, items)| items.iter().map(move |(sk, stored)| (pk, sk, stored)));
+        let expiry = |(pk, sk, stored): (&String, &String, &ExpiringItem)| {
+            (ItemKey { pk: pk.clone(), sk: sk.clone() }, stored.expires_at_s)
+        };
+        items.map(expiry).collect()
+    }
+
+    /// An item, and its bytes as DynamoDB counts them.
+    pub fn stored(&self, key: &ItemKey) -> Option<(TableItem, u64)> {
+        let partitions = self.lock();
+        let stored = partitions.get(&key.pk)?.get(&key.sk)?;
+        Some((stored.item.clone(), stored.bytes(&key.pk, &key.sk)))
+    }
+
+    /// The write of [`Table::write`].
+    fn put(
+        &self,
+        key: &ItemKey,
+        expected: u64,
+        body: Bytes,
+        expires_at_s: Option<u64>,
+    ) -> WriteOutcome {
+        let mut partitions = self.lock();
+        let current = partitions.get(&key.pk).and_then(|items| items.get(&key.sk));
+        let current = current.map(|stored| &stored.item);
+        if current.map_or(0, |item| item.version) != expected {
+            return WriteOutcome::Conflict(current.cloned());
+        }
+        let stored = ExpiringItem { item: TableItem { version: expected + 1, body }, expires_at_s };
+        match partitions.get_mut(&key.pk) {
+            Some(items) => drop(items.insert(key.sk.clone(), stored)),
+            None => {
+                let items = PartitionItems::from([(key.sk.clone(), stored)]);
+                partitions.insert(key.pk.clone(), items);
+            }
+        }
+        WriteOutcome::Written
+    }
+
+    /// Looks at the items of one partition key.
+    fn look<T>(&self, pk: &str, look: impl FnOnce(&PartitionItems) -> T) -> T {
+        let partitions = self.lock();
+        match partitions.get(pk) {
+            Some(items) => look(items),
+            None => look(&PartitionItems::new()),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, PartitionItems>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[async_trait]
+impl Table for MemoryTable {
+    async fn read(&self, keys: &[ItemKey]) -> Result<Vec<Option<TableItem>>, TableError> {
+        let partitions = self.lock();
+        let stored = |key: &ItemKey| partitions.get(&key.pk)?.get(&key.sk);
+        Ok(keys.iter().map(|key| stored(key).map(|stored| stored.item.clone())).collect())
+    }
+
+    async fn write(
+        &self,
+        key: &ItemKey,
+        expected: u64,
+        body: Bytes,
+        expires_at_s: Option<u64>,
+    ) -> Result<WriteOutcome, TableError> {
+        Ok(self.put(key, expected, body, expires_at_s))
+    }
+
+    async fn range(
+        &self,
+        pk: &str,
+        from: &str,
+        to: &str,
+    ) -> Result<Vec<(String, TableItem)>, TableError> {
+        if from > to {
+            return Ok(Vec::new());
+        }
+        let bounds = from.to_owned()..=to.to_owned();
+        let copy = |(sk, stored): (&String, &ExpiringItem)| (sk.clone(), stored.item.clone());
+        Ok(self.look(pk, |items| items.range(bounds).map(copy).collect()))
+    }
+
+    async fn last(&self, pk: &str, limit: usize) -> Result<Vec<(String, TableItem)>, TableError> {
+        let copy = |(sk, stored): (&String, &ExpiringItem)| (sk.clone(), stored.item.clone());
+        Ok(self.look(pk, |items| items.iter().rev().take(limit).map(copy).collect()))
+    }
+}
+
+/// A query of one partition key from some place on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PageQuery {
+    pub pk: String,
+    from: Bound<String>,
+    to: Bound<String>,
+    is_backwards: bool,
+    limit: usize,
+}
+
+/// A page of a query.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ItemPage {
+    pub items: Vec<(String, TableItem)>,
+    /// The query of the next page; none if there is no more.
+    pub next: Option<PageQuery>,
+}
+
+impl PageQuery {
+    /// The items whose sort key lies in `from..=to`, in order.
+    pub fn range(pk: &str, from: &str, to: &str) -> Self {
+        let (from, to) = (Bound::Included(from.to_owned()), Bound::Included(to.to_owned()));
+        Self { pk: pk.to_owned(), from, to, is_backwards: false, limit: usize::MAX }
+    }
+
+    /// The `limit` items with the highest sort keys, highest first.
+    pub fn last(pk: &str, limit: usize) -> Self {
+        let (from, to) = (Bound::Unbounded, Bound::Unbounded);
+        Self { pk: pk.to_owned(), from, to, is_backwards: true, limit }
+    }
+
+    fn is_empty(&self) -> bool {
+        let is_inverted = match (&self.from, &self.to) {
+            (Bound::Included(from), Bound::Included(to)) => from > to,
+            (Bound::Excluded(from), Bound::Included(to)) => from >= to,
+            _ => false,
+        };
+        is_inverted || self.limit == 0
+    }
+
+    /// A page of at least `page_bytes`, if there are so many, and its bytes.
+    fn page(&self, items: &PartitionItems, page_bytes: u64) -> (ItemPage, u64) {
+        let mut found = ItemPage { items: Vec::new(), next: None };
+        let mut bytes = 0;
+        if self.is_empty() {
+            return (found, bytes);
+        }
+        let mut items = items.range((self.from.clone(), self.to.clone()));
+        let mut step = || if self.is_backwards { items.next_back() } else { items.next() };
+        while let Some((sk, stored)) = step() {
+            bytes += stored.bytes(&self.pk, sk);
+            found.items.push((sk.clone(), stored.item.clone()));
+            if found.items.len() == self.limit {
+                break;
+            }
+            if bytes >= page_bytes {
+                found.next = Some(self.after(sk, found.items.len()));
+                break;
+            }
+        }
+        (found, bytes)
+    }
+
+    /// The query of what follows `count` items, of which `sk` was the last.
+    fn after(&self, sk: &str, count: usize) -> Self {
+        let sk = Bound::Excluded(sk.to_owned());
+        let next = Self { limit: self.limit - count, ..self.clone() };
+        if self.is_backwards { Self { to: sk, ..next } } else { Self { from: sk, ..next } }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -165,5 +369,16 @@ mod tests {
     #[tokio::test]
     async fn objects_conform() {
         conformance::objects(&MemoryObjects::default(), "bucket", "t").await;
+    }
+}
+
+#[cfg(test)]
+mod table_tests {
+    use super::*;
+    use crate::conformance;
+
+    #[tokio::test]
+    async fn it_conforms() {
+        conformance::table(&MemoryTable::default(), "t").await;
     }
 }

@@ -12,33 +12,36 @@ use std::io::Write;
 /// CloudWatch's namespace, not ours.
 const CLOUDWATCH_NAMESPACE: &str = "gristmill";
 
+/// Unit of a metric, by its name in CloudWatch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unit {
+pub enum MetricUnit {
     Count,
     Milliseconds,
 }
 
 /// One value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Measure {
+pub struct MetricValue {
     pub name: &'static str,
-    pub unit: Unit,
+    pub unit: MetricUnit,
     pub value: u64,
 }
 
-impl Measure {
+impl MetricValue {
+    /// A number of things.
     pub fn count(name: &'static str, value: u64) -> Self {
-        Self { name, unit: Unit::Count, value }
+        Self { name, unit: MetricUnit::Count, value }
     }
 
+    /// A time in milliseconds.
     pub fn ms(name: &'static str, value: u64) -> Self {
-        Self { name, unit: Unit::Milliseconds, value }
+        Self { name, unit: MetricUnit::Milliseconds, value }
     }
 }
 
 /// The metrics of one function. Off by default: without a collector the lines are noise.
 #[derive(Debug, Clone, Default)]
-pub struct Metrics(Option<Dimensions>);
+pub struct FunctionMetrics(Option<Dimensions>);
 
 #[derive(Debug, Clone)]
 struct Dimensions {
@@ -46,14 +49,14 @@ struct Dimensions {
     ns: Namespace,
 }
 
-impl Metrics {
+impl FunctionMetrics {
     /// Metrics of `function` in `ns`, printed if `is_on`.
     pub fn new(function: &'static str, ns: Namespace, is_on: bool) -> Self {
         Self(is_on.then_some(Dimensions { function, ns }))
     }
 
     /// Prints values measured at `at_ms` (Unix time). Properties appear in the log only.
-    pub fn print(&self, at_ms: u64, measured: &[Measure], properties: &[(&str, &str)]) {
+    pub fn print(&self, at_ms: u64, measured: &[MetricValue], properties: &[(&str, &str)]) {
         if let Some(dimensions) = &self.0 {
             let line = format!("{}\n", dimensions.line(at_ms, measured, properties));
             // One write, so that no other line comes in between. Errors are ignored: a function without
@@ -64,11 +67,11 @@ impl Metrics {
 }
 
 impl Dimensions {
-    fn line(&self, at_ms: u64, measured: &[Measure], properties: &[(&str, &str)]) -> Value {
+    fn line(&self, at_ms: u64, measured: &[MetricValue], properties: &[(&str, &str)]) -> Value {
         let definitions = measured.iter().map(|measure| {
             let unit = match measure.unit {
-                Unit::Count => "Count",
-                Unit::Milliseconds => "Milliseconds",
+                MetricUnit::Count => "Count",
+                MetricUnit::Milliseconds => "Milliseconds",
             };
             json!({ "Name": measure.name, "Unit": unit })
         });
@@ -92,7 +95,7 @@ impl Dimensions {
 mod tests {
     use super::*;
 
-    fn printed(measured: &[Measure], properties: &[(&str, &str)]) -> Value {
+    fn printed(measured: &[MetricValue], properties: &[(&str, &str)]) -> Value {
         let dimensions = Dimensions { function: "worker", ns: "team-a".parse().unwrap() };
         dimensions.line(1_790_000_000_000, measured, properties)
     }
@@ -131,7 +134,7 @@ mod tests {
 
     #[test]
     fn a_line_is_as_the_specification_wants_it() {
-        let measured = [Measure::count("splits", 3), Measure::ms("compute_ms", u64::MAX)];
+        let measured = [MetricValue::count("splits", 3), MetricValue::ms("compute_ms", u64::MAX)];
         let line = printed(&measured, &[("job", "j\n1")]);
         assert_is_emf(&line.to_string());
         assert_eq!(line["splits"], 3);
@@ -144,7 +147,7 @@ mod tests {
 
     #[test]
     fn a_job_is_in_the_log_and_not_in_the_bill() {
-        let line = printed(&[Measure::count("splits", 3)], &[("job", "j1")]);
+        let line = printed(&[MetricValue::count("splits", 3)], &[("job", "j1")]);
         assert_eq!(line["job"], "j1");
         let directive = &line["_aws"]["CloudWatchMetrics"][0];
         assert_eq!(directive["Dimensions"], json!([["function", "namespace"]]));
@@ -152,7 +155,8 @@ mod tests {
 
     #[test]
     fn properties_take_nobodys_place() {
-        let line = printed(&[Measure::count("splits", 3)], &[("function", "x"), ("splits", "y")]);
+        let line =
+            printed(&[MetricValue::count("splits", 3)], &[("function", "x"), ("splits", "y")]);
         assert_eq!((line["function"].as_str(), line["splits"].as_u64()), (Some("worker"), Some(3)));
     }
 }

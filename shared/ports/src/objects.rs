@@ -13,9 +13,9 @@ const PIECE_BYTES: u64 = 32 << 20;
 /// Bytes `range` of an object, in several requests if it is longer than one may return.
 ///
 /// # Errors
-/// As [`Objects::get_range`].
+/// As [`ObjectStore::get_range`].
 pub async fn get_long_range(
-    objects: &dyn Objects,
+    objects: &dyn ObjectStore,
     path: &ObjectPath,
     range: Range<u64>,
     etag: Option<&str>,
@@ -44,6 +44,7 @@ pub struct ObjectPath {
 }
 
 impl ObjectPath {
+    /// The object `key` of `bucket`.
     pub fn new(bucket: impl Into<String>, key: impl Into<String>) -> Self {
         Self { bucket: bucket.into(), key: key.into() }
     }
@@ -108,7 +109,7 @@ pub enum ObjectError {
 
 /// An object store. Every call has a deadline and its own retries.
 #[async_trait]
-pub trait Objects: Send + Sync {
+pub trait ObjectStore: Send + Sync {
     /// Puts `body` if no object has this path. `put_id` identifies an earlier try of the same put whose
     /// response was lost.
     async fn put_if_absent(

@@ -12,7 +12,7 @@ pub struct ItemKey {
 
 /// An item as stored. Version 0 means absent, so a stored item has version 1 or more.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Item {
+pub struct TableItem {
     pub version: u64,
     /// JSON (stored as text, so that operators can read it) or packed bytes.
     pub body: Bytes,
@@ -24,7 +24,7 @@ pub enum WriteOutcome {
     Written,
     /// The item is at another version, returned here (`None` if absent). It may hold this very write,
     /// applied by an earlier try whose response was lost; the caller decides on what it reads.
-    Conflict(Option<Item>),
+    Conflict(Option<TableItem>),
 }
 
 /// Errors, by the caller's next step.
@@ -46,7 +46,7 @@ pub enum TableError {
 pub trait Table: Send + Sync {
     /// The items under `keys`, in their order. Costs one read unit for each 4 KB of each item, and
     /// one for each that is absent.
-    async fn read(&self, keys: &[ItemKey]) -> Result<Vec<Option<Item>>, TableError>;
+    async fn read(&self, keys: &[ItemKey]) -> Result<Vec<Option<TableItem>>, TableError>;
 
     /// Replaces the item under `key` if its version is `expected` (0: if absent). Its version becomes
     /// `expected + 1`. `expires_at_s` (Unix time) lets the store delete it later. Costs one write unit
@@ -68,9 +68,9 @@ pub trait Table: Send + Sync {
         pk: &str,
         from: &str,
         to: &str,
-    ) -> Result<Vec<(String, Item)>, TableError>;
+    ) -> Result<Vec<(String, TableItem)>, TableError>;
 
     /// The `limit` items of a partition with the highest sort keys, highest first; all of them if
     /// there are fewer. Costs one read unit for each 4 KB of what it returns, at least one.
-    async fn last(&self, pk: &str, limit: usize) -> Result<Vec<(String, Item)>, TableError>;
+    async fn last(&self, pk: &str, limit: usize) -> Result<Vec<(String, TableItem)>, TableError>;
 }

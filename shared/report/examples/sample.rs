@@ -2,8 +2,8 @@
 //! `cargo run -p gristmill-report --example sample -- DIR`.
 
 use gristmill_report::{
-    Cost, Decision, Epoch, Job, Mode, OpSeconds, Sample, Timeline, Waits, WorkerShares, attribute,
-    render,
+    EpochWaits, OpSeconds, Timeline, TimelineCost, TimelineDecision, TimelineEpoch, TimelineJob,
+    TimelineMode, TimelineSample, WorkerShares, attribute, render,
 };
 use std::{env, fs, io, path::Path, process::ExitCode};
 
@@ -44,8 +44,8 @@ fn noise(at: usize) -> f64 {
     (mixed >> 11) as f64 / (1_u64 << 52) as f64 - 1.0
 }
 
-fn job(name: &str, ops: &[&str]) -> Job {
-    Job {
+fn job(name: &str, ops: &[&str]) -> TimelineJob {
+    TimelineJob {
         name: name.to_owned(),
         pipeline: "resnet50".to_owned(),
         ops: ops.iter().map(|op| (*op).to_owned()).collect(),
@@ -69,12 +69,17 @@ fn work(source_s: f64, ops: &[(&str, f64)], put_s: f64, workers: f64) -> WorkerS
 }
 
 /// An epoch with a wait for each state of a split: unclaimed, working, fetched, decoded.
-fn epoch(mode: (Mode, &str), seconds: f64, waits: [f64; 4], workers: WorkerShares) -> Epoch {
+fn epoch(
+    mode: (TimelineMode, &str),
+    seconds: f64,
+    waits: [f64; 4],
+    workers: WorkerShares,
+) -> TimelineEpoch {
     let [unclaimed_s, working_s, fetch_s, decode_s] = waits;
     let total_s = waits.iter().sum::<f64>() * 1.02;
     let first_batch_s = Some(unclaimed_s.min(6.1));
-    let waits = Waits { total_s, unclaimed_s, working_s, fetch_s, decode_s, first_batch_s };
-    Epoch {
+    let waits = EpochWaits { total_s, unclaimed_s, working_s, fetch_s, decode_s, first_batch_s };
+    TimelineEpoch {
         mode: mode.0,
         reason: mode.1.to_owned(),
         seconds,
@@ -84,16 +89,16 @@ fn epoch(mode: (Mode, &str), seconds: f64, waits: [f64; 4], workers: WorkerShare
         stalls: Some(attribute(&waits, &workers, seconds)),
         workers,
         cost_usd: Some(4e-4 * seconds),
-        ..Epoch::default()
+        ..TimelineEpoch::default()
     }
 }
 
-fn numbered(epochs: impl IntoIterator<Item = Epoch>) -> Vec<Epoch> {
-    (0..).zip(epochs).map(|(epoch, of)| Epoch { epoch, ..of }).collect()
+fn numbered(epochs: impl IntoIterator<Item = TimelineEpoch>) -> Vec<TimelineEpoch> {
+    (0..).zip(epochs).map(|(epoch, of)| TimelineEpoch { epoch, ..of }).collect()
 }
 
 /// Samples of a run of `seconds`. `at` says the trainer's step, the target and the part of the demand that it covers.
-fn samples(seconds: f64, count: usize, at: impl Fn(f64) -> (f64, u32, f64)) -> Vec<Sample> {
+fn samples(seconds: f64, count: usize, at: impl Fn(f64) -> (f64, u32, f64)) -> Vec<TimelineSample> {
     let mut delivered = 0.0;
     let sample = |index| {
         let t_s = seconds * (index as f64 + 1.0) / count as f64;
@@ -103,7 +108,7 @@ fn samples(seconds: f64, count: usize, at: impl Fn(f64) -> (f64, u32, f64)) -> V
         let stall_s = (step_s / covered - step_s).max(0.002) + cold_s;
         delivered += seconds / count as f64 / (step_s + stall_s);
         let queue = if covered > 1.0 { 40.0 } else { 4.0 };
-        Sample {
+        TimelineSample {
             t_s,
             batches: delivered as u64,
             batch_time_s: Some(step_s + stall_s),
@@ -124,18 +129,18 @@ fn short() -> Timeline {
                    it from point 0";
     let ops = [("decode", 6.2), ("random_resized_crop", 1.7), ("flip", 0.05)];
     let get = |wait_s| {
-        let mode = (Mode::Get { point: 0 }, "point 0 is stored completely");
+        let mode = (TimelineMode::Get { point: 0 }, "point 0 is stored completely");
         epoch(mode, 3.8, [0.0, 0.02, wait_s, 0.03], work(0.0, &[], 0.0, 2.0))
     };
     let first = work(0.4, &ops, 0.6, 2.0);
-    let first = epoch((Mode::Profile, profile), 6.4, [0.9, 1.6, 0.12, 0.05], first);
+    let first = epoch((TimelineMode::Profile, profile), 6.4, [0.9, 1.6, 0.12, 0.05], first);
     let reason = "fixed: 2 workers".to_owned();
     Timeline {
         job: job("demo", &["decode", "random_resized_crop: 224", "autocache", "flip", "batch: 64"]),
         samples: samples(17.75, 71, |t_s| if t_s < 6.4 { (0.12, 2, 0.6) } else { (0.12, 0, 1.2) }),
-        decisions: vec![Decision { t_s: 0.0, batch: 0, workers: 2, reason }],
+        decisions: vec![TimelineDecision { t_s: 0.0, batch: 0, workers: 2, reason }],
         epochs: numbered([first, get(0.2), get(0.02), get(0.01)]),
-        cost: Some(Cost {
+        cost: Some(TimelineCost {
             compute_usd: Some(0.000_182),
             requests_usd: Some(0.000_041),
             basis: "list prices of us-east-1, had this run been on AWS".to_owned(),
@@ -148,7 +153,7 @@ fn needed(t_s: f64) -> f64 {
     if t_s < 18_000.0 { 23.0 } else { 46.0 }
 }
 
-fn long_decisions() -> Vec<Decision> {
+fn long_decisions() -> Vec<TimelineDecision> {
     let decision = |index: u32| {
         let (phase, at) = (index / 30, f64::from(index % 30));
         let t_s = f64::from(phase) * 18_000.0 + 30.0 + at * at * 18.0 * 0.67_f64.powi(phase as i32);
@@ -159,7 +164,7 @@ fn long_decisions() -> Vec<Decision> {
             30 => "load: the trainer's step went from 240 ms to 120 ms: 31 workers".to_owned(),
             _ => format!("stalled: {} workers cover 93 % of the demand", workers - 1),
         };
-        Decision { t_s, batch: (t_s * 4.0) as u64, workers, reason }
+        TimelineDecision { t_s, batch: (t_s * 4.0) as u64, workers, reason }
     };
     (0..60).map(decision).collect()
 }
@@ -176,11 +181,11 @@ fn long(count: usize) -> Timeline {
         (step_s, target, f64::from(target) / needed(t_s))
     });
     Timeline {
-        job: Job { batches_per_epoch: Some(20_019), ..job("imagenet-nightly", &ops) },
+        job: TimelineJob { batches_per_epoch: Some(20_019), ..job("imagenet-nightly", &ops) },
         samples,
         decisions,
         epochs: long_epochs(),
-        cost: Some(Cost {
+        cost: Some(TimelineCost {
             compute_usd: Some(10.62),
             requests_usd: Some(1.13),
             basis: "list prices of us-east-1".to_owned(),
@@ -188,42 +193,46 @@ fn long(count: usize) -> Timeline {
     }
 }
 
-fn long_epochs() -> Vec<Epoch> {
+fn long_epochs() -> Vec<TimelineEpoch> {
     let put = "predicted 4.210 s for 1,000 elements computed, 1.380 s read from point 1: storing";
     let deleted = "entries of point 1 were deleted: computing, then storing again";
-    let get = |reason| (Mode::Get { point: 1 }, reason);
+    let get = |reason| (TimelineMode::Get { point: 1 }, reason);
     let epochs = [
         (
-            (Mode::Profile, "what an epoch costs is not known yet"),
+            (TimelineMode::Profile, "what an epoch costs is not known yet"),
             5_400.0,
             [230.0, 380.0, 76.0, 30.0],
         ),
-        ((Mode::Put { point: 1 }, put), 4_900.0, [44.0, 73.0, 15.0, 6.0]),
+        ((TimelineMode::Put { point: 1 }, put), 4_900.0, [44.0, 73.0, 15.0, 6.0]),
         (get("point 1 is stored completely"), 4_800.0, [29.0, 48.0, 10.0, 4.0]),
         (get(""), 4_800.0, [58.0, 58.0, 400.0, 23.0]),
         (get(""), 4_700.0, [63.0, 105.0, 21.0, 8.0]),
-        ((Mode::Compute, deleted), 4_400.0, [280.0, 460.0, 92.0, 37.0]),
+        ((TimelineMode::Compute, deleted), 4_400.0, [280.0, 460.0, 92.0, 37.0]),
     ];
     let ops = ["decode", "colour_jitter", "random_resized_crop", "gaussian_blur", "solarise"];
     numbered(epochs.map(|(mode, seconds, waits)| {
-        let part = if matches!(mode.0, Mode::Get { .. }) { 0.25 } else { 1.0 };
+        let part = if matches!(mode.0, TimelineMode::Get { .. }) { 0.25 } else { 1.0 };
         let ops = ops.iter().zip([41_000.0, 17_000.0, 12_000.0, 8_000.0, 900.0]);
         let ops: Vec<_> = ops.map(|(op, seconds)| (*op, part * seconds)).collect();
-        Epoch { skipped: 3, ..epoch(mode, seconds, waits, work(5_400.0, &ops, 2_200.0, 22.4)) }
+        TimelineEpoch {
+            skipped: 3,
+            ..epoch(mode, seconds, waits, work(5_400.0, &ops, 2_200.0, 22.4))
+        }
     }))
 }
 
 /// A run that recorded nothing but its batches.
 fn bare() -> Timeline {
-    let samples = (0..300).map(|index| Sample {
+    let samples = (0..300).map(|index| TimelineSample {
         t_s: 0.4 * f64::from(index),
         batches: 2 * index as u64,
         batch_time_s: Some(0.2 + 0.02 * noise(index as usize)),
-        ..Sample::default()
+        ..TimelineSample::default()
     });
-    let epoch = || Epoch { seconds: 60.0, batches: 300, rows: 19_200, ..Epoch::default() };
+    let epoch =
+        || TimelineEpoch { seconds: 60.0, batches: 300, rows: 19_200, ..TimelineEpoch::default() };
     Timeline {
-        job: Job { name: "j1".to_owned(), ..Job::default() },
+        job: TimelineJob { name: "j1".to_owned(), ..TimelineJob::default() },
         samples: samples.collect(),
         epochs: numbered([epoch(), epoch()]),
         ..Timeline::default()
@@ -241,7 +250,7 @@ fn hostile() -> Timeline {
     for epoch in &mut timeline.epochs {
         epoch.reason = format!("{script}{long}");
         epoch.workers.ops.iter_mut().for_each(|op| op.name = format!("{script}{}", op.name));
-        let waits = Waits { total_s: 2.0, working_s: 2.0, ..Waits::default() };
+        let waits = EpochWaits { total_s: 2.0, working_s: 2.0, ..EpochWaits::default() };
         epoch.stalls = Some(attribute(&waits, &epoch.workers, epoch.seconds));
     }
     timeline.decisions.iter_mut().for_each(|decision| decision.reason = format!("{long}{script}"));
@@ -252,7 +261,7 @@ fn hostile() -> Timeline {
 fn many_epochs() -> Timeline {
     let epochs = (0..600).map(|index| {
         let ops = [("decode", 20.0), ("crop", 4.0 + noise(index + 9))];
-        let mode = if index < 2 { Mode::Profile } else { Mode::Compute };
+        let mode = if index < 2 { TimelineMode::Profile } else { TimelineMode::Compute };
         let waits = [0.0, 1.0 + noise(index + 5).abs(), 0.0, 0.0];
         epoch((mode, "predicted 9.0 s"), 10.0, waits, work(3.0 + noise(index), &ops, 1.5, 4.0))
     });

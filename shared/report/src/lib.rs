@@ -4,16 +4,16 @@
 //! optional), [`attribute`] finds the causes of an epoch's waits and whether more workers would help,
 //! and [`render`] makes one self-contained HTML page.
 
-mod advice;
 mod attribution;
-mod mode;
-mod number;
 mod page;
 mod timeline;
 mod units;
 
-pub use advice::Advice;
-pub use attribution::{Cause, OpSeconds, Part, Stalls, Waits, WorkerShares, attribute};
-pub use mode::Mode;
+pub use attribution::{
+    EpochStalls, EpochWaits, OpSeconds, StallAdvice, StallCause, StallPart, WorkerShares, attribute,
+};
 pub use page::render;
-pub use timeline::{Cost, Decision, Epoch, Job, Sample, Timeline};
+pub use timeline::{
+    Timeline, TimelineCost, TimelineDecision, TimelineEpoch, TimelineJob, TimelineMode,
+    TimelineSample,
+};

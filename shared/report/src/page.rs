@@ -3,26 +3,21 @@
 //! The template escapes every text. The page's content security policy names style and script by their
 //! hashes, so that injected ones would not run.
 
-mod axis;
-mod bands;
 mod bars;
-mod causes;
 mod chart;
 mod panels;
 mod scene;
-mod spread;
 mod tables;
-mod words;
 
-#[cfg(test)]
-mod tests;
-
-use crate::Timeline;
-use crate::number::percent;
-use crate::units::{Count, Dollars, Percent, Seconds, Workers};
+use crate::{
+    Timeline,
+    units::{
+        DisplayCount, DisplayDollars, DisplayPercent, DisplaySeconds, DisplayWorkers, percent,
+    },
+};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
-use scene::Scene;
-use words::shown;
+use scene::TimelineScene;
+use scene::shown;
 
 const STYLE: &str = include_str!("page/page.css");
 const SCRIPT: &str = include_str!("page/page.js");
@@ -32,7 +27,7 @@ const SCRIPT_SHA256: &str = "VmvtrR3lUvhVfW/2jfOQEhet8Vvh2Kbbp44KZDmZqYk=";
 
 /// Renders the page of a run. Parts missing from the timeline are omitted.
 pub fn render(timeline: &Timeline) -> String {
-    let scene = Scene::of(timeline);
+    let scene = TimelineScene::from_timeline(timeline);
     let policy = format!(
         "default-src 'none'; style-src 'sha256-{STYLE_SHA256}'; script-src 'sha256-{SCRIPT_SHA256}'; \
          base-uri 'none'; form-action 'none'"
@@ -67,14 +62,15 @@ pub fn render(timeline: &Timeline) -> String {
     page.into_string()
 }
 
-fn head(scene: &Scene<'_>, title: &str) -> Markup {
+fn head(scene: &TimelineScene<'_>, title: &str) -> Markup {
     let job = &scene.timeline.job;
     let text = |name, value: &str| (!value.is_empty()).then(|| (name, shown(value)));
     let facts = [
         text("pipeline", &job.pipeline),
         text("dataset", &job.dataset),
-        job.batch_size.map(|size| ("batch", format!("{} records", Count(size.into())))),
-        job.batches_per_epoch.map(|batches| ("epoch", format!("{} batches", Count(batches)))),
+        job.batch_size.map(|size| ("batch", format!("{} records", DisplayCount(size.into())))),
+        job.batches_per_epoch
+            .map(|batches| ("epoch", format!("{} batches", DisplayCount(batches)))),
         job.seed.map(|seed| ("seed", seed.to_string())),
     ];
     html! {
@@ -102,7 +98,7 @@ fn ops(ops: &[String]) -> Markup {
 }
 
 /// Key figures.
-fn tiles(scene: &Scene<'_>) -> Markup {
+fn tiles(scene: &TimelineScene<'_>) -> Markup {
     let run_s = scene.end_s;
     let batches = scene.batches();
     let peak = scene.samples.iter().filter_map(|sample| sample.workers).reduce(f64::max);
@@ -115,30 +111,30 @@ fn tiles(scene: &Scene<'_>) -> Markup {
     html! {
         @if known {
             dl class="tiles" {
-                (tile("the run took", Seconds(run_s).to_string(), match epochs {
+                (tile("the run took", DisplaySeconds(run_s).to_string(), match epochs {
                     0 => String::new(),
                     1 => "one epoch".to_owned(),
                     _ => format!("{epochs} epochs"),
                 }))
                 @if batches > 0 {
-                    (tile("batches", Count(batches).to_string(),
+                    (tile("batches", DisplayCount(batches).to_string(),
                         format!("{:.*} a second", decimals(batches as f64 / run_s), batches as f64 / run_s)))
                 }
                 @if let Some((waited_s, of_s)) = scene.waited() {
-                    (tile("the trainer waited", Percent(percent(waited_s, of_s)).to_string(),
-                        format!("{} for data", Seconds(waited_s))))
+                    (tile("the trainer waited", DisplayPercent(percent(waited_s, of_s)).to_string(),
+                        format!("{} for data", DisplaySeconds(waited_s))))
                 }
                 @if let Some(peak) = peak {
                     (tile("most workers at work", format!("{}", (peak * 10.0).round() / 10.0),
                         target.map_or(String::new(), |target| {
-                            format!("target at most {}", Workers(target.into()))
+                            format!("target at most {}", DisplayWorkers(target.into()))
                         })))
                 }
                 @if let Some(cost) = &scene.timeline.cost {
-                    (tile("cost", Dollars(cost.total_usd()).to_string(), match batches {
+                    (tile("cost", DisplayDollars(cost.total_usd()).to_string(), match batches {
                         0 => String::new(),
                         _ => format!("{} for 1,000 batches",
-                            Dollars(cost.total_usd() * 1e3 / batches as f64)),
+                            DisplayDollars(cost.total_usd() * 1e3 / batches as f64)),
                     }))
                 }
             }
@@ -152,14 +148,14 @@ fn decimals(value: f64) -> usize {
     if value >= 10.0 { 0 } else { 2 }
 }
 
-fn over_time(scene: &Scene<'_>) -> Markup {
-    let (bands, panels) = (bands::bands(scene), panels::panels(scene));
+fn over_time(scene: &TimelineScene<'_>) -> Markup {
+    let (bands, panels) = (bars::bands(scene), panels::panels(scene));
     html! {
         @if !bands.is_empty() || !panels.is_empty() {
             section class="over-time" {
                 h2 {
                     "Over time " span class="unit" {
-                        "in " (axis::time(scene.end_s, 10).unit) " since the start"
+                        "in " (chart::time_axis(scene.end_s, 10).unit) " since the start"
                     }
                     output data-time="" {}
                 }
@@ -169,7 +165,7 @@ fn over_time(scene: &Scene<'_>) -> Markup {
                          from the lowest to the highest."
                     }
                 }
-                (bands::strip(scene, &bands))
+                (bars::strip(scene, &bands))
                 @for panel in &panels { (chart::figure(scene, panel, &bands)) }
                 script type="application/json" id="readings" {
                     (PreEscaped(chart::readings(scene, &panels)))
@@ -179,8 +175,8 @@ fn over_time(scene: &Scene<'_>) -> Markup {
     }
 }
 
-fn by_epoch(scene: &Scene<'_>) -> Markup {
-    let figures = bars::figures(scene, &causes::Causes::of(scene));
+fn by_epoch(scene: &TimelineScene<'_>) -> Markup {
+    let figures = bars::figures(scene, &scene::CauseOrder::from_scene(scene));
     html! {
         @if !scene.epochs.is_empty() {
             section {
@@ -192,3 +188,6 @@ fn by_epoch(scene: &Scene<'_>) -> Markup {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

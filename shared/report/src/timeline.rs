@@ -3,22 +3,22 @@
 //! Times (`_s`) are seconds; `t_s` counts from the start of the run. Values that are not finite count as
 //! missing.
 
-use crate::number;
-use crate::{Mode, Stalls, WorkerShares};
+use crate::{EpochStalls, WorkerShares, units};
+use std::fmt;
 
 /// One run of a job, as recorded on its trainer's host.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Timeline {
-    pub job: Job,
-    pub samples: Vec<Sample>,
-    pub decisions: Vec<Decision>,
-    pub epochs: Vec<Epoch>,
-    pub cost: Option<Cost>,
+    pub job: TimelineJob,
+    pub samples: Vec<TimelineSample>,
+    pub decisions: Vec<TimelineDecision>,
+    pub epochs: Vec<TimelineEpoch>,
+    pub cost: Option<TimelineCost>,
 }
 
 /// The job that was run.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Job {
+pub struct TimelineJob {
     pub name: String,
     pub pipeline: String,
     /// Operators in execution order.
@@ -33,7 +33,7 @@ pub struct Job {
 /// Measurements at one time; means since the last sample. Sampled per second, per poll or per batch, as
 /// available.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Sample {
+pub struct TimelineSample {
     pub t_s: f64,
     /// Batches delivered since the start of the run.
     pub batches: u64,
@@ -55,7 +55,7 @@ pub struct Sample {
 
 /// One change of the worker count.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Decision {
+pub struct TimelineDecision {
     pub t_s: f64,
     /// Batches delivered when it was made.
     pub batch: u64,
@@ -66,9 +66,9 @@ pub struct Decision {
 
 /// One epoch.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Epoch {
+pub struct TimelineEpoch {
     pub epoch: u32,
-    pub mode: Mode,
+    pub mode: TimelineMode,
     /// Reason for the mode, with the predicted numbers.
     pub reason: String,
     /// Start of the epoch. `None`: when the last one ended.
@@ -83,12 +83,12 @@ pub struct Epoch {
     pub workers: WorkerShares,
     pub cost_usd: Option<f64>,
     /// Attribution by [`attribute`](crate::attribute).
-    pub stalls: Option<Stalls>,
+    pub stalls: Option<EpochStalls>,
 }
 
 /// Dollars of the run. `None` was not counted, and is not shown.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Cost {
+pub struct TimelineCost {
     /// Workers' time.
     pub compute_usd: Option<f64>,
     /// Invocations, puts, gets, and units of the table.
@@ -97,17 +97,55 @@ pub struct Cost {
     pub basis: String,
 }
 
-impl Cost {
+impl TimelineCost {
     /// Counted items as (name, dollars), in field order.
     pub fn items(&self) -> Vec<(&'static str, f64)> {
         let all = [("workers", self.compute_usd), ("requests", self.requests_usd)];
         let counted = all.into_iter().filter_map(|(name, usd)| Some((name, usd?)));
-        counted.map(|(name, usd)| (name, number::amount(usd))).collect()
+        counted.map(|(name, usd)| (name, units::amount(usd))).collect()
     }
 
     /// Dollars of all counted items.
     pub fn total_usd(&self) -> f64 {
         self.items().iter().map(|(_, usd)| usd).sum()
+    }
+}
+
+// Caching mode of an epoch.
+
+/// Caching mode of an epoch. `point` counts the pipeline's `autocache` points from 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TimelineMode {
+    /// Computed and measured.
+    Profile,
+    #[default]
+    Compute,
+    /// Computed, with the output at the point stored.
+    Put { point: u32 },
+    /// Read from the cache at the point.
+    Get { point: u32 },
+}
+
+impl TimelineMode {
+    /// The first word, which selects the colour: "profile", "compute", "put" or "get".
+    pub(crate) fn word(&self) -> &'static str {
+        match self {
+            TimelineMode::Profile => "profile",
+            TimelineMode::Compute => "compute",
+            TimelineMode::Put { .. } => "put",
+            TimelineMode::Get { .. } => "get",
+        }
+    }
+}
+
+impl fmt::Display for TimelineMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TimelineMode::Profile | TimelineMode::Compute => f.write_str(self.word()),
+            TimelineMode::Put { point } | TimelineMode::Get { point } => {
+                write!(f, "{} at point {point}", self.word())
+            }
+        }
     }
 }
 
@@ -117,10 +155,27 @@ mod tests {
 
     #[test]
     fn the_total_is_the_sum_of_what_was_counted() {
-        let cost = Cost { compute_usd: Some(1.0), requests_usd: Some(0.25), ..Cost::default() };
+        let cost = TimelineCost {
+            compute_usd: Some(1.0),
+            requests_usd: Some(0.25),
+            ..TimelineCost::default()
+        };
         assert_eq!(cost.items(), [("workers", 1.0), ("requests", 0.25)]);
         assert_eq!(cost.total_usd(), 1.25);
-        let odd = Cost { requests_usd: Some(f64::NAN), ..Cost::default() };
+        let odd = TimelineCost { requests_usd: Some(f64::NAN), ..TimelineCost::default() };
         assert_eq!(odd.items(), [("requests", 0.0)]);
+    }
+
+    #[test]
+    fn a_mode_is_written_in_words() {
+        let modes = [
+            (TimelineMode::Profile, "profile"),
+            (TimelineMode::Compute, "compute"),
+            (TimelineMode::Put { point: 0 }, "put at point 0"),
+            (TimelineMode::Get { point: 12 }, "get at point 12"),
+        ];
+        for (mode, words) in modes {
+            assert_eq!(mode.to_string(), words);
+        }
     }
 }

@@ -1,6 +1,5 @@
 //! Quantities for people: three digits and a unit.
 
-use crate::number::MOST;
 use std::fmt;
 
 /// Three significant digits; all digits before the point.
@@ -18,9 +17,9 @@ impl fmt::Display for Digits {
 }
 
 /// Seconds: "1.24 s", "37.1 ms", "12 min 40 s", "3 h 5 min".
-pub(crate) struct Seconds(pub f64);
+pub(crate) struct DisplaySeconds(pub f64);
 
-impl fmt::Display for Seconds {
+impl fmt::Display for DisplaySeconds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let whole = self.0.round();
         match self.0 {
@@ -41,9 +40,9 @@ fn two(f: &mut fmt::Formatter<'_>, of: f64, each: f64, big: &str, small: &str) -
 }
 
 /// Dollars: cents above a dollar, three digits below, two below a cent.
-pub(crate) struct Dollars(pub f64);
+pub(crate) struct DisplayDollars(pub f64);
 
-impl fmt::Display for Dollars {
+impl fmt::Display for DisplayDollars {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             x if !x.is_finite() || x > MOST => f.write_str("unknown"),
@@ -68,14 +67,14 @@ impl fmt::Display for Count2 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let cents = (self.0 * 100.0).round();
         let (whole, rest) = ((cents / 100.0).floor(), cents % 100.0);
-        write!(f, "{}.{rest:02.0}", Count(whole as u64))
+        write!(f, "{}.{rest:02.0}", DisplayCount(whole as u64))
     }
 }
 
 /// A count with thousands separators: "1,234,567".
-pub(crate) struct Count(pub u64);
+pub(crate) struct DisplayCount(pub u64);
 
-impl fmt::Display for Count {
+impl fmt::Display for DisplayCount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let digits = self.0.to_string();
         let mut apart = String::with_capacity(digits.len() + digits.len() / 3);
@@ -90,9 +89,9 @@ impl fmt::Display for Count {
 }
 
 /// Percent: one decimal below ten.
-pub(crate) struct Percent(pub f64);
+pub(crate) struct DisplayPercent(pub f64);
 
-impl fmt::Display for Percent {
+impl fmt::Display for DisplayPercent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             x if x >= 9.95 => write!(f, "{x:.0} %"),
@@ -104,13 +103,28 @@ impl fmt::Display for Percent {
 }
 
 /// "1 worker", "2 workers", "2.5 workers".
-pub(crate) struct Workers(pub f64);
+pub(crate) struct DisplayWorkers(pub f64);
 
-impl fmt::Display for Workers {
+impl fmt::Display for DisplayWorkers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let tenths = (self.0 * 10.0).round() / 10.0;
         write!(f, "{tenths} worker{}", if tenths == 1.0 { "" } else { "s" })
     }
+}
+
+// Quantities made sound: measurements may be anything.
+
+/// Exceeds the seconds or dollars of any run (30,000 years); sums stay finite.
+pub(crate) const MOST: f64 = 1e12;
+
+/// A non-negative quantity: 0 for negative values and NaN.
+pub(crate) fn amount(value: f64) -> f64 {
+    if value.is_nan() { 0.0 } else { value.clamp(0.0, MOST) }
+}
+
+/// `part` of `whole` in percent; 0 if `whole` is 0.
+pub(crate) fn percent(part: f64, whole: f64) -> f64 {
+    if whole > 0.0 { (100.0 * part / whole).clamp(0.0, 100.0) } else { 0.0 }
 }
 
 #[cfg(test)]
@@ -135,7 +149,7 @@ mod tests {
             (11_100.0, "3 h 5 min"),
         ];
         for (value, text) in seconds {
-            assert_eq!(Seconds(value).to_string(), text, "{value}");
+            assert_eq!(DisplaySeconds(value).to_string(), text, "{value}");
         }
         let dollars = [
             (0.0, "$0"),
@@ -149,15 +163,15 @@ mod tests {
             (12_345.678, "$12,345.68"),
         ];
         for (value, text) in dollars {
-            assert_eq!(Dollars(value).to_string(), text, "{value}");
+            assert_eq!(DisplayDollars(value).to_string(), text, "{value}");
         }
-        assert_eq!(Count(0).to_string(), "0");
-        assert_eq!(Count(999).to_string(), "999");
-        assert_eq!(Count(1_234_567).to_string(), "1,234,567");
-        assert_eq!(Percent(9.97).to_string(), "10 %");
-        assert_eq!(Percent(0.01).to_string(), "< 0.1 %");
-        assert_eq!(Percent(3.12).to_string(), "3.1 %");
-        assert_eq!(Workers(1.0).to_string(), "1 worker");
-        assert_eq!(Workers(2.46).to_string(), "2.5 workers");
+        assert_eq!(DisplayCount(0).to_string(), "0");
+        assert_eq!(DisplayCount(999).to_string(), "999");
+        assert_eq!(DisplayCount(1_234_567).to_string(), "1,234,567");
+        assert_eq!(DisplayPercent(9.97).to_string(), "10 %");
+        assert_eq!(DisplayPercent(0.01).to_string(), "< 0.1 %");
+        assert_eq!(DisplayPercent(3.12).to_string(), "3.1 %");
+        assert_eq!(DisplayWorkers(1.0).to_string(), "1 worker");
+        assert_eq!(DisplayWorkers(2.46).to_string(), "2.5 workers");
     }
 }

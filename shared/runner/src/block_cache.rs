@@ -1,10 +1,11 @@
 //! Blocks of records that are decoded together, such as the pages of a Parquet file: each is read and decoded once for the
 //! splits of a worker that follow each other.
 
-use crate::{RunError, indexed_file::IndexedFile, stretches::Span};
+use crate::{LeaseError, dataset::PlannedRead, indexing::IndexedFile};
 use bytes::Bytes;
-use gristmill_pipeline::Source;
-use gristmill_sources::OpenedRecords;
+use gristmill_pipeline::PipelineSource;
+use gristmill_policy::cost::FunctionShape;
+use gristmill_sources::{BlockRange, OpenedRecords};
 use std::{
     collections::VecDeque,
     ops::Range,
@@ -15,10 +16,10 @@ use std::{
 };
 use tokio::sync::OnceCell;
 
-/// Most bytes of blocks in the cache, apart from those that splits hold.
-const CACHED_BYTES: usize = 256 << 20;
-/// Most bytes of the blocks of a split, once decoded. Where they take more, the split decodes its own records alone.
-pub(crate) const SPLIT_BYTES: u64 = CACHED_BYTES as u64 / 2;
+/// Most bytes of blocks in the cache, apart from those that splits hold: four pages of pyarrow's 1,024 rows of 92 kB.
+const CACHED_BYTES: usize = 384 << 20;
+/// The part of a function's memory that the cache may take, as a divisor.
+const FUNCTION_PART: usize = 5;
 
 /// Records of a file that are decoded together.
 pub(crate) struct RecordBlock {
@@ -26,7 +27,7 @@ pub(crate) struct RecordBlock {
     file: Arc<IndexedFile>,
     /// The stored bytes, once they are read and until they are decoded.
     parts: OnceCell<Mutex<Vec<Bytes>>>,
-    opened: OnceLock<Result<OpenedRecords, RunError>>,
+    opened: OnceLock<Result<OpenedRecords, LeaseError>>,
     /// Bytes of memory.
     bytes: AtomicUsize,
 }
@@ -46,31 +47,31 @@ impl RecordBlock {
     /// Takes the stored bytes, which `read` reads unless somebody did or does. Returns how many were read here.
     pub async fn fetch(
         &self,
-        read: impl AsyncFnOnce(Span) -> Result<Vec<Bytes>, RunError>,
+        read: impl AsyncFnOnce(PlannedRead) -> Result<Vec<Bytes>, LeaseError>,
         number: u32,
-    ) -> Result<u64, RunError> {
+    ) -> Result<u64, LeaseError> {
         let mut bytes = 0;
         let Range { start, end } = self.rows;
-        let span = Span { file: number, first_record: start, records: end - start };
+        let span = PlannedRead { file: number, first_record: start, records: end - start };
         let init = async || {
             let parts = read(span).await?;
             bytes = parts.iter().map(Bytes::len).sum();
             self.bytes.store(bytes, Ordering::Relaxed);
-            Ok::<_, RunError>(Mutex::new(parts))
+            Ok::<_, LeaseError>(Mutex::new(parts))
         };
         self.parts.get_or_try_init(init).await?;
         Ok(bytes as u64)
     }
 
     /// All its records, decoded by the first who asks.
-    fn open(&self, source: &Source) -> Result<&OpenedRecords, RunError> {
+    fn open(&self, source: &PipelineSource) -> Result<&OpenedRecords, LeaseError> {
         let opened = self.opened.get_or_init(|| {
             let parts = self.parts.get().map(|parts| std::mem::take(&mut *lock(parts)));
             let parts = parts.unwrap_or_default();
             let Range { start, end } = self.rows;
             let opened = self.file.index.open(start, end - start, source, &parts);
-            let opened =
-                opened.map_err(|error| RunError::fatal(format!("{}: {error}", self.file.path)))?;
+            let opened = opened
+                .map_err(|error| LeaseError::fatal(format!("{}: {error}", self.file.path)))?;
             self.bytes.store(opened.memory_bytes(), Ordering::Relaxed);
             Ok(opened)
         });
@@ -81,24 +82,48 @@ impl RecordBlock {
 /// Records `first .. first + n` out of neighbouring blocks.
 pub(crate) fn open(
     blocks: &[Arc<RecordBlock>],
-    (first, n): (u32, u32),
-    source: &Source,
-) -> Result<OpenedRecords, RunError> {
+    first: u32,
+    n: u32,
+    source: &PipelineSource,
+) -> Result<OpenedRecords, LeaseError> {
     let end = first + n;
     let part = |block: &Arc<RecordBlock>| {
         let (from, to) = (first.max(block.rows.start), end.min(block.rows.end));
         Ok(block.open(source)?.part(from, to.saturating_sub(from)))
     };
-    let parts = blocks.iter().map(part).collect::<Result<Option<Vec<_>>, RunError>>()?;
+    let parts = blocks.iter().map(part).collect::<Result<Option<Vec<_>>, LeaseError>>()?;
     let joined = parts.and_then(OpenedRecords::joined);
-    joined.ok_or_else(|| RunError::fatal(format!("blocks do not hold records {first}..{end}")))
+    joined.ok_or_else(|| LeaseError::fatal(format!("blocks do not hold records {first}..{end}")))
+}
+
+/// Bytes of blocks of files, in order. Neighbouring spans of a split may lie in one block.
+pub(crate) fn distinct_bytes(blocks: &[(u32, BlockRange)]) -> u64 {
+    let same = |left: &(u32, BlockRange), right: &(u32, BlockRange)| {
+        (left.0, left.1.rows.start) == (right.0, right.1.rows.start)
+    };
+    blocks.chunk_by(same).map(|same| same[0].1.bytes).fold(0, u64::saturating_add)
 }
 
 /// The latest blocks of a dataset.
-#[derive(Default)]
-pub(crate) struct BlockCache(Mutex<VecDeque<(u32, Arc<RecordBlock>)>>);
+pub(crate) struct BlockCache {
+    blocks: Mutex<VecDeque<(u32, Arc<RecordBlock>)>>,
+    most_bytes: usize,
+}
 
 impl BlockCache {
+    /// An empty cache, for a process on that function, or on a machine.
+    pub fn for_process(function: Option<FunctionShape>) -> Self {
+        let part = |shape: FunctionShape| (shape.memory_mb as usize) << 20;
+        let most_bytes = function.map_or(usize::MAX, |shape| part(shape) / FUNCTION_PART);
+        Self { blocks: Mutex::default(), most_bytes: most_bytes.min(CACHED_BYTES) }
+    }
+
+    /// Whether a split may decode whole blocks of so many bytes, for other splits to use. It decodes its own records alone
+    /// otherwise.
+    pub fn admits(&self, bytes: u64) -> bool {
+        usize::try_from(bytes).is_ok_and(|bytes| bytes <= self.most_bytes)
+    }
+
     /// The block `rows` of file number `number`, of that version of the file. Drops those that were used longest ago, if
     /// all take too much.
     pub fn block(
@@ -107,7 +132,7 @@ impl BlockCache {
         rows: Range<u32>,
         file: &Arc<IndexedFile>,
     ) -> Arc<RecordBlock> {
-        let mut blocks = lock(&self.0);
+        let mut blocks = lock(&self.blocks);
         let is_it = |(of, block): &(u32, Arc<RecordBlock>)| {
             *of == number && block.rows == rows && Arc::ptr_eq(&block.file, file)
         };
@@ -118,7 +143,7 @@ impl BlockCache {
         let mut bytes = 0;
         let kept = blocks.iter().take_while(|(_, block)| {
             bytes += block.bytes.load(Ordering::Relaxed);
-            bytes <= CACHED_BYTES
+            bytes <= self.most_bytes
         });
         let kept = kept.count().max(1);
         blocks.truncate(kept);
@@ -148,11 +173,11 @@ mod tests {
 
     #[tokio::test]
     async fn a_block_is_read_once_by_all_who_want_it_at_a_time() {
-        let (cache, file) = (BlockCache::default(), file());
+        let (cache, file) = (BlockCache::for_process(None), file());
         let reads = AtomicUsize::new(0);
         let read = async || {
             let block = cache.block(0, 2..5, &file);
-            let read = async |span: Span| {
+            let read = async |span: PlannedRead| {
                 assert_eq!((span.file, span.first_record, span.records), (0, 2, 3));
                 reads.fetch_add(1, Ordering::Relaxed);
                 tokio::task::yield_now().await;
@@ -173,9 +198,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_block_that_cannot_be_read_is_read_by_the_next_who_wants_it() {
-        let (cache, file) = (BlockCache::default(), file());
+        let (cache, file) = (BlockCache::for_process(None), file());
         let block = cache.block(0, 0..2, &file);
-        let fails = async |_| Err(RunError::Passing("a fault".to_owned()));
+        let fails = async |_| Err(LeaseError::Passing("a fault".to_owned()));
         block.fetch(fails, 0).await.unwrap_err();
         let reads = async |_| Ok(vec![Bytes::from(LINE.repeat(2))]);
         assert_eq!(
@@ -185,8 +210,24 @@ mod tests {
     }
 
     #[test]
+    fn a_block_that_several_spans_lie_in_is_counted_once() {
+        let block = |file, rows: Range<u32>| (file, BlockRange { rows, bytes: 10 });
+        let blocks = [block(0, 0..9), block(0, 0..9), block(0, 9..12), block(1, 9..12)];
+        assert_eq!(distinct_bytes(&blocks), 30);
+    }
+
+    #[test]
+    fn a_small_function_caches_a_fifth_of_its_memory() {
+        let shape = FunctionShape { memory_mb: 512, ..FunctionShape::default() };
+        let cache = BlockCache::for_process(Some(shape));
+        assert!(cache.admits(102 << 20) && !cache.admits(103 << 20));
+        let large = FunctionShape { memory_mb: 10_240, ..FunctionShape::default() };
+        assert!(!BlockCache::for_process(Some(large)).admits(CACHED_BYTES as u64 + 1));
+    }
+
+    #[test]
     fn the_cache_is_bounded_in_bytes() {
-        let (cache, file) = (BlockCache::default(), file());
+        let (cache, file) = (BlockCache::for_process(None), file());
         let large = |rows: Range<u32>| {
             let block = cache.block(0, rows, &file);
             block.bytes.store(CACHED_BYTES / 3, Ordering::Relaxed);
@@ -194,7 +235,7 @@ mod tests {
         };
         let blocks: Vec<_> = (0..5).map(|row| large(row..row + 1)).collect();
         cache.block(0, 9..10, &file);
-        assert_eq!(lock(&cache.0).len(), 4);
+        assert_eq!(lock(&cache.blocks).len(), 4);
         assert!(Arc::ptr_eq(&blocks[4], &cache.block(0, 4..5, &file)));
         assert!(!Arc::ptr_eq(&blocks[0], &cache.block(0, 0..1, &file)));
     }

@@ -4,14 +4,17 @@
 //! Flushes are few because a table write costs as much as about 27 ms of compute.
 
 use crate::{
-    FinishedSplit, RunError, RunnerConfig, Sink,
-    lease::{Handover, LeaseRun, STOP_MARGIN_MS, SplitName},
-    lease_tail::LeaseTail,
-    storing::{put, put_cached},
+    LeaseError, RunnerConfig, SplitSink,
+    lease::{LeaseExecution, PendingCommits, STOP_MARGIN_MS, SplitHandover, SplitName},
+    sink::{put, put_cached},
 };
-use gristmill_model::splits::{Commit, WorkerTimes, silence::sign_of_life_ms};
-use gristmill_model::stored::keys;
-use gristmill_model::wire::{Applied, Flush, WorkProfile};
+use bytes::Bytes;
+use gristmill_model::{
+    Position, RecordKey,
+    splits::{SplitCommit, SplitKind, SplitOutcome, WorkerTimes, silence::sign_of_life_ms},
+    stored::keys,
+    wire::{AppliedReply, FlushCall, SkippedRecordLocation, WorkProfile},
+};
 use gristmill_ports::{ObjectPath, call_with_retry};
 use std::{sync::atomic::Ordering, time::Duration};
 use tokio::sync::mpsc::Receiver;
@@ -24,11 +27,11 @@ const FLUSH_PATIENCE: Duration = Duration::from_secs(60);
 /// Receives the lease's splits in order until the sender is dropped, then flushes the remaining commits. First come those
 /// of the lease `before`: memory holds no more finished splits than one lease may have.
 pub(crate) async fn commit_all(
-    run: &LeaseRun<'_>,
-    sink: &dyn Sink,
-    before: LeaseTail<'_>,
-    finished: Receiver<Handover>,
-) -> Result<(), RunError> {
+    run: &LeaseExecution<'_>,
+    sink: &dyn SplitSink,
+    before: PendingCommits<'_>,
+    finished: Receiver<SplitHandover>,
+) -> Result<(), LeaseError> {
     let mut pending = Pending::new(run.lease.todo.len(), run.runner.clock.monotonic());
     let committed = match await_commits(run, before, &mut pending).await {
         Ok(()) => commit_each(run, sink, finished, &mut pending).await,
@@ -42,10 +45,10 @@ pub(crate) async fn commit_all(
 
 /// Waits for the commits of the lease before, and keeps this one meanwhile.
 async fn await_commits(
-    run: &LeaseRun<'_>,
-    mut before: LeaseTail<'_>,
+    run: &LeaseExecution<'_>,
+    mut before: PendingCommits<'_>,
     pending: &mut Pending,
-) -> Result<(), RunError> {
+) -> Result<(), LeaseError> {
     let clock = &*run.runner.clock;
     let mut finishing = std::pin::pin!(before.finish());
     loop {
@@ -59,11 +62,11 @@ async fn await_commits(
 }
 
 async fn commit_each(
-    run: &LeaseRun<'_>,
-    sink: &dyn Sink,
-    mut finished: Receiver<Handover>,
+    run: &LeaseExecution<'_>,
+    sink: &dyn SplitSink,
+    mut finished: Receiver<SplitHandover>,
     pending: &mut Pending,
-) -> Result<(), RunError> {
+) -> Result<(), LeaseError> {
     let clock = &*run.runner.clock;
     loop {
         let heartbeat = pending.heartbeat_in(run, clock.monotonic());
@@ -76,7 +79,7 @@ async fn commit_each(
             }
         };
         match received {
-            Some(Handover { mut split, next, committed }) => {
+            Some(SplitHandover { mut split, next, committed }) => {
                 let started = clock.monotonic();
                 let (times, profile) = (split.times, split.profile.take());
                 let name = run.name(split.position);
@@ -98,14 +101,14 @@ async fn commit_each(
     if pending.commits.is_empty() { Ok(()) } else { pending.flush(run, None).await }
 }
 
-/// Stores a split, and renews the lease if that takes long. Fails with [`RunError::OutOfTime`] shortly
+/// Stores a split, and renews the lease if that takes long. Fails with [`LeaseError::OutOfTime`] shortly
 /// before the platform stops this worker.
 async fn store(
-    run: &LeaseRun<'_>,
-    sink: &dyn Sink,
+    run: &LeaseExecution<'_>,
+    sink: &dyn SplitSink,
     split: &FinishedSplit,
     pending: &mut Pending,
-) -> Result<Commit, RunError> {
+) -> Result<SplitCommit, LeaseError> {
     let name = run.name(split.position);
     let storing = async {
         set_aside(run, split).await?;
@@ -120,7 +123,7 @@ async fn store(
         tokio::select! {
             biased;
             stored = &mut storing => return stored,
-            () = &mut stopped => return Err(RunError::OutOfTime),
+            () = &mut stopped => return Err(LeaseError::OutOfTime),
             () = clock.sleep(heartbeat) => pending.flush(run, None).await?,
         }
     }
@@ -128,7 +131,7 @@ async fn store(
 
 /// Puts the side outputs of a split before it counts as done: cached objects for later epochs, a report of
 /// the skipped records, and, under the `quarantine` policy, the skipped records themselves.
-async fn set_aside(run: &LeaseRun<'_>, split: &FinishedSplit) -> Result<(), RunError> {
+async fn set_aside(run: &LeaseExecution<'_>, split: &FinishedSplit) -> Result<(), LeaseError> {
     let RunnerConfig { ns, bucket, .. } = &run.runner.config;
     let (job, runner) = (&run.context.view.job, run.runner);
     for (key, content) in &split.cached {
@@ -144,7 +147,7 @@ async fn set_aside(run: &LeaseRun<'_>, split: &FinishedSplit) -> Result<(), RunE
     }
     if !split.skipped.is_empty() {
         let lines: Result<Vec<_>, _> = split.skipped.iter().map(serde_json::to_string).collect();
-        let lines = lines.map_err(|error| RunError::Passing(error.to_string()))?.join("\n");
+        let lines = lines.map_err(|error| LeaseError::Passing(error.to_string()))?.join("\n");
         let key = keys::skipped(ns, job, run.lease.epoch, split.position);
         put(runner, &ObjectPath::new(bucket, key), &lines.into(), "skipped").await?;
     }
@@ -152,7 +155,7 @@ async fn set_aside(run: &LeaseRun<'_>, split: &FinishedSplit) -> Result<(), RunE
 }
 
 struct Pending {
-    commits: Vec<Commit>,
+    commits: Vec<SplitCommit>,
     /// Splits that the sink has, or was about to have, and that no flush has committed.
     uncommitted: Vec<SplitName>,
     times: WorkerTimes,
@@ -178,7 +181,7 @@ impl Pending {
         }
     }
 
-    fn add(&mut self, commit: Commit, times: WorkerTimes, profile: Option<WorkProfile>) {
+    fn add(&mut self, commit: SplitCommit, times: WorkerTimes, profile: Option<WorkProfile>) {
         if let Some(profile) = profile {
             self.profile.get_or_insert_default().add(&profile);
         }
@@ -195,15 +198,19 @@ impl Pending {
     }
 
     /// Time until the lease must be renewed if no flush comes before.
-    fn heartbeat_in(&self, run: &LeaseRun<'_>, now: Duration) -> Duration {
+    fn heartbeat_in(&self, run: &LeaseExecution<'_>, now: Duration) -> Duration {
         let split_ms = run.split_ms.load(Ordering::Relaxed);
         let silent_ms = sign_of_life_ms(split_ms, run.lease.todo.len());
         (self.last_flush + Duration::from_millis(silent_ms)).saturating_sub(now)
     }
 
-    async fn flush(&mut self, run: &LeaseRun<'_>, next: Option<u8>) -> Result<(), RunError> {
+    async fn flush(
+        &mut self,
+        run: &LeaseExecution<'_>,
+        next: Option<u8>,
+    ) -> Result<(), LeaseError> {
         let splits = self.commits.len();
-        let call = Flush {
+        let call = FlushCall {
             lease: run.reference(),
             commits: std::mem::take(&mut self.commits),
             next,
@@ -213,11 +220,56 @@ impl Pending {
             profile: self.profile.take(),
         };
         let runner = run.runner;
-        let Applied {} =
+        let AppliedReply {} =
             call_with_retry(&*runner.coordinator, &*runner.clock, call, FLUSH_PATIENCE).await?;
         self.uncommitted.drain(..splits);
         self.last_flush = runner.clock.monotonic();
         tracing::info!(splits, "committed");
         Ok(())
+    }
+}
+
+/// A split that was computed and awaits its commit.
+#[derive(Debug)]
+pub struct FinishedSplit {
+    pub position: Position,
+    /// The chunk object; empty for an indexed file.
+    pub object: Bytes,
+    /// Outcome of the split; kind and checksum are set when the object is stored.
+    pub outcome: SplitOutcome,
+    pub skipped: Vec<SkippedRecordLocation>,
+    /// Raw records to store under the `quarantine` policy.
+    pub quarantined: Vec<(RecordKey, Bytes)>,
+    pub times: WorkerTimes,
+    /// True for an indexed file: no object to store; the outcome's `rows` counts the file's records.
+    pub indexed: bool,
+    /// Prefix of the object's key; none for the job's own prefix.
+    pub shelf: Option<String>,
+    /// The output at an `autocache` point: keys and objects, in the order in which to put them.
+    pub cached: Vec<(String, Bytes)>,
+    /// Measurements of the operators, if the lease asks for them.
+    pub profile: Option<WorkProfile>,
+}
+
+impl FinishedSplit {
+    /// The result of indexing a file.
+    pub(crate) fn indexed(position: Position, records: u32, source_ms: u64) -> Self {
+        Self {
+            position,
+            object: Bytes::new(),
+            outcome: SplitOutcome { rows: records, ..SplitOutcome::default() },
+            skipped: Vec::new(),
+            quarantined: Vec::new(),
+            times: WorkerTimes { source_ms, ..WorkerTimes::default() },
+            indexed: true,
+            shelf: None,
+            cached: Vec::new(),
+            profile: None,
+        }
+    }
+
+    /// The commit of this split, stored as `kind` with checksum `crc32c`.
+    pub fn commit(&self, split_index: u8, kind: SplitKind, crc32c: u32) -> SplitCommit {
+        SplitCommit { split_index, outcome: SplitOutcome { kind, crc32c, ..self.outcome } }
     }
 }

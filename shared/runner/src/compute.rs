@@ -1,6 +1,6 @@
 //! The threads that compute splits.
 
-use crate::RunError;
+use crate::LeaseError;
 use futures::future::Either;
 use gristmill_model::worker_threads;
 use gristmill_ports::Clock;
@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 
 /// How a host runs work that keeps a processor busy for long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Compute {
+pub enum ComputeMode {
     /// This many splits at a time, each on its own thread, so that I/O continues meanwhile.
     Threads(usize),
     /// On the calling thread, for deterministic simulations.
@@ -19,15 +19,15 @@ pub enum Compute {
     Modelled(Duration),
 }
 
-impl Default for Compute {
+impl Default for ComputeMode {
     fn default() -> Self {
         Self::Threads(1)
     }
 }
 
-impl Compute {
+impl ComputeMode {
     /// Threads for a function with this much memory; one if the memory is not known.
-    pub fn of_function(memory_mb: Option<u32>) -> Self {
+    pub fn from_function_memory(memory_mb: Option<u32>) -> Self {
         Self::Threads(memory_mb.map_or(1, worker_threads) as usize)
     }
 
@@ -42,8 +42,8 @@ impl Compute {
     /// Runs `work` to its end. A panic is a temporary fault of this worker and does not fail the job.
     pub async fn run<T: Send + 'static>(
         self,
-        work: impl FnOnce() -> Result<T, RunError> + Send + 'static,
-    ) -> Result<T, RunError> {
+        work: impl FnOnce() -> Result<T, LeaseError> + Send + 'static,
+    ) -> Result<T, LeaseError> {
         self.start(work).await
     }
 
@@ -51,9 +51,9 @@ impl Compute {
     pub(crate) fn start<T: Send + 'static, W>(
         self,
         work: W,
-    ) -> impl Future<Output = Result<T, RunError>> + use<T, W>
+    ) -> impl Future<Output = Result<T, LeaseError>> + use<T, W>
     where
-        W: FnOnce() -> Result<T, RunError> + Send + 'static,
+        W: FnOnce() -> Result<T, LeaseError> + Send + 'static,
     {
         match self {
             Self::Threads(_) => Either::Left(join(tokio::task::spawn_blocking(work))),
@@ -70,9 +70,9 @@ impl Compute {
     }
 }
 
-/// The result of a task; a panic becomes [`RunError::Passing`].
-pub(crate) async fn join<T>(task: JoinHandle<Result<T, RunError>>) -> Result<T, RunError> {
-    task.await.unwrap_or_else(|error| Err(RunError::Passing(format!("a task died: {error}"))))
+/// The result of a task; a panic becomes [`LeaseError::Passing`].
+pub(crate) async fn join<T>(task: JoinHandle<Result<T, LeaseError>>) -> Result<T, LeaseError> {
+    task.await.unwrap_or_else(|error| Err(LeaseError::Passing(format!("a task died: {error}"))))
 }
 
 #[cfg(test)]
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn threads_follow_the_processors_that_memory_brings() {
-        assert_eq!(Compute::of_function(Some(3008)), Compute::Threads(2));
-        assert_eq!(Compute::of_function(None), Compute::default());
+        assert_eq!(ComputeMode::from_function_memory(Some(3008)), ComputeMode::Threads(2));
+        assert_eq!(ComputeMode::from_function_memory(None), ComputeMode::default());
     }
 }

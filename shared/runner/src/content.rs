@@ -14,12 +14,13 @@ const SAMPLE_BYTES: u64 = 64 << 10;
 
 /// Hashes the parts of a file that its index is made of, and if these are not all of it, samples of the rest.
 #[derive(Debug, Default)]
-pub(crate) struct ContentHash {
+pub(crate) struct ContentHasher {
     hasher: blake3::Hasher,
     bytes: u64,
 }
 
-impl ContentHash {
+impl ContentHasher {
+    /// Hashes the next bytes.
     pub fn add(&mut self, part: &[u8]) {
         self.hasher.update(part);
         self.bytes += part.len() as u64;
@@ -37,6 +38,7 @@ impl ContentHash {
         (0..SAMPLES).map(|i| i * step..i * step + SAMPLE_BYTES).collect()
     }
 
+    /// The fingerprint of all bytes so far.
     pub fn finish(self) -> Fingerprint {
         Fingerprint(*self.hasher.finalize().as_bytes())
     }
@@ -74,7 +76,7 @@ mod tests {
 
     #[test]
     fn what_an_index_does_not_need_is_hashed_in_samples() {
-        let mut hash = ContentHash::default();
+        let mut hash = ContentHasher::default();
         hash.add(&[0; 100]);
         assert_eq!(hash.samples(100), []);
         assert!(hash.samples(200).into_iter().eq(std::iter::once(0..200)));

@@ -2,11 +2,11 @@
 //! describes, so a damaged one is noticed. A worker cannot make one again: it removes it, and the next job over the
 //! dataset makes it.
 
-use crate::RunError;
+use crate::LeaseError;
 use bytes::Bytes;
 use gristmill_model::Fingerprint;
-use gristmill_model::wire::{Dataset, Manifest, Pack};
-use gristmill_ports::{ObjectError, ObjectPath, Objects};
+use gristmill_model::wire::{Dataset, DatasetManifest, ImagePack};
+use gristmill_ports::{ObjectError, ObjectPath, ObjectStore};
 use gristmill_sources::images;
 use serde_json::Error;
 
@@ -16,11 +16,11 @@ const MADE_AGAIN: &str =
 
 /// Reads the listing of dataset `version`, whose files are read as `format`.
 pub(crate) async fn read_listing(
-    objects: &dyn Objects,
+    objects: &dyn ObjectStore,
     path: &ObjectPath,
     version: Fingerprint,
     format: &str,
-) -> Result<Dataset, RunError> {
+) -> Result<Dataset, LeaseError> {
     let listing: Result<Dataset, Error> = serde_json::from_slice(&read(objects, path).await?);
     match listing {
         Ok(listing) if listing.version(format) == version => Ok(listing),
@@ -31,13 +31,14 @@ pub(crate) async fn read_listing(
 /// Reads the manifest of dataset `version`, whose files are read as `format`. Its numbers of records are to be compared
 /// with the indices.
 pub(crate) async fn read_manifest(
-    objects: &dyn Objects,
+    objects: &dyn ObjectStore,
     path: &ObjectPath,
     version: Fingerprint,
     format: &str,
-) -> Result<Manifest, RunError> {
-    let manifest: Result<Manifest, Error> = serde_json::from_slice(&read(objects, path).await?);
-    let described = |manifest: &Manifest| Dataset {
+) -> Result<DatasetManifest, LeaseError> {
+    let manifest: Result<DatasetManifest, Error> =
+        serde_json::from_slice(&read(objects, path).await?);
+    let described = |manifest: &DatasetManifest| Dataset {
         bucket: manifest.bucket.clone(),
         files: manifest.files.iter().map(|file| file.file.clone()).collect(),
         members: manifest.members.clone(),
@@ -50,28 +51,30 @@ pub(crate) async fn read_manifest(
 
 /// Reads the pack at `path`, whose etag is its hash; a pack is its own index.
 pub(crate) async fn read_pack(
-    objects: &dyn Objects,
+    objects: &dyn ObjectStore,
     path: &ObjectPath,
     etag: &str,
-) -> Result<Pack, RunError> {
+) -> Result<ImagePack, LeaseError> {
     let stored = read(objects, path).await?;
     match images::read_pack(&stored) {
-        Ok(pack) if Pack::fingerprint(&stored).to_string() == etag => Ok(pack),
+        Ok(pack) if ImagePack::fingerprint(&stored).to_string() == etag => Ok(pack),
         _ => Err(damaged(objects, path).await),
     }
 }
 
-async fn read(objects: &dyn Objects, path: &ObjectPath) -> Result<Bytes, RunError> {
+async fn read(objects: &dyn ObjectStore, path: &ObjectPath) -> Result<Bytes, LeaseError> {
     objects.get(path).await.map_err(|error| match error {
-        ObjectError::NotFound(path) => RunError::fatal(format!("{path} is missing: {MADE_AGAIN}")),
+        ObjectError::NotFound(path) => {
+            LeaseError::fatal(format!("{path} is missing: {MADE_AGAIN}"))
+        }
         error => error.into(),
     })
 }
 
 /// Removes a damaged description. Returns the error that ends the job.
-pub(crate) async fn damaged(objects: &dyn Objects, path: &ObjectPath) -> RunError {
+pub(crate) async fn damaged(objects: &dyn ObjectStore, path: &ObjectPath) -> LeaseError {
     let removed = objects.delete(&path.bucket, std::slice::from_ref(&path.key)).await;
-    RunError::fatal(match removed {
+    LeaseError::fatal(match removed {
         Ok(()) => {
             format!("{path} is damaged and is removed: {MADE_AGAIN}")
         }

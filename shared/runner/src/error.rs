@@ -4,8 +4,9 @@ use gristmill_model::SkippedRecord;
 use gristmill_model::wire::RefusalKind;
 use gristmill_ports::{CallError, ObjectError};
 
+/// Why a lease, or one of its splits, is given up.
 #[derive(Debug, Clone, thiserror::Error)]
-pub enum RunError {
+pub enum LeaseError {
     /// Another worker owns the bundle now: drop it and claim again.
     #[error("the lease was lost")]
     LeaseLost,
@@ -26,14 +27,14 @@ pub enum RunError {
     Fatal { message: String, record: Option<SkippedRecord> },
 }
 
-impl RunError {
+impl LeaseError {
     /// An error that fails the job.
     pub fn fatal(message: impl Into<String>) -> Self {
         Self::Fatal { message: message.into(), record: None }
     }
 }
 
-impl From<ObjectError> for RunError {
+impl From<ObjectError> for LeaseError {
     fn from(error: ObjectError) -> Self {
         match error {
             ObjectError::Unavailable(_) | ObjectError::Full(_) | ObjectError::Denied(_) => {
@@ -47,7 +48,7 @@ impl From<ObjectError> for RunError {
     }
 }
 
-impl From<CallError> for RunError {
+impl From<CallError> for LeaseError {
     fn from(error: CallError) -> Self {
         match &error {
             CallError::Refused(refusal) if refusal.kind == RefusalKind::LeaseLost => {

@@ -8,19 +8,28 @@
 //! it is part of the file's identity in jobs that begin later.
 
 use crate::{
-    Compute, RunError,
-    content::{self, ContentHash},
+    ComputeMode, LeaseError,
+    content::{self, ContentHasher},
     described::read_pack,
 };
 use bytes::Bytes;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use gristmill_model::stored::keys;
-use gristmill_model::wire::SourceFile;
-use gristmill_model::{Fingerprint, Namespace};
-use gristmill_pipeline::Format;
-use gristmill_ports::{ChangeStamp, ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome};
+use gristmill_model::{
+    Fingerprint, Namespace,
+    splits::RecordRange,
+    stored::keys,
+    wire::{ImagePack, SourceFile},
+};
+use gristmill_pipeline::FileFormat;
+use gristmill_ports::{ChangeStamp, ObjectError, ObjectInfo, ObjectPath, ObjectStore, PutOutcome};
 use gristmill_sources::{FileIndex, IndexBuilder, SourceError};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 /// Most bytes of files that are read when they are listed, to see whether they have changed; workers see it later.
 const LOOKED_AT_BYTES: u64 = 1 << 30;
@@ -29,8 +38,8 @@ const LOOKS_AT_ONCE: usize = 16;
 
 /// The store of indices.
 pub struct IndexStore<'a> {
-    pub objects: &'a dyn Objects,
-    pub compute: Compute,
+    pub objects: &'a dyn ObjectStore,
+    pub compute: ComputeMode,
     pub ns: &'a Namespace,
     pub bucket: &'a str,
 }
@@ -38,13 +47,13 @@ pub struct IndexStore<'a> {
 /// A source file as a format reads it.
 #[derive(Clone, Copy)]
 pub(crate) struct FormattedFile<'a> {
-    pub format: &'a Format,
+    pub format: &'a FileFormat,
     pub bucket: &'a str,
     pub file: &'a SourceFile,
 }
 
 /// An index, and the stamp that its file had when it was made.
-pub(crate) struct Indexed {
+pub(crate) struct StampedIndex {
     pub index: FileIndex,
     pub stamp: Option<ChangeStamp>,
 }
@@ -66,7 +75,7 @@ impl FormattedFile<'_> {
 
 impl IndexStore<'_> {
     /// Number of records of `source`; its index is stored afterwards.
-    pub(crate) async fn count(&self, source: FormattedFile<'_>) -> Result<u32, RunError> {
+    pub(crate) async fn count(&self, source: FormattedFile<'_>) -> Result<u32, LeaseError> {
         if source.format.definition().is_packed {
             let pack = read_pack(self.objects, &source.path(), &source.file.etag).await?;
             return Ok(pack.images.len() as u32);
@@ -75,12 +84,12 @@ impl IndexStore<'_> {
     }
 
     /// The index of `source`.
-    pub(crate) async fn load(&self, source: FormattedFile<'_>) -> Result<Indexed, RunError> {
+    pub(crate) async fn load(&self, source: FormattedFile<'_>) -> Result<StampedIndex, LeaseError> {
         let stamp = self.objects.change_stamp(&source.path()).await?;
         let path = self.path_of(source, stamp.as_ref());
         let is_damaged = match self.objects.get(&path).await {
             Ok(stored) => match FileIndex::decode(&stored, source.format) {
-                Ok(index) => return Ok(Indexed { index, stamp }),
+                Ok(index) => return Ok(StampedIndex { index, stamp }),
                 Err(error) => {
                     tracing::warn!("{path}: {error}: it is made again");
                     true
@@ -95,11 +104,11 @@ impl IndexStore<'_> {
             self.check_content(source, stamp, content, &stored).await?;
         }
         if is_damaged && !self.removed(&path).await? {
-            return Ok(Indexed { index, stamp });
+            return Ok(StampedIndex { index, stamp });
         }
         // The index is a function of the file, so the winner of a race stored the same bytes.
         self.objects.put_if_absent(&path, stored, "index").await?;
-        Ok(Indexed { index, stamp })
+        Ok(StampedIndex { index, stamp })
     }
 
     fn path_of(&self, source: FormattedFile<'_>, stamp: Option<&ChangeStamp>) -> ObjectPath {
@@ -108,7 +117,7 @@ impl IndexStore<'_> {
     }
 
     /// Removes a damaged object, if this process may.
-    async fn removed(&self, path: &ObjectPath) -> Result<bool, RunError> {
+    async fn removed(&self, path: &ObjectPath) -> Result<bool, LeaseError> {
         match self.objects.delete(self.bucket, std::slice::from_ref(&path.key)).await {
             Ok(()) => Ok(true),
             Err(ObjectError::Denied(why)) => {
@@ -124,11 +133,11 @@ impl IndexStore<'_> {
         &self,
         source: FormattedFile<'_>,
         is_stamped: bool,
-    ) -> Result<(FileIndex, Option<Fingerprint>), RunError> {
+    ) -> Result<(FileIndex, Option<Fingerprint>), LeaseError> {
         let (path, FormattedFile { format, file, .. }) = (source.path(), source);
-        let bad = |error: SourceError| RunError::fatal(format!("{path}: {error}"));
-        let mut builder = IndexBuilder::of_file(format, file.size).map_err(bad)?;
-        let mut hash = is_stamped.then(ContentHash::default);
+        let bad = |error: SourceError| LeaseError::fatal(format!("{path}: {error}"));
+        let mut builder = IndexBuilder::for_file(format, file.size).map_err(bad)?;
+        let mut hash = is_stamped.then(ContentHasher::default);
         while let Some(range) = builder.wants() {
             // An empty range cannot be requested.
             let part = if range.is_empty() {
@@ -152,7 +161,7 @@ impl IndexStore<'_> {
                 hash.add(&part);
             }
         }
-        Ok((builder.finish().map_err(bad)?, hash.map(ContentHash::finish)))
+        Ok((builder.finish().map_err(bad)?, hash.map(ContentHasher::finish)))
     }
 
     /// Compares the content of a file that was read under `stamp` with what the job knows it by.
@@ -162,10 +171,10 @@ impl IndexStore<'_> {
         stamp: &ChangeStamp,
         content: Fingerprint,
         index: &Bytes,
-    ) -> Result<(), RunError> {
+    ) -> Result<(), LeaseError> {
         let path = source.path();
         if self.objects.change_stamp(&path).await?.as_ref() != Some(stamp) {
-            return Err(RunError::Passing(format!("{path} was written to while it was read")));
+            return Err(LeaseError::Passing(format!("{path} was written to while it was read")));
         }
         let first = self.first_content(source, content).await?;
         if content == source.file.content.unwrap_or(first) {
@@ -187,7 +196,7 @@ impl IndexStore<'_> {
         &self,
         source: FormattedFile<'_>,
         content: Fingerprint,
-    ) -> Result<Fingerprint, RunError> {
+    ) -> Result<Fingerprint, LeaseError> {
         let path = self.first_path(source);
         let put_id = content.to_string();
         let put = || self.objects.put_if_absent(&path, content::encode(content), &put_id);
@@ -221,7 +230,7 @@ impl IndexStore<'_> {
     /// The store fails.
     pub async fn as_they_are(
         &self,
-        format: &Format,
+        format: &FileFormat,
         bucket: &str,
         found: Vec<ObjectInfo>,
     ) -> Result<Vec<SourceFile>, ObjectError> {
@@ -276,5 +285,30 @@ impl IndexStore<'_> {
             Err(ObjectError::NotFound(_)) => Ok(None),
             Err(error) => Err(error),
         }
+    }
+}
+
+/// A file with the index of its records.
+#[derive(Debug)]
+pub(crate) struct IndexedFile {
+    pub path: ObjectPath,
+    pub index: FileIndex,
+    /// The change stamp of the file that the index was made of.
+    pub stamp: Option<ChangeStamp>,
+    /// The list of images, if the records are images.
+    pub pack: Option<ImagePack>,
+}
+
+/// Files by number in the dataset.
+pub(crate) type IndexedFiles = HashMap<u32, Arc<IndexedFile>>;
+
+pub(crate) fn file_of(files: &IndexedFiles, file: u32) -> Result<&Arc<IndexedFile>, LeaseError> {
+    files.get(&file).ok_or_else(|| LeaseError::fatal(format!("file {file} has no index")))
+}
+
+impl IndexedFile {
+    /// Approximate bytes in memory of a run of records.
+    pub fn bytes_of(&self, run: &RecordRange) -> u64 {
+        self.index.weight(run.first_record, run.records)
     }
 }

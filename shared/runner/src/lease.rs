@@ -2,16 +2,17 @@
 //! on beside the next lease.
 
 use crate::{
-    FinishedSplit, JobContext, RunError, Runner, Sink, SplitRead, committer,
+    FinishedSplit, JobContext, LeaseError, Runner, SplitSink, SplitTask, committer,
     compute::join,
     indexing::{FormattedFile, IndexStore},
-    lease_tail::LeaseTail,
-    split::{Computed, damaged_cache, from_the_source},
+    split::{TimedSplit, damaged_cache, from_the_source},
 };
 use futures::future::BoxFuture;
-use gristmill_model::splits::{Place, WorkerTimes};
-use gristmill_model::wire::{Applied, CacheOrders, Lease, LeaseRef, Mark, Work};
-use gristmill_model::{Attempt, BundleIndex, Epoch, Nonce, Position};
+use gristmill_model::{
+    Attempt, BundleIndex, Epoch, Nonce, Position,
+    splits::{SplitPlace, WorkerTimes},
+    wire::{AppliedReply, CacheOrders, Lease, LeaseRef, LeaseWork, MarkCall},
+};
 use gristmill_ports::call_with_retry;
 use std::{
     collections::VecDeque,
@@ -44,7 +45,7 @@ pub struct SplitName {
 }
 
 /// A finished split on its way to the committer.
-pub(crate) struct Handover {
+pub(crate) struct SplitHandover {
     pub split: FinishedSplit,
     /// Index in the bundle of the next split, for this split's flush to mark; none without marks.
     pub next: Option<u8>,
@@ -53,7 +54,7 @@ pub(crate) struct Handover {
 }
 
 /// A lease in progress.
-pub(crate) struct LeaseRun<'a> {
+pub(crate) struct LeaseExecution<'a> {
     pub runner: &'a Runner,
     pub context: JobContext,
     pub lease: Lease,
@@ -63,12 +64,13 @@ pub(crate) struct LeaseRun<'a> {
     pub split_ms: Arc<AtomicU64>,
 }
 
-impl<'a> LeaseRun<'a> {
+impl<'a> LeaseExecution<'a> {
     /// The lease as calls name it.
     pub fn reference(&self) -> LeaseRef {
         self.lease.reference(&self.context.view.job, self.nonce)
     }
 
+    /// The name of the chunk of the split at `position`.
     pub fn name(&self, position: Position) -> SplitName {
         let Lease { epoch, bundle, attempt, first, .. } = self.lease;
         let split_index = u8::try_from(position.saturating_sub(first)).unwrap_or(u8::MAX);
@@ -79,9 +81,9 @@ impl<'a> LeaseRun<'a> {
     /// that go on; those of the lease before it come first. Commits made before an error stay valid.
     pub async fn work(
         self: &Arc<Self>,
-        sink: &'a dyn Sink,
-        before: LeaseTail<'a>,
-    ) -> (Result<(), RunError>, BoxFuture<'a, Result<(), RunError>>) {
+        sink: &'a dyn SplitSink,
+        before: PendingCommits<'a>,
+    ) -> (Result<(), LeaseError>, BoxFuture<'a, Result<(), LeaseError>>) {
         // Splits are stored while others are computed: memory for one object more than there are threads.
         let (finished, queue) = mpsc::channel(self.runner.compute.at_once());
         let stop = Arc::new(AtomicBool::new(false));
@@ -93,8 +95,8 @@ impl<'a> LeaseRun<'a> {
         });
         let computing = async {
             match self.lease.work {
-                Work::Index => self.index_files(finished).await,
-                Work::Splits => self.run_splits(sink, finished, &stop).await,
+                LeaseWork::Index => self.index_files(finished).await,
+                LeaseWork::Splits => self.run_splits(sink, finished, &stop).await,
             }
         };
         let mut computing = std::pin::pin!(computing);
@@ -108,15 +110,15 @@ impl<'a> LeaseRun<'a> {
         }
     }
 
-    async fn index_files(&self, finished: mpsc::Sender<Handover>) -> Result<(), RunError> {
+    async fn index_files(&self, finished: mpsc::Sender<SplitHandover>) -> Result<(), LeaseError> {
         let listing = self.context.listing(self.runner).await?;
         for &position in &self.lease.todo {
             let file = listing.files.get(position as usize).ok_or_else(|| {
-                RunError::fatal(format!("file {position} is not in the dataset's listing"))
+                LeaseError::fatal(format!("file {position} is not in the dataset's listing"))
             })?;
-            let member = listing.members.of_file(position);
+            let member = listing.members.member_of_file(position);
             let source = self.context.pipeline.source().members().nth(member).ok_or_else(|| {
-                RunError::fatal(format!("file {position} is of no dataset of the pipeline"))
+                LeaseError::fatal(format!("file {position} is of no dataset of the pipeline"))
             })?;
             let started = self.runner.clock.monotonic();
             let Runner { objects, config, compute, .. } = self.runner;
@@ -131,7 +133,7 @@ impl<'a> LeaseRun<'a> {
             let source_ms = self.millis_since(started);
             let split = FinishedSplit::indexed(position, rows, source_ms);
             let (committed, _) = oneshot::channel();
-            if finished.send(Handover { split, next: None, committed }).await.is_err() {
+            if finished.send(SplitHandover { split, next: None, committed }).await.is_err() {
                 return Ok(());
             }
         }
@@ -140,11 +142,11 @@ impl<'a> LeaseRun<'a> {
 
     /// Runs the lease's control, a committed split, and discards the result. A worker that dies here does
     /// not die of the suspect split that follows.
-    async fn run_control(&self, stop: &Arc<AtomicBool>) -> Result<(), RunError> {
-        let Some(Place { epoch, position }) = self.lease.control else { return Ok(()) };
+    async fn run_control(&self, stop: &Arc<AtomicBool>) -> Result<(), LeaseError> {
+        let Some(SplitPlace { epoch, position }) = self.lease.control else { return Ok(()) };
         let orders = CacheOrders::default();
         let source = self.context.read(self.runner, &orders, epoch, position).await?;
-        let (split, _) = self.compute((epoch, position), source, stop).await?;
+        let (split, _) = self.compute(epoch, position, source, stop).await?;
         self.context.recycle(split.object);
         Ok(())
     }
@@ -152,10 +154,10 @@ impl<'a> LeaseRun<'a> {
     /// Reads splits ahead, computes as many at a time as there are threads, and hands them over in order.
     async fn run_splits(
         &self,
-        sink: &dyn Sink,
-        finished: mpsc::Sender<Handover>,
+        sink: &dyn SplitSink,
+        finished: mpsc::Sender<SplitHandover>,
         stop: &Arc<AtomicBool>,
-    ) -> Result<(), RunError> {
+    ) -> Result<(), LeaseError> {
         let orders = Arc::new(self.lease.cache.clone());
         // With marks, only one split runs at a time, so that a death can be blamed on it.
         let at_once = if self.lease.marks() { 1 } else { self.runner.compute.at_once() };
@@ -165,12 +167,12 @@ impl<'a> LeaseRun<'a> {
         self.run_control(stop).await?;
         for (i, &position) in self.lease.todo.iter().enumerate() {
             if self.out_of_time() {
-                outcome = Err(RunError::OutOfTime);
+                outcome = Err(LeaseError::OutOfTime);
                 break;
             }
             // A worker that waited for room while it holds a lease could wait for its own splits.
             if i > 0 && !sink.goes_on(self.lease.epoch, &self.lease.todo[i..]) {
-                outcome = Err(RunError::NoRoom);
+                outcome = Err(LeaseError::NoRoom);
                 break;
             }
             // The flush of each split marks the next one.
@@ -189,7 +191,7 @@ impl<'a> LeaseRun<'a> {
             // its error is the one to report.
             let Ok(room) = finished.reserve().await else { return Ok(()) };
             let read_bytes = source.bytes();
-            let result = self.compute((self.lease.epoch, position), source, stop);
+            let result = self.compute(self.lease.epoch, position, source, stop);
             computing.push_back(Computing { i, source_ms, read_bytes, room, result });
             if computing.len() == at_once
                 && let Some(first) = computing.pop_front()
@@ -209,22 +211,22 @@ impl<'a> LeaseRun<'a> {
     /// Waits for a split and hands it to the committer; returns whether the committer still accepts splits.
     async fn hand_over(
         &self,
-        split: Computing<'_, impl Future<Output = Result<Computed, RunError>>>,
+        split: Computing<'_, impl Future<Output = Result<TimedSplit, LeaseError>>>,
         orders: &Arc<CacheOrders>,
         stop: &Arc<AtomicBool>,
-    ) -> Result<bool, RunError> {
+    ) -> Result<bool, LeaseError> {
         let Computing { i, source_ms, read_bytes, room, result } = split;
         let position = self.lease.todo[i];
         let (mut split, took) = match result.await {
-            Err(RunError::BadCache(why)) if orders.get.is_some() => {
+            Err(LeaseError::BadCache(why)) if orders.get.is_some() => {
                 let orders = from_the_source(orders);
                 let epoch = self.lease.epoch;
-                damaged_cache(Place::new(epoch, position), &why);
+                damaged_cache(SplitPlace::new(epoch, position), &why);
                 let source = self.context.read(self.runner, &orders, epoch, position).await?;
-                self.compute((epoch, position), source, stop).await?
+                self.compute(epoch, position, source, stop).await?
             }
             // No cache was read: the split's output cannot be cached, and a retry cannot help.
-            Err(RunError::BadCache(why)) => return Err(RunError::fatal(why)),
+            Err(LeaseError::BadCache(why)) => return Err(LeaseError::fatal(why)),
             computed => computed?,
         };
         let compute_ms = millis(took);
@@ -240,23 +242,25 @@ impl<'a> LeaseRun<'a> {
         let next = self.lease.todo.get(i + 1).filter(|_| self.lease.marks());
         let next = next.map(|&position| self.name(position).split_index);
         let (committed, done) = oneshot::channel();
-        room.send(Handover { split, next, committed });
+        room.send(SplitHandover { split, next, committed });
         Ok(next.is_none() || done.await.is_ok())
     }
 
     /// Starts to compute a split.
     fn compute(
         &self,
-        split: (Epoch, Position),
-        source: SplitRead,
+        epoch: Epoch,
+        position: Position,
+        source: SplitTask,
         stop: &Arc<AtomicBool>,
-    ) -> impl Future<Output = Result<Computed, RunError>> + use<> {
+    ) -> impl Future<Output = Result<TimedSplit, LeaseError>> + use<> {
         let (clock, deadline_ms) = (Arc::clone(&self.runner.clock), self.deadline_ms);
         let stop = Arc::clone(stop);
         let cancelled = move || {
             stop.load(Ordering::Relaxed) || clock.now_ms() + STOP_MARGIN_MS / 2 > deadline_ms
         };
-        let computing = self.context.compute(self.runner, split, source, Arc::new(cancelled));
+        let computing =
+            self.context.compute(self.runner, epoch, position, source, Arc::new(cancelled));
         let (compute, clock) = (self.runner.compute, Arc::clone(&self.runner.clock));
         async move {
             let (split, took) = computing.await?;
@@ -266,11 +270,11 @@ impl<'a> LeaseRun<'a> {
         }
     }
 
-    async fn mark(&self, position: Position) -> Result<(), RunError> {
+    async fn mark(&self, position: Position) -> Result<(), LeaseError> {
         let SplitName { split_index, .. } = self.name(position);
-        let call = Mark { lease: self.reference(), split_index };
+        let call = MarkCall { lease: self.reference(), split_index };
         let runner = self.runner;
-        let Applied {} =
+        let AppliedReply {} =
             call_with_retry(&*runner.coordinator, &*runner.clock, call, MARK_PATIENCE).await?;
         Ok(())
     }
@@ -303,28 +307,28 @@ struct Computing<'a, F> {
     /// Milliseconds waited for the source, and bytes read.
     source_ms: u64,
     read_bytes: u64,
-    room: mpsc::Permit<'a, Handover>,
+    room: mpsc::Permit<'a, SplitHandover>,
     result: F,
 }
 
 /// The sources of a lease's splits, read ahead of the computation.
 struct Reads<'a> {
-    run: &'a LeaseRun<'a>,
+    run: &'a LeaseExecution<'a>,
     orders: Arc<CacheOrders>,
     not_begun: std::slice::Iter<'a, Position>,
-    begun: VecDeque<JoinHandle<Result<SplitRead, RunError>>>,
+    begun: VecDeque<JoinHandle<Result<SplitTask, LeaseError>>>,
 }
 
 impl<'a> Reads<'a> {
-    fn new(run: &'a LeaseRun<'a>, orders: &Arc<CacheOrders>) -> Self {
+    fn new(run: &'a LeaseExecution<'a>, orders: &Arc<CacheOrders>) -> Self {
         let (orders, not_begun) = (Arc::clone(orders), run.lease.todo.iter());
         Reads { run, orders, not_begun, begun: VecDeque::new() }
     }
 
     /// Returns the source of the split at `position`, the next in the lease's order, with the milliseconds
     /// waited for it, and starts to read further ones.
-    async fn next(&mut self, position: Position) -> Result<(SplitRead, u64), RunError> {
-        let LeaseRun { context, runner, lease, .. } = self.run;
+    async fn next(&mut self, position: Position) -> Result<(SplitTask, u64), LeaseError> {
+        let LeaseExecution { context, runner, lease, .. } = self.run;
         let began = runner.clock.monotonic();
         let source = match self.begun.pop_front() {
             Some(reading) => join(reading).await?,
@@ -351,5 +355,72 @@ impl<'a> Reads<'a> {
 impl Drop for Reads<'_> {
     fn drop(&mut self) {
         self.begun.iter().for_each(JoinHandle::abort);
+    }
+}
+
+/// The commits of a lease whose splits are computed. Storing and flushing them takes requests and no CPU, so the next
+/// lease is claimed and computed meanwhile.
+#[derive(Default)]
+pub(crate) struct PendingCommits<'a>(Option<BoxFuture<'a, ()>>);
+
+impl<'a> PendingCommits<'a> {
+    /// The commits that go on.
+    pub fn new(commits: impl Future<Output = ()> + Send + 'a) -> Self {
+        Self(Some(Box::pin(commits)))
+    }
+
+    /// Waits for the commits.
+    pub async fn finish(&mut self) {
+        if let Some(commits) = &mut self.0 {
+            commits.await;
+            self.0 = None;
+        }
+    }
+
+    /// Waits for `other`, while the commits go on.
+    pub async fn beside<T>(&mut self, other: impl Future<Output = T>) -> T {
+        let mut other = std::pin::pin!(other);
+        tokio::select! {
+            biased;
+            done = &mut other => return done,
+            () = self.finish() => {}
+        }
+        other.await
+    }
+}
+
+#[cfg(test)]
+mod lease_tail_tests {
+    use super::*;
+    use tokio::sync::oneshot;
+
+    #[tokio::test]
+    async fn a_claim_does_not_wait_for_commits() {
+        let (_never, commits) = oneshot::channel::<()>();
+        let mut tail = PendingCommits::new(async { drop(commits.await) });
+        assert_eq!(tail.beside(async { 7 }).await, 7);
+    }
+
+    #[tokio::test]
+    async fn commits_go_on_while_a_claim_waits() {
+        let (committed, seen) = oneshot::channel();
+        let mut tail = PendingCommits::new(async { committed.send(()).unwrap() });
+        tail.beside(async { seen.await.unwrap() }).await;
+        tail.finish().await;
+    }
+
+    #[tokio::test]
+    async fn commits_that_a_claim_left_are_finished() {
+        let (permit, permitted) = oneshot::channel::<()>();
+        let (committed, mut seen) = oneshot::channel();
+        let mut tail = PendingCommits::new(async {
+            permitted.await.unwrap();
+            committed.send(()).unwrap();
+        });
+        tail.beside(async {}).await;
+        assert!(seen.try_recv().is_err());
+        permit.send(()).unwrap();
+        tail.finish().await;
+        seen.try_recv().unwrap();
     }
 }

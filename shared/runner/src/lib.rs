@@ -1,7 +1,7 @@
 //! Turns leases into committed splits: claim, read the source, run the pipeline, store, commit.
 //!
 //! Both the worker function and the workers on a trainer's host run this loop; they differ only in where
-//! finished splits go, which is the [`Sink`].
+//! finished splits go, which is the [`SplitSink`].
 
 mod block_cache;
 mod committer;
@@ -10,32 +10,22 @@ mod content;
 mod dataset;
 mod described;
 mod error;
-mod finished;
-mod images;
-mod indexed_file;
 mod indexing;
 mod lease;
-mod lease_tail;
-mod packing;
 mod parts;
-mod portions;
-mod read_ahead;
-mod shift;
 mod sink;
 mod split;
 mod split_source;
-mod storing;
-mod stretches;
 mod worker;
 
-pub use compute::Compute;
+pub use committer::FinishedSplit;
+pub use compute::ComputeMode;
 pub use dataset::DatasetCache;
-pub use error::RunError;
-pub use finished::FinishedSplit;
+pub use error::LeaseError;
 pub use indexing::IndexStore;
 pub use lease::SplitName;
-pub use packing::LEVELS;
-pub use sink::{ClaimableBundles, ObjectSink, Sink};
-pub use split::SplitRead;
+pub use sink::LEVELS;
+pub use sink::{ClaimableBundles, ObjectSink, SplitSink};
+pub use split::SplitTask;
 pub use split_source::SplitSource;
-pub use worker::{Ended, JobContext, Runner, RunnerConfig, describe};
+pub use worker::{JobContext, Runner, RunnerConfig, WorkerStopReason, describe};

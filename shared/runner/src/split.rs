@@ -1,30 +1,40 @@
 //! One split: reads its input, from the dataset or from a cache, and computes its result.
 
 use crate::{
-    FinishedSplit, JobContext, RunError, Runner, SplitSource, compute::join, packing::Stored,
-    parts, storing::put_cached,
+    FinishedSplit, JobContext, LeaseError, Runner, SplitSource,
+    compute::join,
+    parts,
+    sink::{UncompressedSplit, put_cached},
 };
 use bytes::Bytes;
 use futures::future::Either;
 use gristmill_executor::{
-    CACHED_PART_BYTES, ExecError, OpMetrics, Scratch, SplitInput, SplitOutput, Unfinished,
+    CACHED_PART_BYTES, ExecError, ExecutorScratch, OpMetrics, ResumeInput, SplitInput, SplitOutput,
+    UnfinishedSplit,
 };
-use gristmill_model::splits::{Place, SplitKind, SplitOutcome, Visit, WorkerTimes};
-use gristmill_model::wire::{CacheOrders, OpWork, SkippedAt, WorkProfile};
-use gristmill_model::{Epoch, Position, RecordKey, SkippedRecord};
+use gristmill_model::{
+    Epoch, Position, RecordKey, SkippedRecord,
+    splits::{SplitKind, SplitOutcome, SplitPlace, SplitVisit, WorkerTimes},
+    stored::keys,
+    wire::{CacheOrders, CachePointOrder, OpWork, SkippedRecordLocation, WorkProfile},
+};
 use gristmill_pipeline::Pipeline;
-use gristmill_ports::{Clock, ObjectPath};
-use std::{collections::VecDeque, sync::Arc, time::Duration};
-
-mod reading;
-mod resuming;
+use gristmill_ports::{Clock, ObjectError, ObjectPath, get_long_range};
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 /// A split of at most this many stored bytes runs in one go: its cached output is about one part.
 const FEW_BYTES: u64 = 64 << 10;
 
 /// The input of a split, with orders for side outputs.
 #[derive(Debug)]
-pub struct SplitRead {
+pub struct SplitTask {
     content: Content,
     extras: Extras,
 }
@@ -32,7 +42,7 @@ pub struct SplitRead {
 #[derive(Debug)]
 enum Content {
     /// The first portion of records, and the portions to read after it.
-    Source { first: SplitSource, rest: VecDeque<Visit> },
+    Source { first: SplitSource, rest: VecDeque<SplitVisit> },
     /// The output at a point of the pipeline: the first part, and keys and sizes of the other parts.
     Cached { point: u32, object: Bytes, rest: VecDeque<(String, u64)> },
 }
@@ -51,7 +61,7 @@ struct Extras {
     took: (u64, u64),
 }
 
-impl SplitRead {
+impl SplitTask {
     /// Number of bytes that were read.
     pub(crate) fn bytes(&self) -> u64 {
         self.extras.took.0
@@ -59,13 +69,13 @@ impl SplitRead {
 }
 
 /// A computed split, and the time it took.
-pub(crate) type Computed = (FinishedSplit, Duration);
+pub(crate) type TimedSplit = (FinishedSplit, Duration);
 
 /// A split with some portions run.
 struct Begun {
-    scratch: Scratch,
-    unfinished: Unfinished,
-    skipped: Vec<SkippedAt>,
+    scratch: ExecutorScratch,
+    unfinished: UnfinishedSplit,
+    skipped: Vec<SkippedRecordLocation>,
 }
 
 /// One split to compute.
@@ -87,15 +97,15 @@ impl JobContext {
         &self,
         runner: &Runner,
         orders: &CacheOrders,
-        place: Place,
-    ) -> Result<FinishedSplit, RunError> {
-        let Place { epoch, position } = place;
+        place: SplitPlace,
+    ) -> Result<FinishedSplit, LeaseError> {
+        let SplitPlace { epoch, position } = place;
         let compute = async |orders: &CacheOrders| {
             let read = self.read(runner, orders, epoch, position).await?;
-            self.compute(runner, (epoch, position), read, Arc::new(|| false)).await
+            self.compute(runner, epoch, position, read, Arc::new(|| false)).await
         };
         let (computed, _) = match compute(orders).await {
-            Err(RunError::BadCache(why)) if orders.get.is_some() => {
+            Err(LeaseError::BadCache(why)) if orders.get.is_some() => {
                 damaged_cache(place, &why);
                 compute(&from_the_source(orders)).await?
             }
@@ -109,13 +119,14 @@ impl JobContext {
     pub fn compute(
         &self,
         runner: &Runner,
-        (epoch, position): (Epoch, Position),
-        read: SplitRead,
+        epoch: Epoch,
+        position: Position,
+        read: SplitTask,
         cancelled: Arc<dyn Fn() -> bool + Send + Sync>,
-    ) -> impl Future<Output = Result<Computed, RunError>> + use<> {
+    ) -> impl Future<Output = Result<TimedSplit, LeaseError>> + use<> {
         let clock = Arc::clone(&runner.clock);
         let task = Task { context: self.clone(), epoch, position, cancelled, clock };
-        let SplitRead { content, extras } = read;
+        let SplitTask { content, extras } = read;
         match content {
             Content::Source { first, rest }
                 if !rest.is_empty() || (extras.put.is_some() && first.bytes() > FEW_BYTES) =>
@@ -133,7 +144,7 @@ impl JobContext {
                     let began = clock.monotonic();
                     let split = match content {
                         Content::Source { first, .. } => {
-                            let (all, _) = task.portion(&extras, &first, None, (None, 0))?;
+                            let (all, _) = task.portion(&extras, &first, None, None, 0)?;
                             task.finish(&extras, all)?
                         }
                         Content::Cached { point, object, .. } => {
@@ -154,13 +165,13 @@ impl Task {
         self,
         runner: Runner,
         first: SplitSource,
-        mut rest: VecDeque<Visit>,
+        mut rest: VecDeque<SplitVisit>,
         mut extras: Extras,
-    ) -> Result<Computed, RunError> {
+    ) -> Result<TimedSplit, LeaseError> {
         let (mut source, mut begun, mut took) = (Arc::new(first), None, Duration::ZERO);
         let begun = loop {
             let more = rest.iter().flat_map(|portion| &portion.runs).map(|run| run.records).sum();
-            let running = self.in_turns(&runner, (&source, more), begun, extras.clone());
+            let running = self.in_turns(&runner, &source, more, begun, extras.clone());
             let reading = async {
                 let Some(portion) = rest.pop_front() else { return Ok(None) };
                 let began = runner.clock.monotonic();
@@ -190,10 +201,11 @@ impl Task {
     async fn in_turns(
         &self,
         runner: &Runner,
-        (source, more): (&Arc<SplitSource>, u32),
+        source: &Arc<SplitSource>,
+        more: u32,
         mut begun: Option<Begun>,
         mut extras: Extras,
-    ) -> Result<(Begun, Option<Vec<u64>>, Duration), RunError> {
+    ) -> Result<(Begun, Option<Vec<u64>>, Duration), LeaseError> {
         let (mut begin, mut took) = (0, Duration::ZERO);
         loop {
             let (task, source, extras_of) = (self.clone(), Arc::clone(source), extras.clone());
@@ -201,7 +213,7 @@ impl Task {
             let before = begun.take();
             let running = runner.compute.run(move || {
                 let began = clock.monotonic();
-                let after = task.portion(&extras_of, &source, before, (Some(begin), more))?;
+                let after = task.portion(&extras_of, &source, before, Some(begin), more)?;
                 Ok((after, clock.monotonic().saturating_sub(began)))
             });
             let ((mut after, is_last), computed) = running.await?;
@@ -231,8 +243,9 @@ impl Task {
         extras: &Extras,
         source: &SplitSource,
         before: Option<Begun>,
-        (begin, more): (Option<u32>, u32),
-    ) -> Result<(Begun, bool), RunError> {
+        begin: Option<u32>,
+        more: u32,
+    ) -> Result<(Begun, bool), LeaseError> {
         let spec = &self.context.view.spec;
         let opened = source.open()?;
         let input = SplitInput {
@@ -257,7 +270,7 @@ impl Task {
         let run = program.run_portion(&mut scratch, before, &input, more, &*self.cancelled);
         let unfinished = run.map_err(|error| run_error(error, &|key| source.describe(key)))?;
         let new = &unfinished.skipped()[skipped.len()..];
-        skipped.extend(new.iter().map(|record| SkippedAt {
+        skipped.extend(new.iter().map(|record| SkippedRecordLocation {
             source: source.describe(record.key),
             record: record.clone(),
         }));
@@ -266,7 +279,7 @@ impl Task {
     }
 
     /// Ends a split after all portions were run.
-    fn finish(&self, extras: &Extras, begun: Begun) -> Result<FinishedSplit, RunError> {
+    fn finish(&self, extras: &Extras, begun: Begun) -> Result<FinishedSplit, LeaseError> {
         let Begun { mut scratch, unfinished, skipped } = begun;
         let output = self.context.program.end_split(&mut scratch, unfinished);
         let output = output.map_err(|error| run_error(error, &|key| key.to_string()))?;
@@ -278,13 +291,16 @@ impl Task {
         &self,
         extras: &Extras,
         output: SplitOutput,
-        skipped: Vec<SkippedAt>,
+        skipped: Vec<SkippedRecordLocation>,
     ) -> FinishedSplit {
         let profile =
             extras.profile.then(|| profile_of(&self.context.pipeline, &output, extras.took));
         let object = Bytes::from(output.object);
-        let stored =
-            Stored { object: &object, read_bytes: extras.took.0, metrics: &output.metrics };
+        let stored = UncompressedSplit {
+            object: &object,
+            read_bytes: extras.took.0,
+            metrics: &output.metrics,
+        };
         self.context.packing.learn(stored, || self.clock.monotonic());
         let cached = match (&extras.put, output.cached, extras.stored.clone()) {
             (Some((_, key)), Some(last), Some(stored)) => {
@@ -321,7 +337,7 @@ fn micros(taken: Duration) -> u64 {
 }
 
 /// Says that a cached split is damaged.
-pub(crate) fn damaged_cache(Place { epoch, position }: Place, why: &str) {
+pub(crate) fn damaged_cache(SplitPlace { epoch, position }: SplitPlace, why: &str) {
     tracing::warn!("{why}: split {position} of epoch {epoch} is computed from its source");
 }
 
@@ -331,16 +347,16 @@ pub(crate) fn from_the_source(orders: &CacheOrders) -> CacheOrders {
     CacheOrders { get: None, put: orders.get.clone(), ..orders.clone() }
 }
 
-fn run_error(error: ExecError, describe: &dyn Fn(RecordKey) -> String) -> RunError {
+fn run_error(error: ExecError, describe: &dyn Fn(RecordKey) -> String) -> LeaseError {
     match error {
-        ExecError::Cancelled => RunError::OutOfTime,
+        ExecError::Cancelled => LeaseError::OutOfTime,
         ExecError::Record(record) => {
             let SkippedRecord { key, op, reason } = &record;
             let message = format!("{} ({op}): {reason}", describe(*key));
-            RunError::Fatal { message, record: Some(record) }
+            LeaseError::Fatal { message, record: Some(record) }
         }
-        ExecError::Cache { .. } => RunError::BadCache(error.to_string()),
-        other => RunError::fatal(other.to_string()),
+        ExecError::Cache { .. } => LeaseError::BadCache(error.to_string()),
+        other => LeaseError::fatal(other.to_string()),
     }
 }
 
@@ -362,5 +378,228 @@ fn profile_of(pipeline: &Pipeline, output: &SplitOutput, took: (u64, u64)) -> Wo
         ops: output.metrics.iter().map(op).collect(),
         reads: vec![took],
         source_wait_ms: 0,
+    }
+}
+
+impl JobContext {
+    /// Reads the input of the split at `position` of `epoch`: from the cache if ordered and present.
+    pub async fn read(
+        &self,
+        runner: &Runner,
+        orders: &CacheOrders,
+        epoch: Epoch,
+        position: Position,
+    ) -> Result<SplitTask, LeaseError> {
+        let began = runner.clock.monotonic();
+        let order = orders.get.as_ref().or(orders.put.as_ref());
+        // A random prefix that is cached for reuse always has the draws of the first epoch.
+        let drawn = if order.is_some_and(|order| order.random) { 0 } else { epoch };
+        let key = match order {
+            Some(CachePointOrder { shelf, .. }) => {
+                let visit = self.visit_number(runner, epoch, position).await?;
+                Some(keys::cached_split(shelf, visit))
+            }
+            None => None,
+        };
+        let cached = match (&orders.get, &key) {
+            (Some(order), Some(key)) => cached(runner, order.point, key).await?,
+            _ => None,
+        };
+        let content = match cached {
+            Some(cached) => cached,
+            None => {
+                let (first, rest) = self.read_source(runner, epoch, drawn, position).await?;
+                Content::Source { first, rest }
+            }
+        };
+        // If the cached object was missing, store it again.
+        let missing = matches!(content, Content::Source { .. });
+        let put = order.filter(|_| missing).map(|order| order.point).zip(key);
+        let bytes = match &content {
+            Content::Source { first, .. } => first.bytes(),
+            Content::Cached { object, .. } => object.len() as u64,
+        };
+        let took = (bytes, micros(runner.clock.monotonic().saturating_sub(began)));
+        let (shelf, profile) = (orders.chunks.clone(), orders.profile);
+        let extras = Extras { shelf, put, profile, stored: Some(Vec::new()), took };
+        Ok(SplitTask { content, extras })
+    }
+}
+
+/// The cached output under `key`; none if it is gone, or shorter than it should be.
+async fn cached(runner: &Runner, point: u32, key: &str) -> Result<Option<Content>, LeaseError> {
+    let path = ObjectPath::new(&runner.config.bucket, key);
+    let read = async {
+        let object = runner.objects.get(&path).await?;
+        let Some(parts) = parts::of_index(key, &object) else {
+            return Ok((object, VecDeque::new()));
+        };
+        let mut parts = VecDeque::from(parts);
+        match parts.pop_front() {
+            Some(first) => Ok((part(runner, &first).await?, parts)),
+            None => Ok((object, parts)),
+        }
+    };
+    match read.await {
+        Ok((object, rest)) => Ok(Some(Content::Cached { point, object, rest })),
+        Err(error @ (ObjectError::NotFound(_) | ObjectError::Rejected(_))) => {
+            tracing::warn!("{error}: this cached split is computed and stored again");
+            Ok(None)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Reads a stored part, given its key and size.
+async fn part(runner: &Runner, (key, bytes): &(String, u64)) -> Result<Bytes, ObjectError> {
+    let path = ObjectPath::new(&runner.config.bucket, key);
+    get_long_range(&*runner.objects, &path, 0..*bytes, None).await
+}
+
+impl Task {
+    /// Runs the pipeline after `point` over the parts, reading each while the one before runs.
+    async fn in_parts(
+        self,
+        runner: Runner,
+        point: u32,
+        first: Bytes,
+        mut rest: VecDeque<(String, u64)>,
+        mut extras: Extras,
+    ) -> Result<TimedSplit, LeaseError> {
+        let (mut object, mut begun, mut took) = (first, None, Duration::ZERO);
+        let begun = loop {
+            let is_last = rest.is_empty();
+            let running = runner.compute.run({
+                let (task, clock) = (self.clone(), Arc::clone(&runner.clock));
+                move || {
+                    let began = clock.monotonic();
+                    let after = task.resume(point, object, begun, is_last)?;
+                    Ok((after, clock.monotonic().saturating_sub(began)))
+                }
+            });
+            let reading = async {
+                let Some(next) = rest.pop_front() else { return Ok(None) };
+                let began = runner.clock.monotonic();
+                let read = part(&runner, &next).await.map_err(|error| match error {
+                    // A part that is shorter than its index says is damaged.
+                    ObjectError::NotFound(_) | ObjectError::Rejected(_) => {
+                        LeaseError::BadCache(error.to_string())
+                    }
+                    error => error.into(),
+                })?;
+                extras.took.0 += read.len() as u64;
+                extras.took.1 += micros(runner.clock.monotonic().saturating_sub(began));
+                Ok(Some(read))
+            };
+            let ((after, computed), next) = tokio::try_join!(running, reading)?;
+            took += computed;
+            match next {
+                Some(next) => (object, begun) = (next, Some(after)),
+                None => break after,
+            }
+        };
+        let task = self.clone();
+        let finishing = move || task.finish_resumed(&extras, point, begun);
+        Ok((runner.compute.run(finishing).await?, took))
+    }
+
+    /// Runs the pipeline after `point` over one part of a split, after those of `before`.
+    fn resume(
+        &self,
+        point: u32,
+        object: Bytes,
+        before: Option<Begun>,
+        is_last: bool,
+    ) -> Result<Begun, LeaseError> {
+        let spec = &self.context.view.spec;
+        let (epoch, seed, on_error) = (self.epoch, spec.seed, spec.settings.on_error);
+        let input = ResumeInput { point, object, epoch, seed, on_error };
+        let (mut scratch, before) = match before {
+            Some(Begun { scratch, unfinished, .. }) => (scratch, Some(unfinished)),
+            None => (self.context.take_scratch(), None),
+        };
+        let (program, cancelled) = (&self.context.program, &*self.cancelled);
+        let resumed = program.resume_part(&mut scratch, before, &input, is_last, cancelled);
+        let unfinished = resumed.map_err(|error| run_error(error, &|key| key.to_string()))?;
+        Ok(Begun { scratch, unfinished, skipped: Vec::new() })
+    }
+
+    /// Ends a split after all parts were run.
+    fn finish_resumed(
+        &self,
+        extras: &Extras,
+        point: u32,
+        begun: Begun,
+    ) -> Result<FinishedSplit, LeaseError> {
+        let Begun { mut scratch, unfinished, .. } = begun;
+        let output = self.context.program.end_resumed(&mut scratch, point, unfinished);
+        self.context.return_scratch(scratch);
+        let output = output.map_err(|error| run_error(error, &|key| key.to_string()))?;
+        let located = |record: &SkippedRecord| SkippedRecordLocation {
+            source: record.key.to_string(),
+            record: record.clone(),
+        };
+        let skipped = output.skipped.iter().map(located).collect();
+        Ok(self.finished(extras, output, skipped))
+    }
+}
+
+/// Most splits to read ahead: concurrent reads are faster, up to the limit of a function's network.
+const MAX_SPLITS: usize = 4;
+/// Memory for splits read ahead, in bytes; it limits their number further.
+const MAX_BYTES: u64 = 128 << 20;
+/// A wait below this share of the compute time counts as early enough.
+const WAIT_SHARE: f64 = 0.1;
+
+/// The number of splits to read ahead, learned while a job runs and kept from lease to lease. One split
+/// hides a read that takes no longer than computing; slower reads need more at a time.
+#[derive(Debug)]
+pub(crate) struct ReadAhead {
+    splits: AtomicUsize,
+}
+
+impl Default for ReadAhead {
+    fn default() -> Self {
+        ReadAhead { splits: AtomicUsize::new(1) }
+    }
+}
+
+impl ReadAhead {
+    /// Number of splits to read while one is computed.
+    pub(crate) fn splits(&self) -> usize {
+        self.splits.load(Ordering::Relaxed)
+    }
+
+    /// Learns from a split: how long the computation waited for its source, how long it was `computed`, and
+    /// how many bytes were read. Reads one more split ahead if the wait was long and memory allows.
+    pub(crate) fn observe(&self, waited: Duration, computed: Duration, read_bytes: u64) {
+        let fits = (MAX_BYTES / read_bytes.max(1)).clamp(1, MAX_SPLITS as u64) as usize;
+        let splits = self.splits();
+        let late = waited.as_secs_f64() > WAIT_SHARE * computed.as_secs_f64();
+        let target = if late { splits + 1 } else { splits };
+        self.splits.store(target.min(fits), Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod read_ahead_tests {
+    use super::*;
+
+    const COMPUTED: Duration = Duration::from_millis(700);
+
+    #[test]
+    fn it_grows_while_splits_wait_and_as_far_as_memory_goes() {
+        let ahead = ReadAhead::default();
+        ahead.observe(Duration::from_millis(60), COMPUTED, 16 << 20);
+        assert_eq!(ahead.splits(), 1);
+        for expected in [2, 3, 4, 4] {
+            ahead.observe(Duration::from_millis(80), COMPUTED, 16 << 20);
+            assert_eq!(ahead.splits(), expected);
+        }
+        // Larger splits leave room for fewer.
+        ahead.observe(Duration::from_millis(80), COMPUTED, 64 << 20);
+        assert_eq!(ahead.splits(), 2);
+        ahead.observe(Duration::from_millis(80), COMPUTED, 1 << 40);
+        assert_eq!(ahead.splits(), 1);
     }
 }

@@ -1,15 +1,14 @@
 //! The input of a split: what was read of its records, and what that decodes to.
 
 use crate::{
-    RunError,
+    LeaseError,
     block_cache::{self, RecordBlock},
-    indexed_file::IndexedFile,
+    indexing::IndexedFile,
 };
 use bytes::Bytes;
-use gristmill_executor::{Part, Pick, Zipped};
-use gristmill_model::RecordKey;
-use gristmill_model::wire::Pack;
-use gristmill_pipeline::Source;
+use gristmill_executor::{InputRange, RecordPick, ZippedInput};
+use gristmill_model::{RecordKey, wire::ImagePack};
+use gristmill_pipeline::PipelineSource;
 use gristmill_ports::ObjectPath;
 use gristmill_sources::OpenedRecords;
 use std::sync::Arc;
@@ -17,28 +16,28 @@ use std::sync::Arc;
 /// The input of a split.
 #[derive(Debug, Clone)]
 pub struct SplitSource {
-    pub(crate) first: SplitReading,
+    pub(crate) first: DatasetInput,
     /// Inputs from the other datasets of a zip.
-    pub(crate) zipped: Vec<SplitReading>,
+    pub(crate) zipped: Vec<DatasetInput>,
     /// Index of this copy of the records among an epoch's copies, taken from the first run.
     pub(crate) copy: u32,
 }
 
 /// The input from one dataset.
 #[derive(Debug, Clone)]
-pub(crate) struct SplitReading {
-    pub stretches: Vec<ReadStretch>,
+pub(crate) struct DatasetInput {
+    pub stretches: Vec<FetchedRecords>,
     /// Records to run, in order; none for all of them in stored order.
-    pub picks: Option<Vec<Pick>>,
-    pub source: Arc<Source>,
+    pub picks: Option<Vec<RecordPick>>,
+    pub source: Arc<PipelineSource>,
 }
 
 /// Neighbouring records of a file, as read.
 #[derive(Debug, Clone)]
-pub(crate) struct ReadStretch {
+pub(crate) struct FetchedRecords {
     pub first: RecordKey,
     pub n_records: u32,
-    pub stored: StretchContent,
+    pub stored: FetchedContent,
     /// Bytes that were read.
     pub read_bytes: u64,
     pub file: Arc<IndexedFile>,
@@ -46,7 +45,7 @@ pub(crate) struct ReadStretch {
 
 /// The content of a stretch.
 #[derive(Debug, Clone)]
-pub(crate) enum StretchContent {
+pub(crate) enum FetchedContent {
     /// The byte ranges of the file that its index asked for.
     Parts(Vec<Bytes>),
     /// Blocks that hold the records among others.
@@ -64,9 +63,9 @@ impl SplitSource {
     /// Decodes what was read. Slow for compressed files and Parquet.
     ///
     /// # Errors
-    /// [`RunError::Fatal`], naming the file, if its content does not match its index.
-    pub fn open(&self) -> Result<OpenedSplit, RunError> {
-        let zipped = self.zipped.iter().map(SplitReading::open).collect::<Result<_, _>>()?;
+    /// [`LeaseError::Fatal`], naming the file, if its content does not match its index.
+    pub fn open(&self) -> Result<OpenedSplit, LeaseError> {
+        let zipped = self.zipped.iter().map(DatasetInput::open).collect::<Result<_, _>>()?;
         Ok(OpenedSplit { first: self.first.open()?, zipped })
     }
 
@@ -77,18 +76,18 @@ impl SplitSource {
     }
 
     /// The first dataset's input, as the executor takes it.
-    pub fn parts<'a>(&'a self, opened: &'a OpenedSplit) -> Vec<Part<'a>> {
+    pub fn parts<'a>(&'a self, opened: &'a OpenedSplit) -> Vec<InputRange<'a>> {
         self.first.parts(&opened.first)
     }
 
     /// Records of the first dataset to run, in order; none for all of them in stored order.
-    pub(crate) fn picks(&self) -> Option<Vec<Pick>> {
+    pub(crate) fn picks(&self) -> Option<Vec<RecordPick>> {
         self.first.picks.clone()
     }
 
     /// The inputs of the other datasets, as the executor takes them.
-    pub(crate) fn zipped<'a>(&'a self, opened: &'a OpenedSplit) -> Vec<Zipped<'a>> {
-        let zipped = |(read, records): (&'a SplitReading, &'a Vec<OpenedRecords>)| Zipped {
+    pub(crate) fn zipped<'a>(&'a self, opened: &'a OpenedSplit) -> Vec<ZippedInput<'a>> {
+        let zipped = |(read, records): (&'a DatasetInput, &'a Vec<OpenedRecords>)| ZippedInput {
             parts: read.parts(records),
             files: read.stretches.iter().map(|stretch| stretch.file.path.to_string()).collect(),
             picks: read.picks.clone(),
@@ -98,11 +97,11 @@ impl SplitSource {
 
     /// Location of a record for messages: the image, or the file with the record's number.
     pub fn describe(&self, key: RecordKey) -> String {
-        let of_file = |stretch: &&ReadStretch| stretch.first.file == key.file;
-        let Some(ReadStretch { file, .. }) = self.first.stretches.iter().find(of_file) else {
+        let of_file = |stretch: &&FetchedRecords| stretch.first.file == key.file;
+        let Some(FetchedRecords { file, .. }) = self.first.stretches.iter().find(of_file) else {
             return key.to_string();
         };
-        let image = |pack: &Pack| {
+        let image = |pack: &ImagePack| {
             let image = pack.images.get(key.record as usize)?;
             Some(ObjectPath::new(&pack.bucket, &image.key).to_string())
         };
@@ -111,25 +110,25 @@ impl SplitSource {
     }
 }
 
-impl SplitReading {
-    fn open(&self) -> Result<Vec<OpenedRecords>, RunError> {
-        let open = |stretch: &ReadStretch| {
-            let ReadStretch { first, n_records, stored, file, .. } = stretch;
+impl DatasetInput {
+    fn open(&self) -> Result<Vec<OpenedRecords>, LeaseError> {
+        let open = |stretch: &FetchedRecords| {
+            let FetchedRecords { first, n_records, stored, file, .. } = stretch;
             match stored {
-                StretchContent::Parts(parts) => {
+                FetchedContent::Parts(parts) => {
                     let opened = file.index.open(first.record, *n_records, &*self.source, parts);
-                    opened.map_err(|error| RunError::fatal(format!("{}: {error}", file.path)))
+                    opened.map_err(|error| LeaseError::fatal(format!("{}: {error}", file.path)))
                 }
-                StretchContent::Blocks(blocks) => {
-                    block_cache::open(blocks, (first.record, *n_records), &self.source)
+                FetchedContent::Blocks(blocks) => {
+                    block_cache::open(blocks, first.record, *n_records, &self.source)
                 }
             }
         };
         self.stretches.iter().map(open).collect()
     }
 
-    fn parts<'a>(&'a self, opened: &'a [OpenedRecords]) -> Vec<Part<'a>> {
-        let part = |(stretch, records): (&'a ReadStretch, &'a OpenedRecords)| Part {
+    fn parts<'a>(&'a self, opened: &'a [OpenedRecords]) -> Vec<InputRange<'a>> {
+        let part = |(stretch, records): (&'a FetchedRecords, &'a OpenedRecords)| InputRange {
             first: stretch.first,
             n_records: stretch.n_records,
             data: records.data.clone(),

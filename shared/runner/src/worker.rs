@@ -1,26 +1,37 @@
 //! The life of one worker: claim bundles until there is no work or no time.
 
 use crate::{
-    Compute, DatasetCache, RunError, Sink, SplitSource, described::read_listing,
-    lease_tail::LeaseTail, packing::Packing, read_ahead::ReadAhead, shift::WorkerShift,
+    ComputeMode, DatasetCache, LeaseError, SplitSink, SplitSource,
+    described::read_listing,
+    lease::{LeaseExecution, PendingCommits},
+    sink::{ClaimableBundles, CodecChoice},
+    split::ReadAhead,
 };
 use bytes::Bytes;
-use gristmill_executor::{Compiler, Program, Scratch};
-use gristmill_model::splits::{SplitPlan, Visit};
-use gristmill_model::stored::keys;
-use gristmill_model::wire::{Dataset, Describe, Fail, IdleReason, JobView, Lease, Plan};
+use gristmill_executor::{CompiledPipeline, ExecutorScratch, PipelineCompiler};
 use gristmill_model::{
-    Compression, Epoch, ErrorPolicy, Fingerprint, InvocationId, JobName, Namespace, Nonce, Position,
+    Compression, Epoch, ErrorPolicy, Fingerprint, InvocationId, JobName, Namespace, Nonce,
+    Position,
+    splits::{SplitPlace, SplitPlan, SplitVisit},
+    stored::keys,
+    wire::{
+        ClaimCall, ClaimReply, Dataset, DescribeCall, EpochPlan, FailCall, IdleReason, JobView,
+        Lease,
+    },
 };
-use gristmill_pipeline::{Pipeline, Registry};
+use gristmill_pipeline::{OperatorRegistry, Pipeline};
 use gristmill_policy::cost::FunctionShape;
-use gristmill_ports::{Clock, Coordinator, ObjectPath, Objects, call_with_retry};
+use gristmill_ports::{Clock, Coordinator, ObjectPath, ObjectStore, call_with_retry};
 use std::{
     collections::{BTreeMap, VecDeque},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 use tokio::sync::OnceCell;
+use tracing::Instrument as _;
 
 /// How long a worker retries a claim: it holds nothing yet, so others can do the work.
 pub(crate) const CLAIM_PATIENCE: Duration = Duration::from_secs(20);
@@ -43,17 +54,17 @@ pub struct RunnerConfig {
 #[derive(Clone)]
 pub struct Runner {
     pub coordinator: Arc<dyn Coordinator>,
-    pub objects: Arc<dyn Objects>,
+    pub objects: Arc<dyn ObjectStore>,
     pub clock: Arc<dyn Clock>,
-    pub compute: Compute,
+    pub compute: ComputeMode,
     /// The operators that the running program was built with.
-    pub operators: Arc<Registry>,
+    pub operators: Arc<OperatorRegistry>,
     pub config: RunnerConfig,
 }
 
 /// Why a worker stopped claiming.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ended {
+pub enum WorkerStopReason {
     /// Nothing is claimable now.
     Idle(IdleReason),
     /// The platform stops this invocation soon.
@@ -64,32 +75,32 @@ pub enum Ended {
 #[derive(Clone)]
 pub struct JobContext {
     pub view: Arc<JobView>,
-    pub program: Arc<Program>,
+    pub program: Arc<CompiledPipeline>,
     pub pipeline: Arc<Pipeline>,
     /// Idle scratch buffers, already grown to this pipeline's size.
-    scratches: Arc<Mutex<Vec<Scratch>>>,
+    scratches: Arc<Mutex<Vec<ExecutorScratch>>>,
     /// Buffers of stored objects for reuse, and the most to keep.
     buffers: Arc<Mutex<Vec<Vec<u8>>>>,
     most_buffers: usize,
-    pub(crate) packing: Arc<Packing>,
+    pub(crate) packing: Arc<CodecChoice>,
     /// How many splits to read ahead.
     pub(crate) read_ahead: Arc<ReadAhead>,
-    dataset: Arc<OnceCell<(DatasetCache, Plan, SplitPlan)>>,
+    dataset: Arc<OnceCell<(DatasetCache, EpochPlan, SplitPlan)>>,
     /// The dataset's files, read when the first one is indexed.
     listing: Arc<OnceCell<Dataset>>,
 }
 
 impl JobContext {
     /// Asks the coordinator for the job and compiles its pipeline.
-    pub async fn load(runner: &Runner, job: &JobName) -> Result<Self, RunError> {
+    pub async fn load(runner: &Runner, job: &JobName) -> Result<Self, LeaseError> {
         let view = describe(runner, job).await?;
         let pipeline = Pipeline::from_canonical(&view.spec.pipeline, &runner.operators)
-            .map_err(|error| RunError::fatal(format!("the job's pipeline: {error}")))?;
+            .map_err(|error| LeaseError::fatal(format!("the job's pipeline: {error}")))?;
         let assets = assets(runner, &pipeline).await?;
-        let compiler = Compiler::new().assets(&assets);
+        let compiler = PipelineCompiler::new().assets(&assets);
         let program = compiler.compile(&pipeline);
         let program =
-            program.map_err(|error| RunError::fatal(format!("the job's pipeline: {error}")))?;
+            program.map_err(|error| LeaseError::fatal(format!("the job's pipeline: {error}")))?;
         let packing = Arc::new(packing(runner, view.spec.compress));
         Ok(Self {
             view: Arc::new(view),
@@ -127,7 +138,7 @@ impl JobContext {
     }
 
     /// Scratch buffers of an earlier split if there are any, otherwise new ones.
-    pub(crate) fn take_scratch(&self) -> Scratch {
+    pub(crate) fn take_scratch(&self) -> ExecutorScratch {
         let idle = self.scratches.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let mut scratch = idle.unwrap_or_else(|| self.program.scratch());
         if let Some(buffer) = self.recycled() {
@@ -138,7 +149,7 @@ impl JobContext {
     }
 
     /// Returns scratch buffers for reuse.
-    pub(crate) fn return_scratch(&self, scratch: Scratch) {
+    pub(crate) fn return_scratch(&self, scratch: ExecutorScratch) {
         self.scratches.lock().unwrap_or_else(PoisonError::into_inner).push(scratch);
     }
 
@@ -158,7 +169,7 @@ impl JobContext {
     }
 
     /// The dataset's files as listed at registration.
-    pub(crate) async fn listing(&self, runner: &Runner) -> Result<&Dataset, RunError> {
+    pub(crate) async fn listing(&self, runner: &Runner) -> Result<&Dataset, LeaseError> {
         let read = || async {
             let RunnerConfig { ns, bucket, .. } = &runner.config;
             let path = ObjectPath::new(bucket, keys::listing(ns, self.view.dataset_version));
@@ -173,11 +184,12 @@ impl JobContext {
     pub(crate) async fn read_source(
         &self,
         runner: &Runner,
-        (epoch, drawn): (Epoch, Epoch),
+        epoch: Epoch,
+        drawn: Epoch,
         position: Position,
-    ) -> Result<(SplitSource, VecDeque<Visit>), RunError> {
+    ) -> Result<(SplitSource, VecDeque<SplitVisit>), LeaseError> {
         let (dataset, plan, splits) = self.dataset(runner).await?;
-        let visit = splits.visit_as(plan.copies, self.view.spec.seed, (epoch, drawn), position);
+        let visit = splits.visit_as(plan.copies, self.view.spec.seed, epoch, drawn, position);
         let visit = visit.ok_or_else(|| not_planned(position))?;
         dataset.begin(&*runner.objects, visit).await
     }
@@ -186,8 +198,8 @@ impl JobContext {
     pub(crate) async fn read_portion(
         &self,
         runner: &Runner,
-        portion: &Visit,
-    ) -> Result<SplitSource, RunError> {
+        portion: &SplitVisit,
+    ) -> Result<SplitSource, LeaseError> {
         let (dataset, ..) = self.dataset(runner).await?;
         dataset.read(&*runner.objects, portion).await
     }
@@ -198,45 +210,48 @@ impl JobContext {
         runner: &Runner,
         epoch: Epoch,
         position: Position,
-    ) -> Result<u64, RunError> {
+    ) -> Result<u64, LeaseError> {
         let (_, plan, splits) = self.dataset(runner).await?;
         let number = splits.visit_number(plan.copies, self.view.spec.seed, epoch, position);
         number.ok_or_else(|| not_planned(position))
     }
 
-    async fn dataset(&self, runner: &Runner) -> Result<&(DatasetCache, Plan, SplitPlan), RunError> {
+    async fn dataset(
+        &self,
+        runner: &Runner,
+    ) -> Result<&(DatasetCache, EpochPlan, SplitPlan), LeaseError> {
         let open = || async {
             // A job that was described while indexing has no plan yet: ask again.
             let plan = match self.view.plan {
                 Some(plan) => plan,
                 None => describe(runner, &self.view.job).await?.plan.ok_or_else(|| {
-                    RunError::Passing("a split was leased before the job had a plan".into())
+                    LeaseError::Passing("a split was leased before the job had a plan".into())
                 })?,
             };
             let (source, version) = (self.pipeline.source(), self.view.dataset_version);
             let dataset = DatasetCache::open(runner, source, version).await?;
             let splits = dataset.split_plan(plan.split_records, &self.pipeline.dataset_ops())?;
-            Ok::<_, RunError>((dataset, plan, splits))
+            Ok::<_, LeaseError>((dataset, plan, splits))
         };
         self.dataset.get_or_try_init(open).await
     }
 }
 
 /// How a worker keeps frames if `asked`. Chunks that stay on the trainer's host are not compressed.
-fn packing(runner: &Runner, asked: Compression) -> Packing {
+fn packing(runner: &Runner, asked: Compression) -> CodecChoice {
     let asked = if runner.config.local { Compression::None } else { asked };
-    Packing::new(asked, runner.config.shape)
+    CodecChoice::new(asked, runner.config.shape)
 }
 
-fn not_planned(position: Position) -> RunError {
-    RunError::fatal(format!("position {position} is not in the plan"))
+fn not_planned(position: Position) -> LeaseError {
+    LeaseError::fatal(format!("position {position} is not in the plan"))
 }
 
 /// Reads the files that the pipeline's operators need, by fingerprint.
 async fn assets(
     runner: &Runner,
     pipeline: &Pipeline,
-) -> Result<BTreeMap<Fingerprint, Bytes>, RunError> {
+) -> Result<BTreeMap<Fingerprint, Bytes>, LeaseError> {
     let RunnerConfig { ns, bucket, .. } = &runner.config;
     let mut assets = BTreeMap::new();
     for hash in pipeline.assets() {
@@ -247,8 +262,8 @@ async fn assets(
 }
 
 /// Asks the coordinator for the job's current state.
-pub async fn describe(runner: &Runner, job: &JobName) -> Result<JobView, RunError> {
-    let call = Describe { job: job.clone() };
+pub async fn describe(runner: &Runner, job: &JobName) -> Result<JobView, LeaseError> {
+    let call = DescribeCall { job: job.clone() };
     Ok(call_with_retry(&*runner.coordinator, &*runner.clock, call, CLAIM_PATIENCE).await?)
 }
 
@@ -267,15 +282,15 @@ impl Runner {
         context: &JobContext,
         invocation: &InvocationId,
         deadline_ms: u64,
-        sink: &dyn Sink,
-    ) -> Result<Ended, RunError> {
-        let (mut tail, failure) = (LeaseTail::default(), Arc::default());
+        sink: &dyn SplitSink,
+    ) -> Result<WorkerStopReason, LeaseError> {
+        let (mut tail, failure) = (PendingCommits::default(), Arc::default());
         let (split_ms, context) = (Arc::default(), context.clone());
-        let shift = WorkerShift { runner: self, invocation, deadline_ms, split_ms, failure };
+        let shift = WorkerLoop { runner: self, invocation, deadline_ms, split_ms, failure };
         let ended = shift.work(context, sink, &mut tail).await;
         tail.finish().await;
         match shift.failed() {
-            Some(RunError::OutOfTime) => Ok(Ended::OutOfTime),
+            Some(LeaseError::OutOfTime) => Ok(WorkerStopReason::OutOfTime),
             Some(error) => Err(error),
             None => ended,
         }
@@ -287,22 +302,152 @@ impl Runner {
         context: &JobContext,
         lease: &Lease,
         nonce: Nonce,
-        error: &RunError,
+        error: &LeaseError,
     ) {
         let (fatal, record) = match error {
-            RunError::Fatal { record, .. } => (true, record.clone()),
+            LeaseError::Fatal { record, .. } => (true, record.clone()),
             _ => (false, None),
         };
-        let call = Fail {
+        let call = FailCall {
             lease: lease.reference(&context.view.job, nonce),
             error: error.to_string(),
             fatal,
             record,
-            blameless: matches!(error, RunError::NoRoom),
+            blameless: matches!(error, LeaseError::NoRoom),
         };
         let sent = call_with_retry(&*self.coordinator, &*self.clock, call, CLAIM_PATIENCE).await;
         if let Err(refusal) = sent {
             tracing::warn!(%refusal, %error, "cannot return the bundle; its lease will expire");
         }
+    }
+}
+
+/// With less time left, in milliseconds, a claim is not worth its write.
+const MIN_CLAIM_MS: u64 = 5_000;
+
+/// One worker between its first claim and its end.
+pub(crate) struct WorkerLoop<'a> {
+    pub runner: &'a Runner,
+    pub invocation: &'a InvocationId,
+    pub deadline_ms: u64,
+    /// Predicted milliseconds per split; 0 before the first.
+    pub split_ms: Arc<AtomicU64>,
+    /// Why commits that went on beside another lease end the worker, if they do.
+    pub failure: Arc<Mutex<Option<LeaseError>>>,
+}
+
+impl<'a> WorkerLoop<'a> {
+    /// Takes out why the worker is to end.
+    pub fn failed(&self) -> Option<LeaseError> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn has_failed(&self) -> bool {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
+    /// Claims and works until there is nothing to claim or no time; `tail` is left to be finished.
+    pub async fn work(
+        &self,
+        mut context: JobContext,
+        sink: &'a dyn SplitSink,
+        tail: &mut PendingCommits<'a>,
+    ) -> Result<WorkerStopReason, LeaseError> {
+        loop {
+            let (needed, turn) = match sink.claimable() {
+                ClaimableBundles::Any => (None, None),
+                ClaimableBundles::Needed { place, turn } => (Some(place), Some(turn)),
+                ClaimableBundles::Nothing => {
+                    return Ok(WorkerStopReason::Idle(IdleReason::WindowFull));
+                }
+            };
+            let split_ms = self.split_ms.load(Ordering::Relaxed);
+            if self.runner.remaining_ms(self.deadline_ms) < MIN_CLAIM_MS + split_ms {
+                return Ok(WorkerStopReason::OutOfTime);
+            }
+            // Every claim has a new nonce: it names this attempt's objects and proves ownership.
+            let nonce = self.runner.clock.nonce();
+            let reply = tail.beside(self.claim(&context, nonce, needed)).await?;
+            drop(turn);
+            sink.answered(&reply);
+            let lease = match reply {
+                ClaimReply::Leased(lease) => lease,
+                ClaimReply::Idle(idle) => return Ok(WorkerStopReason::Idle(idle.reason)),
+            };
+            context = context.under(&lease, self.runner);
+            let Lease { epoch, bundle, attempt, .. } = lease;
+            let span =
+                tracing::info_span!("lease", job = %context.view.job, epoch, bundle, attempt);
+            span.in_scope(|| tracing::info!(splits = lease.todo.len(), "claimed"));
+            // A death during a lease with marks is blamed on its split alone.
+            if lease.marks() {
+                tail.finish().await;
+            }
+            let run = Arc::new(LeaseExecution {
+                runner: self.runner,
+                context: context.clone(),
+                lease,
+                nonce,
+                deadline_ms: self.deadline_ms,
+                split_ms: Arc::clone(&self.split_ms),
+            });
+            *tail = self.run(run, sink, std::mem::take(tail)).instrument(span).await;
+            if self.has_failed() {
+                return Ok(WorkerStopReason::OutOfTime);
+            }
+        }
+    }
+
+    async fn claim(
+        &self,
+        context: &JobContext,
+        nonce: Nonce,
+        needed: Option<SplitPlace>,
+    ) -> Result<ClaimReply, LeaseError> {
+        let call = ClaimCall {
+            job: context.view.job.clone(),
+            registered_ms: context.view.registered_ms,
+            nonce,
+            invocation: self.invocation.clone(),
+            numerics: gristmill_executor::NUMERICS.to_owned(),
+            remaining_ms: self.runner.remaining_ms(self.deadline_ms),
+            split_ms: self.split_ms.load(Ordering::Relaxed),
+            local: self.runner.config.local,
+            resent: false,
+            needed,
+        };
+        let Runner { coordinator, clock, .. } = self.runner;
+        Ok(call_with_retry(&**coordinator, &**clock, call, CLAIM_PATIENCE).await?)
+    }
+
+    /// Computes a lease. Returns its commits, which go on, unless it ended with an error or has marks.
+    async fn run(
+        &self,
+        run: Arc<LeaseExecution<'a>>,
+        sink: &'a dyn SplitSink,
+        before: PendingCommits<'a>,
+    ) -> PendingCommits<'a> {
+        let (computed, committing) = run.work(sink, before).await;
+        let is_alone = computed.is_err() || run.lease.marks();
+        let failure = Arc::clone(&self.failure);
+        let mut tail = PendingCommits::new(async move {
+            let error = match committing.await.and(computed) {
+                Ok(()) | Err(LeaseError::LeaseLost) => return,
+                Err(error) => error,
+            };
+            run.runner.give_back(&run.context, &run.lease, run.nonce, &error).await;
+            match error {
+                LeaseError::NoRoom => {}
+                LeaseError::Passing(_) => tracing::warn!(%error, "bundle given back"),
+                error => {
+                    let mut failure = failure.lock().unwrap_or_else(PoisonError::into_inner);
+                    failure.get_or_insert(error);
+                }
+            }
+        });
+        if is_alone {
+            tail.finish().await;
+        }
+        tail
     }
 }

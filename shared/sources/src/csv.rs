@@ -3,11 +3,11 @@
 #[cfg(feature = "readers")]
 pub(crate) mod reader;
 
-use crate::{Definition, FeatureDType, Features, Files, SourceFormat};
+use crate::{FeatureDType, FeatureMap, FileNameRules, FormatDefinition, SourceFormat};
 use gristmill_model::DeclaredCost;
 use gristmill_syntax::{
-    DefaultValue, Kind, Node, Parameter, PipelineError, Table,
-    node::{Value, shown},
+    DefaultValue, MappingReader, Parameter, ParameterKind, PipelineError, SyntaxNode,
+    node::{NodeValue, shown},
 };
 use serde::ser::SerializeMap;
 use std::collections::BTreeMap;
@@ -20,37 +20,37 @@ const MAX_COLUMNS: usize = 4096;
 const PARAMETERS: &[Parameter] = &[
     Parameter::new(
         "delimiter",
-        Kind::Other("one ASCII character"),
+        ParameterKind::Other("one ASCII character"),
         DefaultValue::Value("\",\""),
         "The character between values; a tab by default for `tsv`.",
     ),
     Parameter::new(
         "header",
-        Kind::Bool,
+        ParameterKind::Bool,
         DefaultValue::Value("true"),
         "Whether the first line names the columns.",
     ),
     Parameter::new(
         "quotes",
-        Kind::Bool,
+        ParameterKind::Bool,
         DefaultValue::Value("true"),
         "Whether values may be quoted with `\"`.",
     ),
     Parameter::new(
         "columns",
-        Kind::List(&Kind::Text),
+        ParameterKind::List(&ParameterKind::Text),
         DefaultValue::Absent,
         "The names of all columns, with `header: false`.",
     ),
     Parameter::new(
         "missing",
-        Kind::List(&Kind::Text),
+        ParameterKind::List(&ParameterKind::Text),
         DefaultValue::Value("[]"),
         "Texts, beside an empty one, that stand for a missing value.",
     ),
     Parameter::new(
         "defaults",
-        Kind::Map(&Kind::Other("a number or a text")),
+        ParameterKind::Map(&ParameterKind::Other("a number or a text")),
         DefaultValue::Value("{}"),
         "By field, the value to read in place of a missing one. Without it the record is bad.",
     ),
@@ -80,7 +80,7 @@ pub struct Csv {
 }
 
 impl SourceFormat for Csv {
-    const DEFINITION: Definition = Definition {
+    const DEFINITION: FormatDefinition = FormatDefinition {
         aliases: &[TSV],
         record: "lines of values (RFC 4180); quoted values may span lines",
         keys: "the names in the first line, or `columns`",
@@ -89,13 +89,16 @@ impl SourceFormat for Csv {
                   features: { i: { dtype: i64 }, f: { dtype: f32, shape: [-1] }, \
                   text: { dtype: bytes } } }",
         cost: DeclaredCost::new(400, 2_500),
-        ..Definition::new("csv", Files::new("CSV", &["csv", "tsv", "tab", "txt", "text"]))
+        ..FormatDefinition::new(
+            "csv",
+            FileNameRules::new("CSV", &["csv", "tsv", "tab", "txt", "text"]),
+        )
     };
 
     fn parse(
         name: &str,
-        table: &mut Table<'_>,
-        features: &Features,
+        table: &mut MappingReader<'_>,
+        features: &FeatureMap,
     ) -> Result<Self, PipelineError> {
         let delimiter = match table.get("delimiter") {
             Some(node) => one_character(node)?,
@@ -134,15 +137,15 @@ impl SourceFormat for Csv {
 }
 
 #[cfg(feature = "readers")]
-impl crate::Records for Csv {
-    type Reader = reader::Extractor;
+impl crate::ReadableFormat for Csv {
+    type Reader = reader::CsvRecordReader;
 
-    fn reader(&self, features: &Features) -> Self::Reader {
-        reader::Extractor::new(self, features)
+    fn reader(&self, features: &FeatureMap) -> Self::Reader {
+        reader::CsvRecordReader::new(self, features)
     }
 
-    fn index_kind(&self, limits: crate::Limits) -> crate::IndexKind {
-        let scanner = reader::Scanner::new(self.layout, limits);
+    fn index_kind(&self, limits: crate::SourceLimits) -> crate::IndexKind {
+        let scanner = reader::CsvScanner::new(self.layout, limits);
         crate::IndexKind::ScanTable(self.layout, Box::new(scanner))
     }
 
@@ -151,11 +154,11 @@ impl crate::Records for Csv {
     }
 
     #[cfg(any(test, feature = "samples"))]
-    fn sample(&self, rows: &[crate::samples::Row]) -> Option<Vec<u8>> {
+    fn sample(&self, rows: &[crate::samples::SampleRow]) -> Option<Vec<u8>> {
         let keys: Vec<&str> = rows.first()?.iter().map(|(key, _)| *key).collect();
         let mut lines = format!("{}\n", keys.join(","));
         for row in rows {
-            let value = |(_, value): &(&str, crate::samples::Value)| {
+            let value = |(_, value): &(&str, crate::samples::SampleValue)| {
                 format!("\"{}\"", value.text().replace('"', "\"\""))
             };
             lines += &row.iter().map(value).collect::<Vec<_>>().join(",");
@@ -167,9 +170,9 @@ impl crate::Records for Csv {
 
 /// The names of columns: those of the files' own header, or `columns`.
 fn columns(
-    table: &mut Table<'_>,
+    table: &mut MappingReader<'_>,
     header: bool,
-    features: &Features,
+    features: &FeatureMap,
 ) -> Result<Vec<String>, PipelineError> {
     let columns = match table.get("columns") {
         Some(node) => texts(table, "columns", node, MAX_COLUMNS)?,
@@ -199,9 +202,12 @@ fn columns(
 }
 
 /// The values that stand in for missing ones.
-fn defaults(node: &Node, features: &Features) -> Result<BTreeMap<String, String>, PipelineError> {
+fn defaults(
+    node: &SyntaxNode,
+    features: &FeatureMap,
+) -> Result<BTreeMap<String, String>, PipelineError> {
     let mut defaults = BTreeMap::new();
-    for (name, key, value) in Table::new("`defaults`", node)?.entries()? {
+    for (name, key, value) in MappingReader::new("`defaults`", node)?.entries()? {
         let Some(feature) = features.get(&name) else {
             return Err(key.error(format!("{} is none of `features`", shown(&name))));
         };
@@ -229,11 +235,11 @@ fn unreadable(dtype: FeatureDType, text: &str) -> Option<&str> {
     words.find(|word| !word.is_empty() && !is_number(word))
 }
 
-fn default(node: &Node) -> Result<String, PipelineError> {
+fn default(node: &SyntaxNode) -> Result<String, PipelineError> {
     match &node.value {
-        Value::Str(text) => Ok(text.clone()),
-        Value::Int(number) => Ok(number.to_string()),
-        Value::Float(number) => Ok(number.to_string()),
+        NodeValue::Str(text) => Ok(text.clone()),
+        NodeValue::Int(number) => Ok(number.to_string()),
+        NodeValue::Float(number) => Ok(number.to_string()),
         _ => {
             let found = node.shown();
             Err(node.error(format!("a default is a number or a text, not {found}")))
@@ -242,15 +248,15 @@ fn default(node: &Node) -> Result<String, PipelineError> {
 }
 
 pub(crate) fn texts(
-    table: &Table<'_>,
+    table: &MappingReader<'_>,
     key: &str,
-    node: &Node,
+    node: &SyntaxNode,
     most: usize,
 ) -> Result<Vec<String>, PipelineError> {
     match &node.value {
-        Value::Seq(items) if items.len() <= most => {
-            let text = |item: &Node| match &item.value {
-                Value::Str(text) => Ok(text.clone()),
+        NodeValue::Seq(items) if items.len() <= most => {
+            let text = |item: &SyntaxNode| match &item.value {
+                NodeValue::Str(text) => Ok(text.clone()),
                 _ => table.text(key, item),
             };
             items.iter().map(text).collect()
@@ -259,9 +265,9 @@ pub(crate) fn texts(
     }
 }
 
-fn one_character(node: &Node) -> Result<u8, PipelineError> {
+fn one_character(node: &SyntaxNode) -> Result<u8, PipelineError> {
     let only = match &node.value {
-        Value::Str(text) => match text.as_bytes() {
+        NodeValue::Str(text) => match text.as_bytes() {
             [byte] => Some(*byte),
             _ => None,
         },

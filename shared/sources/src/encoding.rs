@@ -22,7 +22,7 @@ pub(crate) fn check(head: &[u8]) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Format, IndexBuilder};
+    use crate::{FileFormat, IndexBuilder};
 
     fn encoded(text: &str, unit: impl Fn(u16) -> [u8; 2]) -> Vec<u8> {
         text.encode_utf16().flat_map(unit).collect()
@@ -42,7 +42,7 @@ mod tests {
             (encoded("\u{feff}a", u16::to_le_bytes), "UTF-16"),
         ];
         for (file, name) in files {
-            for format in ["csv", "jsonl"].map(|name| Format::with_defaults(name).unwrap()) {
+            for format in ["csv", "jsonl"].map(|name| FileFormat::with_defaults(name).unwrap()) {
                 for size in [1, 3, 1000] {
                     let mut builder = IndexBuilder::new(&format).unwrap();
                     let pushed = file.chunks(size).try_for_each(|piece| builder.push(piece));
@@ -57,7 +57,8 @@ mod tests {
     #[test]
     fn a_mark_of_utf_8_is_no_other_encoding() {
         for text in ["\u{feff}value\n1\n", "value\n1\n", "a", "", "é\n1\n"] {
-            let mut builder = IndexBuilder::new(&Format::with_defaults("csv").unwrap()).unwrap();
+            let mut builder =
+                IndexBuilder::new(&FileFormat::with_defaults("csv").unwrap()).unwrap();
             text.bytes().try_for_each(|byte| builder.push(&[byte])).unwrap();
             builder.finish().unwrap();
         }

@@ -1,8 +1,8 @@
 //! Features of records: which of a record's values are kept, as which fields.
 
 use gristmill_syntax::{
-    COPY_FIELD, DType, KEY_FIELD, Node, PipelineError, Table,
-    node::{Value, shown},
+    COPY_FIELD, FieldDType, KEY_FIELD, MappingReader, PipelineError, SyntaxNode,
+    node::{NodeValue, shown},
 };
 use serde::{Serialize, Serializer};
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ const MAX_DIMS: usize = 8;
 const UNKNOWN: i32 = -1;
 
 /// The features of a record, by the names of their fields.
-pub type Features = BTreeMap<String, Feature>;
+pub type FeatureMap = BTreeMap<String, Feature>;
 
 /// The types a feature of a record can be read as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -35,13 +35,13 @@ pub enum FeatureDType {
 
 impl FeatureDType {
     /// The same as a field's dtype.
-    pub const fn dtype(self) -> DType {
+    pub const fn dtype(self) -> FieldDType {
         match self {
-            FeatureDType::Bytes => DType::Bytes,
-            FeatureDType::I64 => DType::I64,
-            FeatureDType::U64 => DType::U64,
-            FeatureDType::F32 => DType::F32,
-            FeatureDType::F64 => DType::F64,
+            FeatureDType::Bytes => FieldDType::Bytes,
+            FeatureDType::I64 => FieldDType::I64,
+            FeatureDType::U64 => FieldDType::U64,
+            FeatureDType::F32 => FieldDType::F32,
+            FeatureDType::F64 => FieldDType::F64,
         }
     }
 }
@@ -99,10 +99,10 @@ fn serialize_shape<S: Serializer>(shape: &[Option<u32>], serializer: S) -> Resul
 /// # Errors
 /// The first feature that is wrong, with its line.
 pub fn features(
-    node: &Node,
+    node: &SyntaxNode,
     check: impl Fn(&Feature) -> Result<(), String>,
-) -> Result<Features, PipelineError> {
-    let table = Table::new("`features`", node)?;
+) -> Result<FeatureMap, PipelineError> {
+    let table = MappingReader::new("`features`", node)?;
     let entries = table.entries()?;
     if entries.is_empty() || entries.len() > MAX_FEATURES {
         return Err(node.error(format!(
@@ -123,8 +123,8 @@ pub fn features(
     Ok(features)
 }
 
-fn feature(name: &str, node: &Node) -> Result<Feature, PipelineError> {
-    let mut table = Table::new(format!("feature {}", shown(name)), node)?;
+fn feature(name: &str, node: &SyntaxNode) -> Result<Feature, PipelineError> {
+    let mut table = MappingReader::new(format!("feature {}", shown(name)), node)?;
     let key = match table.get("key") {
         Some(node) => table.text("key", node)?,
         None => name.to_owned(),
@@ -143,9 +143,13 @@ fn feature(name: &str, node: &Node) -> Result<Feature, PipelineError> {
 }
 
 /// The `shape` of a feature: whole numbers, of which the first may be -1.
-fn shape(name: &str, dtype: FeatureDType, node: &Node) -> Result<Vec<Option<u32>>, PipelineError> {
+fn shape(
+    name: &str,
+    dtype: FeatureDType,
+    node: &SyntaxNode,
+) -> Result<Vec<Option<u32>>, PipelineError> {
     let feature = || format!("feature {}", shown(name));
-    let Value::Seq(items) = &node.value else {
+    let NodeValue::Seq(items) = &node.value else {
         let found = node.shown();
         return Err(node.error(format!(
             "{} `shape` must be a list of dimensions such as [3] or [-1, 80], not {found}",
@@ -155,8 +159,8 @@ fn shape(name: &str, dtype: FeatureDType, node: &Node) -> Result<Vec<Option<u32>
     let mut shape = Vec::new();
     for (i, item) in items.iter().enumerate() {
         let known = match item.value {
-            Value::Int(dim) if i == 0 && dim == i128::from(UNKNOWN) => None,
-            Value::Int(dim) => {
+            NodeValue::Int(dim) if i == 0 && dim == i128::from(UNKNOWN) => None,
+            NodeValue::Int(dim) => {
                 Some(u32::try_from(dim).ok().filter(|dim| (1..=MAX_VALUES).contains(dim)))
             }
             _ => Some(None),

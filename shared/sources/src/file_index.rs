@@ -1,16 +1,14 @@
 //! The index of one source file: how many records it has, and which of its bytes hold them.
 
-mod linked;
-mod opened;
-
 use crate::{
-    Format, IndexKind, Limits, Reading, SourceError,
+    FileFormat, IndexKind, RecordReaderInput, SourceError, SourceLimits,
     csv::reader as csv,
     gzip,
-    lengths::{Lengths, MAX_LENGTH_BYTES},
+    lengths::{MAX_LENGTH_BYTES, RecordLengths},
     parquet::reader as parquet,
-    webdataset::links::{self, Links},
+    webdataset::links::{self, TarLinks},
 };
+
 use bytes::Bytes;
 use std::ops::Range;
 
@@ -29,20 +27,20 @@ const HEAD_BYTES: usize = 28;
 #[derive(Clone, Debug, PartialEq)]
 pub struct FileIndex {
     /// Records that lie end to end, once the file is unpacked; none of Parquet.
-    lengths: Lengths,
+    lengths: RecordLengths,
     packing: Packing,
     /// The header and line counts of a table of text.
-    table: Option<Box<csv::Table>>,
+    table: Option<Box<csv::CsvTableIndex>>,
     /// Those of a tar file.
-    links: Links,
+    links: TarLinks,
 }
 
 /// The step that makes records lie end to end.
 #[derive(Clone, Debug, PartialEq)]
 enum Packing {
     None,
-    Gzip(gzip::Points),
-    Parquet(Box<parquet::Layout>),
+    Gzip(gzip::GzipAccessPoints),
+    Parquet(Box<parquet::ParquetLayout>),
 }
 
 /// The records of a split, end to end.
@@ -54,40 +52,40 @@ pub struct OpenedRecords {
     pub index: Option<FileIndex>,
 }
 
-/// Runs of records that are decoded as a whole.
+/// Records that are decoded as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RecordBlocks {
-    pub rows: Vec<Range<u32>>,
-    /// About how many bytes all of them take once decoded.
+pub struct BlockRange {
+    pub rows: Range<u32>,
+    /// About how many bytes they take once decoded.
     pub bytes: u64,
 }
 
 impl FileIndex {
     /// The index of a file without records, each of which has `framing_bytes` beside its length.
     pub(crate) fn new(framing_bytes: u32) -> Self {
-        Self::window(Lengths::new(0, framing_bytes))
+        Self::window(RecordLengths::new(0, framing_bytes))
     }
 
     /// The index of records that lie end to end, the first of which is not the file's.
-    pub(crate) fn window(lengths: Lengths) -> Self {
-        FileIndex { lengths, packing: Packing::None, table: None, links: Links::default() }
+    pub(crate) fn window(lengths: RecordLengths) -> Self {
+        FileIndex { lengths, packing: Packing::None, table: None, links: TarLinks::default() }
     }
 
-    pub(crate) fn table(self, table: csv::Table) -> Self {
+    pub(crate) fn table(self, table: csv::CsvTableIndex) -> Self {
         FileIndex { table: Some(Box::new(table)), ..self }
     }
 
-    pub(crate) fn gzip(self, points: gzip::Points) -> Self {
+    pub(crate) fn gzip(self, points: gzip::GzipAccessPoints) -> Self {
         FileIndex { packing: Packing::Gzip(points), ..self }
     }
 
-    pub(crate) fn parquet(layout: parquet::Layout) -> Self {
+    pub(crate) fn parquet(layout: parquet::ParquetLayout) -> Self {
         let packing = Packing::Parquet(Box::new(layout));
         FileIndex { packing, ..Self::new(0) }
     }
 
     /// Adds a record, unless the file has as many as are read of one.
-    pub(crate) fn push(&mut self, length: u32, limits: Limits) -> Result<(), String> {
+    pub(crate) fn push(&mut self, length: u32, limits: SourceLimits) -> Result<(), String> {
         let most = limits.records;
         if self.len() >= most {
             return Err(format!("the limit is {most} records a file; use more files"));
@@ -160,7 +158,7 @@ impl FileIndex {
         &self,
         first: u32,
         n: u32,
-        source: impl Into<Reading<'a>>,
+        source: impl Into<RecordReaderInput<'a>>,
     ) -> Result<Vec<Range<u64>>, SourceError> {
         let source = source.into();
         let end = first.checked_add(n).filter(|end| *end <= self.len());
@@ -171,7 +169,7 @@ impl FileIndex {
         let range = self.range(first, n)?;
         let linked = self.links.contents(&range).map(|range| self.packed(&range));
         let packed = std::iter::once(self.packed(&range)).chain(linked);
-        Ok(linked::apart(packed.filter(|range| !range.is_empty()).collect()))
+        Ok(apart(packed.filter(|range| !range.is_empty()).collect()))
     }
 
     /// The runs of records, in order, that hold records `first .. first + n` and that decoding takes apart from others:
@@ -181,12 +179,12 @@ impl FileIndex {
         &self,
         first: u32,
         n: u32,
-        source: impl Into<Reading<'a>>,
-    ) -> Option<RecordBlocks> {
+        source: impl Into<RecordReaderInput<'a>>,
+    ) -> Option<Vec<BlockRange>> {
         let Packing::Parquet(layout) = &self.packing else { return None };
         let rows = first..first.checked_add(n).filter(|end| *end <= self.len())?;
         let blocks = layout.blocks(rows.clone(), source.into())?;
-        let (start, end) = (blocks.rows.first()?.start, blocks.rows.last()?.end);
+        let (start, end) = (blocks.first()?.rows.start, blocks.last()?.rows.end);
         ((start, end) != (rows.start, rows.end)).then_some(blocks)
     }
 
@@ -207,7 +205,7 @@ impl FileIndex {
         &self,
         first: u32,
         n: u32,
-        source: impl Into<Reading<'a>>,
+        source: impl Into<RecordReaderInput<'a>>,
         parts: &[Bytes],
     ) -> Result<OpenedRecords, SourceError> {
         let source = source.into();
@@ -225,7 +223,7 @@ impl FileIndex {
         &self,
         first: u32,
         n: u32,
-        source: Reading<'_>,
+        source: RecordReaderInput<'_>,
         parts: &[Bytes],
     ) -> Result<OpenedRecords, SourceError> {
         match (&self.packing, parts) {
@@ -310,8 +308,8 @@ impl FileIndex {
     ///
     /// # Errors
     /// [`SourceError`] for anything [`encode`](Self::encode) would not have written.
-    pub fn decode(stored: &[u8], format: &Format) -> Result<FileIndex, SourceError> {
-        Self::decode_with(stored, format, Limits::default())
+    pub fn decode(stored: &[u8], format: &FileFormat) -> Result<FileIndex, SourceError> {
+        Self::decode_with(stored, format, SourceLimits::default())
     }
 
     /// Reads the stored form of a file within `limits`.
@@ -320,14 +318,14 @@ impl FileIndex {
     /// As [`decode`](Self::decode).
     pub fn decode_with(
         stored: &[u8],
-        format: &Format,
-        limits: Limits,
+        format: &FileFormat,
+        limits: SourceLimits,
     ) -> Result<FileIndex, SourceError> {
         Self::read(stored, format, limits)
             .map_err(|what| SourceError(format!("the stored index is not valid: {what}")))
     }
 
-    fn read(stored: &[u8], format: &Format, limits: Limits) -> Result<FileIndex, String> {
+    fn read(stored: &[u8], format: &FileFormat, limits: SourceLimits) -> Result<FileIndex, String> {
         let cut = || "it is cut short".to_owned();
         let (checked, crc) = stored.split_last_chunk::<4>().ok_or_else(cut)?;
         let (head, packed) = checked.split_first_chunk::<HEAD_BYTES>().ok_or_else(cut)?;
@@ -339,7 +337,7 @@ impl FileIndex {
         }
         let number = |at: usize| head[at..].first_chunk().map_or(0, |n| u32::from_le_bytes(*n));
         let (version, packing, records) = (number(8), number(12), number(16));
-        let has_links = packing & HAS_LINKS != 0 && matches!(format, Format::WebDataset(_));
+        let has_links = packing & HAS_LINKS != 0 && matches!(format, FileFormat::WebDataset(_));
         let packing = if has_links { packing & !HAS_LINKS } else { packing };
         let raw_bytes = head[20..].first_chunk().map_or(0, |n| u64::from_le_bytes(*n));
         if version != VERSION {
@@ -359,7 +357,7 @@ impl FileIndex {
             (2, true) => parquet::MAX_STORED_BYTES,
             _ => return Err(format!("it is not that of a {} file", format.name())),
         };
-        let table = layout.map_or(0, |_| csv::Table::most_stored(records));
+        let table = layout.map_or(0, |_| csv::CsvTableIndex::most_stored(records));
         let links = if has_links { links::MAX_STORED_BYTES } else { 0 };
         let most = records as usize * MAX_LENGTH_BYTES + most + table + links;
         let raw_bytes = usize::try_from(raw_bytes).ok().filter(|bytes| *bytes <= most);
@@ -372,20 +370,20 @@ impl FileIndex {
             rest = &unpacked;
         }
         let framing = format.framing_bytes();
-        let lengths = Lengths::decode(&mut rest, records, framing, limits.record_bytes)?;
+        let lengths = RecordLengths::decode(&mut rest, records, framing, limits.record_bytes)?;
         let packing = match packing {
             0 => Packing::None,
-            1 => Packing::Gzip(gzip::Points::decode(&mut rest)?),
-            _ => Packing::Parquet(Box::new(parquet::Layout::decode(&mut rest, limits)?)),
+            1 => Packing::Gzip(gzip::GzipAccessPoints::decode(&mut rest)?),
+            _ => Packing::Parquet(Box::new(parquet::ParquetLayout::decode(&mut rest, limits)?)),
         };
         let table = match layout {
-            Some(layout) => Some(Box::new(csv::Table::decode(&mut rest, layout, records)?)),
+            Some(layout) => Some(Box::new(csv::CsvTableIndex::decode(&mut rest, layout, records)?)),
             None => None,
         };
         let links = if has_links {
-            Links::decode(&mut rest, limits.record_bytes)?
+            TarLinks::decode(&mut rest, limits.record_bytes)?
         } else {
-            Links::default()
+            TarLinks::default()
         };
         match rest {
             [] => Ok(FileIndex { lengths, packing, table, links }),
@@ -394,15 +392,136 @@ impl FileIndex {
     }
 }
 
+// Records whose links lead elsewhere in their archive.
+
+impl FileIndex {
+    pub(crate) fn links(self, links: TarLinks) -> Self {
+        FileIndex { links, ..self }
+    }
+
+    /// Compares the records, with files in place of links, with the limit of their size.
+    pub(crate) fn check_links(&self, limits: SourceLimits) -> Result<(), SourceError> {
+        let sizes = (0..self.len()).zip(self.weights(0, self.len()));
+        let most = u64::from(limits.record_bytes);
+        match sizes.into_iter().find(|(_, bytes)| *bytes > most) {
+            Some((record, bytes)) if !self.links.is_empty() => Err(SourceError(format!(
+                "record {record}: with what its links lead to it has {bytes} bytes; the limit is {most}"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// Bytes of each of records `first .. first + n` with files in place of links.
+    fn linked_weights(&self, first: u32, n: u32) -> Vec<u64> {
+        let mut at = self.lengths.start(first).unwrap_or_default();
+        let weigh = |bytes| {
+            let record = at..at + bytes;
+            at = record.end;
+            bytes + self.links.more_bytes(&record)
+        };
+        self.sizes(first, n).map(weigh).collect()
+    }
+
+    /// About how many bytes records `first .. first + n` take in memory.
+    pub fn weight(&self, first: u32, n: u32) -> u64 {
+        match self.byte_range(first, n) {
+            Some(range) => range.end - range.start + self.links.more_bytes(&range),
+            None => self.weights(first, n).iter().sum(),
+        }
+    }
+
+    /// Records of a tar file, with files in place of links.
+    fn open_links(
+        &self,
+        first: u32,
+        n: u32,
+        source: RecordReaderInput<'_>,
+        parts: &[Bytes],
+    ) -> Result<OpenedRecords, SourceError> {
+        let stored = self.stored_ranges(first, n, source)?;
+        let read = |range: &Range<u64>| -> Result<Bytes, String> {
+            let packed = self.packed(range);
+            let holds = |(all, part): (&Range<u64>, &Bytes)| {
+                let at = packed.start.checked_sub(all.start)? as usize;
+                let end = at + (packed.end - packed.start) as usize;
+                (packed.end <= all.end && end <= part.len()).then(|| part.slice(at..end))
+            };
+            if packed.is_empty() {
+                return Ok(Bytes::new());
+            }
+            let part = stored.iter().zip(parts).find_map(holds);
+            let part = part.ok_or("the parts are not those of the file that was indexed")?;
+            match &self.packing {
+                Packing::Gzip(points) => Ok(points.unpack(&part, range.clone())?.into()),
+                Packing::None | Packing::Parquet(_) => Ok(part),
+            }
+        };
+        let range = self.range(first, n)?;
+        let data = read(&range).map_err(SourceError)?;
+        let opened = self.links.open((first, range.start), self.sizes(first, n), &data, read);
+        let (lengths, data) = opened.map_err(SourceError)?;
+        Ok(OpenedRecords { data, index: Some(FileIndex::window(lengths)) })
+    }
+}
+
+/// The same bytes as ranges in order and apart from each other.
+fn apart(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    ranges.sort_unstable_by_key(|range| range.start);
+    let mut joined: Vec<Range<u64>> = Vec::with_capacity(ranges.len());
+    for range in ranges {
+        match joined.last_mut().filter(|last| range.start <= last.end) {
+            Some(last) => last.end = last.end.max(range.end),
+            None => joined.push(range),
+        }
+    }
+    joined
+}
+
+// Parts of opened records, for readers that keep them.
+
+impl OpenedRecords {
+    /// Records `first .. first + n` of these, which have an index of their own; none if they are not all there. Shares
+    /// the bytes.
+    pub fn part(&self, first: u32, n: u32) -> Option<OpenedRecords> {
+        let index = self.index.as_ref()?;
+        let range = index.byte_range(first, n)?;
+        let data = self.data.slice(range.start as usize..range.end as usize);
+        let mut lengths = RecordLengths::new(first, 0);
+        index.sizes(first, n).for_each(|bytes| lengths.push(bytes as u32));
+        Some(OpenedRecords { data, index: Some(FileIndex::window(lengths)) })
+    }
+
+    /// The records of all `parts`, each of which follows the one before and has an index of its own.
+    pub fn joined(parts: Vec<OpenedRecords>) -> Option<OpenedRecords> {
+        if let [_] = parts.as_slice() {
+            return parts.into_iter().next();
+        }
+        let first = parts.first()?.index.as_ref()?.lengths.first();
+        let (mut lengths, mut data) = (RecordLengths::new(first, 0), Vec::new());
+        for part in &parts {
+            let index = part.index.as_ref()?;
+            index.sizes(lengths.end(), u32::MAX).for_each(|bytes| lengths.push(bytes as u32));
+            data.extend_from_slice(&part.data);
+        }
+        Some(OpenedRecords { data: Bytes::from(data), index: Some(FileIndex::window(lengths)) })
+    }
+
+    /// About how many bytes of memory they take.
+    pub fn memory_bytes(&self) -> usize {
+        self.data.len() + self.index.as_ref().map_or(0, FileIndex::memory_bytes)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Parsed, parquet::Parquet, tfrecord::TfRecord};
+    use crate::{ParsedSource, parquet::Parquet, tfrecord::TfRecord};
+
     use proptest::prelude::*;
 
     fn index(lengths: &[u32]) -> FileIndex {
         let mut index = FileIndex::new(16);
-        lengths.iter().for_each(|length| index.push(*length, Limits::default()).unwrap());
+        lengths.iter().for_each(|length| index.push(*length, SourceLimits::default()).unwrap());
         index
     }
 
@@ -502,7 +621,8 @@ mod tests {
             ("csv", format!("v\n{}", lines(&|i| format!("\"{i}\n\"\n")))),
         ] {
             let source =
-                Parsed::of(&format!("{name}: x\nfeatures: {{ v: {{ dtype: i64 }} }}")).unwrap();
+                ParsedSource::from_yaml(&format!("{name}: x\nfeatures: {{ v: {{ dtype: i64 }} }}"))
+                    .unwrap();
             let format = &source.format;
             let mut packed = vec![0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255];
             packed.extend(miniz_oxide::deflate::compress_to_vec(file.as_bytes(), 1));
@@ -534,9 +654,37 @@ mod tests {
         }
     }
 
-    fn index_of(format: &Format, file: &[u8]) -> FileIndex {
+    fn index_of(format: &FileFormat, file: &[u8]) -> FileIndex {
         let mut builder = crate::IndexBuilder::new(format).unwrap();
         builder.push(file).unwrap();
         builder.finish().unwrap()
+    }
+
+    /// Records of 1, 2, 3 .. bytes, from number `first` on, each filled with its number.
+    fn records(first: u32, n: u32) -> OpenedRecords {
+        let (mut lengths, mut data) = (RecordLengths::new(first, 0), Vec::new());
+        for number in first..first + n {
+            lengths.push(number + 1);
+            data.extend(std::iter::repeat_n(number as u8, number as usize + 1));
+        }
+        OpenedRecords { data: data.into(), index: Some(FileIndex::window(lengths)) }
+    }
+
+    fn same(found: &OpenedRecords, expected: &OpenedRecords) -> bool {
+        (&found.data, &found.index) == (&expected.data, &expected.index)
+    }
+
+    #[test]
+    fn parts_are_those_records_alone_and_join_again() {
+        let all = records(5, 9);
+        for (first, n) in [(5, 9), (5, 1), (13, 1), (7, 4), (9, 0)] {
+            assert!(same(&all.part(first, n).unwrap(), &records(first, n)), "{first}, {n}");
+        }
+        for (first, n) in [(4, 1), (13, 2), (5, 10)] {
+            assert!(all.part(first, n).is_none(), "{first}, {n}");
+        }
+        let parts = [(5, 2), (7, 3), (10, 4)].map(|(first, n)| all.part(first, n).unwrap());
+        assert!(same(&OpenedRecords::joined(parts.to_vec()).unwrap(), &all));
+        assert!(OpenedRecords::joined(Vec::new()).is_none());
     }
 }

@@ -1,8 +1,8 @@
 //! The declaration of a format, without reading a file.
 
-use crate::{Feature, FeatureDType, Features, Format};
+use crate::{Feature, FeatureDType, FeatureMap, FileFormat};
 use gristmill_model::DeclaredCost;
-use gristmill_syntax::{Parameter, PipelineError, Table};
+use gristmill_syntax::{MappingReader, Parameter, PipelineError};
 use serde::{Serialize, ser::SerializeMap};
 
 /// A way to store records in files.
@@ -10,15 +10,18 @@ use serde::{Serialize, ser::SerializeMap};
 /// The value of a format holds the parameters that a pipeline file gives it, checked and with
 /// defaults filled in.
 pub trait SourceFormat: Clone + std::fmt::Debug + PartialEq + Eq + Send + Sync + Sized {
-    const DEFINITION: Definition;
+    const DEFINITION: FormatDefinition;
 
     /// Reads the parameters that stand beside the path. `name` is the key of the path:
-    /// the format's name or one of its [aliases](Definition::aliases).
+    /// the format's name or one of its [aliases](FormatDefinition::aliases).
     ///
     /// # Errors
     /// The parameter that is wrong, with its line.
-    fn parse(name: &str, table: &mut Table<'_>, features: &Features)
-    -> Result<Self, PipelineError>;
+    fn parse(
+        name: &str,
+        table: &mut MappingReader<'_>,
+        features: &FeatureMap,
+    ) -> Result<Self, PipelineError>;
 
     /// Checks the key, the dtype and the shape of a feature.
     ///
@@ -44,14 +47,14 @@ pub trait SourceFormat: Clone + std::fmt::Debug + PartialEq + Eq + Send + Sync +
 
 /// The format and the features that a source reads.
 #[derive(Clone, Copy, Debug)]
-pub struct Reading<'a> {
-    pub format: &'a Format,
-    pub features: &'a Features,
+pub struct RecordReaderInput<'a> {
+    pub format: &'a FileFormat,
+    pub features: &'a FeatureMap,
 }
 
 /// A format as data.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Definition {
+pub struct FormatDefinition {
     /// The key of `source` that names the files.
     pub name: &'static str,
     /// Other keys for it, which change defaults.
@@ -68,7 +71,7 @@ pub struct Definition {
     pub is_packed: bool,
     /// Why its records cannot be zipped with others, if they cannot.
     pub zip_refusal: Option<&'static str>,
-    pub files: Files,
+    pub files: FileNameRules,
     /// Reading a record.
     pub cost: DeclaredCost,
     /// A `source` for the documentation and for tests, as YAML on one line.
@@ -77,7 +80,7 @@ pub struct Definition {
 
 /// File names of a format.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Files {
+pub struct FileNameRules {
     /// A file, in messages.
     pub noun: &'static str,
     /// Extensions of its files, in lower case. A directory's files with another format's extension are left out.
@@ -90,10 +93,10 @@ pub struct Files {
     pub remedy: &'static str,
 }
 
-impl Files {
+impl FileNameRules {
     /// Files that are recognised by their content, and whose names say little.
     pub const fn new(noun: &'static str, extensions: &'static [&'static str]) -> Self {
-        Files {
+        FileNameRules {
             noun,
             extensions,
             only_these: false,
@@ -103,10 +106,10 @@ impl Files {
     }
 }
 
-impl Definition {
+impl FormatDefinition {
     /// A format without aliases or parameters, whose features a source must give.
-    pub const fn new(name: &'static str, files: Files) -> Self {
-        Definition {
+    pub const fn new(name: &'static str, files: FileNameRules) -> Self {
+        FormatDefinition {
             name,
             aliases: &[],
             record: "",
@@ -122,7 +125,7 @@ impl Definition {
     }
 
     /// Its features by default, if it has such.
-    pub fn default_features(&self) -> Option<Features> {
+    pub fn default_features(&self) -> Option<FeatureMap> {
         let feature = |&(key, dtype): &(&str, FeatureDType)| {
             (key.to_owned(), Feature { key: key.to_owned(), dtype, shape: Vec::new() })
         };

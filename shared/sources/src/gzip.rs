@@ -7,14 +7,13 @@
 //! points need no window. Still, gzip costs a worker about 3 ms per unpacked MiB: plain files, or
 //! images and zstd columns that are compressed by themselves, are cheaper.
 
-mod header;
 mod inflate;
 
-use crate::{Format, varint};
-use inflate::{Inflater, Step, WINDOW_BYTES};
+use crate::{FileFormat, varint};
+use inflate::{GzipInflater, InflateStep, WINDOW_BYTES};
 use std::ops::Range;
 
-pub(crate) use header::MAGIC;
+pub(crate) use inflate::MAGIC;
 
 /// Most points of a file.
 const MAX_POINTS: usize = 256;
@@ -24,7 +23,7 @@ const MIN_SPACING_BYTES: u64 = 1 << 20;
 pub(crate) const MAX_STORED_BYTES: usize = MAX_POINTS * (WINDOW_BYTES + 40) + 32;
 
 /// Whether a file of `format` that starts with `head`, its first 12 bytes, is compressed.
-pub(crate) fn is_gzip(head: &[u8], format: &Format) -> bool {
+pub(crate) fn is_gzip(head: &[u8], format: &FileFormat) -> bool {
     head.starts_with(&MAGIC) && !format.begins(head)
 }
 
@@ -44,7 +43,7 @@ struct Point {
 
 /// The points of one file at which decompressing can begin.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Points {
+pub(crate) struct GzipAccessPoints {
     points: Vec<Point>,
     /// Bytes of the file.
     packed: u64,
@@ -52,21 +51,21 @@ pub(crate) struct Points {
 
 /// Decompresses a file that is pushed in pieces, and collects its points.
 #[derive(Debug)]
-pub(crate) struct Unpacker {
-    inflater: Inflater,
+pub(crate) struct GzipUnpacker {
+    inflater: GzipInflater,
     points: Vec<Point>,
     spacing: u64,
 }
 
-impl Default for Unpacker {
+impl Default for GzipUnpacker {
     fn default() -> Self {
-        let inflater = Inflater::new();
+        let inflater = GzipInflater::new();
         let points = inflater.point().into_iter().collect();
-        Unpacker { inflater, points, spacing: MIN_SPACING_BYTES }
+        GzipUnpacker { inflater, points, spacing: MIN_SPACING_BYTES }
     }
 }
 
-impl Unpacker {
+impl GzipUnpacker {
     /// Takes the next bytes of the file; `give` gets what they unpack to.
     pub(crate) fn push<E>(
         &mut self,
@@ -78,9 +77,9 @@ impl Unpacker {
             let at = self.inflater.packed();
             let step = self.inflater.step(&mut bytes);
             match step.map_err(|what| bad(format!("byte {at} of the gzip file: {what}")))? {
-                Step::Made(range) => give(self.inflater.made(range))?,
-                Step::Boundary => self.boundary(),
-                Step::Hungry => return Ok(()),
+                InflateStep::Made(range) => give(self.inflater.made(range))?,
+                InflateStep::Boundary => self.boundary(),
+                InflateStep::Hungry => return Ok(()),
             }
         }
     }
@@ -102,12 +101,12 @@ impl Unpacker {
     }
 
     /// The points of what has been pushed.
-    pub(crate) fn stop(self) -> Points {
-        Points { points: self.points, packed: self.inflater.packed() }
+    pub(crate) fn stop(self) -> GzipAccessPoints {
+        GzipAccessPoints { points: self.points, packed: self.inflater.packed() }
     }
 
     /// The points, now that all bytes have been pushed.
-    pub(crate) fn finish(self) -> Result<Points, String> {
+    pub(crate) fn finish(self) -> Result<GzipAccessPoints, String> {
         if self.inflater.is_whole() {
             Ok(self.stop())
         } else {
@@ -117,7 +116,7 @@ impl Unpacker {
     }
 }
 
-impl Points {
+impl GzipAccessPoints {
     /// The bytes of the file that hold bytes `range` of the unpacked one.
     pub(crate) fn packed_range(&self, range: &Range<u64>) -> Range<u64> {
         let start = self.before(range.start).map_or(0, |point| point.packed);
@@ -138,11 +137,11 @@ impl Points {
     pub(crate) fn unpack(&self, mut stored: &[u8], range: Range<u64>) -> Result<Vec<u8>, String> {
         let mut out = Vec::new();
         let Some(point) = self.before(range.start) else { return Ok(out) };
-        let mut inflater = Inflater::resume(point);
+        let mut inflater = GzipInflater::resume(point);
         while inflater.unpacked() < range.end {
             let step = inflater.step(&mut stored).map_err(|what| format!("gzip: {what}"))?;
             match step {
-                Step::Made(made) => {
+                InflateStep::Made(made) => {
                     let end = inflater.unpacked();
                     let start = end - made.len() as u64;
                     let made = inflater.made(made);
@@ -151,8 +150,8 @@ impl Points {
                     let to = range.end.clamp(start, end) - start;
                     out.extend_from_slice(&made[from as usize..to as usize]);
                 }
-                Step::Boundary => {}
-                Step::Hungry => {
+                InflateStep::Boundary => {}
+                InflateStep::Hungry => {
                     let (have, end) = (inflater.unpacked(), range.end);
                     return Err(format!("gzip: it ends at unpacked byte {have}, before {end}"));
                 }
@@ -187,7 +186,7 @@ impl Points {
     }
 
     /// Reads the stored form off the start of `rest`.
-    pub(crate) fn decode(rest: &mut &[u8]) -> Result<Points, String> {
+    pub(crate) fn decode(rest: &mut &[u8]) -> Result<GzipAccessPoints, String> {
         let file_bytes = varint::take(rest)?;
         let count = varint::take(rest)?;
         if !(1..=MAX_POINTS as u64).contains(&count) {
@@ -218,7 +217,7 @@ impl Points {
             };
             points.push(Point { packed, unpacked, bits, window });
         }
-        Ok(Points { points, packed: file_bytes })
+        Ok(GzipAccessPoints { points, packed: file_bytes })
     }
 }
 

@@ -1,20 +1,20 @@
 //! `images`: one image a file, in a directory for each class.
 
 #[cfg(feature = "readers")]
-mod packs;
-#[cfg(feature = "readers")]
 pub(crate) mod reader;
 
 #[cfg(feature = "readers")]
-pub use packs::{BadImage, ImageFolder, Packed, pack_index, packs, read_pack};
+pub use reader::{BadImage, ImageFolder, ImagePacks, pack_index, packs, read_pack};
 #[cfg(feature = "readers")]
 pub use reader::{LABEL_BYTES, index, record_bytes};
 
-use crate::{Definition, Feature, FeatureDType, Features, Files, SourceFormat, csv::texts};
+use crate::{
+    Feature, FeatureDType, FeatureMap, FileNameRules, FormatDefinition, SourceFormat, csv::texts,
+};
 use gristmill_model::DeclaredCost;
 use gristmill_syntax::{
-    DefaultValue, Kind, Parameter, PipelineError, Table,
-    node::{Value, shown},
+    DefaultValue, MappingReader, Parameter, ParameterKind, PipelineError,
+    node::{NodeValue, shown},
 };
 use serde::ser::SerializeMap;
 
@@ -29,7 +29,7 @@ const MAX_CLASSES: usize = 100_000;
 
 const PARAMETERS: &[Parameter] = &[Parameter::new(
     CLASSES,
-    Kind::Other("a list of names, or a folder of this machine"),
+    ParameterKind::Other("a list of names, or a folder of this machine"),
     DefaultValue::Absent,
     "The classes in order of their labels: their names, or the folder whose directories they are, such as that of the \
      training images. By default the directories that are found, those without an image included.",
@@ -37,7 +37,7 @@ const PARAMETERS: &[Parameter] = &[Parameter::new(
 
 /// The classes of an image folder.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Classes {
+pub enum ImageClasses {
     /// Its directories, in byte order.
     #[default]
     Found,
@@ -50,7 +50,7 @@ pub enum Classes {
 /// One image a file, in a directory for each class.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Images {
-    pub classes: Classes,
+    pub classes: ImageClasses,
 }
 
 impl Images {
@@ -63,18 +63,18 @@ impl Images {
         list: impl FnOnce(&str) -> Result<Vec<String>, E>,
     ) -> Result<Self, E> {
         Ok(match &self.classes {
-            Classes::OfFolder(path) => {
+            ImageClasses::OfFolder(path) => {
                 let mut names = list(path)?;
                 names.sort_unstable();
-                Self { classes: Classes::Named(names) }
+                Self { classes: ImageClasses::Named(names) }
             }
-            Classes::Found | Classes::Named(_) => self,
+            ImageClasses::Found | ImageClasses::Named(_) => self,
         })
     }
 }
 
 impl SourceFormat for Images {
-    const DEFINITION: Definition = Definition {
+    const DEFINITION: FormatDefinition = FormatDefinition {
         record: "one image per file (JPEG, PNG, WebP, BMP, TIFF, PGM, PPM), in one directory per \
                  class",
         keys: "`image` and `label` (the position of its directory's name among all); `features` \
@@ -88,15 +88,15 @@ impl SourceFormat for Images {
         ),
         example: "{ images: x, classes: [a, b] }",
         cost: DeclaredCost::new(20_000, 300),
-        ..Definition::new(
+        ..FormatDefinition::new(
             "images",
-            Files {
+            FileNameRules {
                 // Those that torchvision's `ImageFolder` takes.
                 only_these: true,
                 // A class may well be called so.
                 reads_underscored: true,
                 remedy: "JPEG, PNG, WebP, BMP, TIFF, PGM and PPM are read: convert others",
-                ..Files::new(
+                ..FileNameRules::new(
                     "an image",
                     &["bmp", "jpeg", "jpg", "pgm", "png", "ppm", "tif", "tiff", "webp"],
                 )
@@ -104,11 +104,15 @@ impl SourceFormat for Images {
         )
     };
 
-    fn parse(_: &str, table: &mut Table<'_>, _: &Features) -> Result<Self, PipelineError> {
+    fn parse(
+        _: &str,
+        table: &mut MappingReader<'_>,
+        _: &FeatureMap,
+    ) -> Result<Self, PipelineError> {
         let classes = match table.get(CLASSES) {
-            None => Classes::Found,
+            None => ImageClasses::Found,
             Some(node) => match &node.value {
-                Value::Str(path) if !path.is_empty() => Classes::OfFolder(path.clone()),
+                NodeValue::Str(path) if !path.is_empty() => ImageClasses::OfFolder(path.clone()),
                 _ => {
                     let names = texts(table, CLASSES, node, MAX_CLASSES)?;
                     let mut sorted = names.clone();
@@ -116,7 +120,7 @@ impl SourceFormat for Images {
                     if let Some([twice, _]) = sorted.array_windows().find(|[a, b]| a == b) {
                         return Err(node.error(format!("`{CLASSES}` names {} twice", shown(twice))));
                     }
-                    Classes::Named(names)
+                    ImageClasses::Named(names)
                 }
             },
         };
@@ -125,9 +129,9 @@ impl SourceFormat for Images {
 
     fn write<M: SerializeMap>(&self, map: &mut M) -> Result<(), M::Error> {
         match &self.classes {
-            Classes::Found => Ok(()),
-            Classes::Named(names) => map.serialize_entry(CLASSES, names),
-            Classes::OfFolder(path) => map.serialize_entry(CLASSES, path),
+            ImageClasses::Found => Ok(()),
+            ImageClasses::Named(names) => map.serialize_entry(CLASSES, names),
+            ImageClasses::OfFolder(path) => map.serialize_entry(CLASSES, path),
         }
     }
 
@@ -150,14 +154,14 @@ impl SourceFormat for Images {
 }
 
 #[cfg(feature = "readers")]
-impl crate::Records for Images {
-    type Reader = reader::Extractor;
+impl crate::ReadableFormat for Images {
+    type Reader = reader::ImageRecordReader;
 
-    fn reader(&self, features: &Features) -> Self::Reader {
-        reader::Extractor::new(features)
+    fn reader(&self, features: &FeatureMap) -> Self::Reader {
+        reader::ImageRecordReader::new(features)
     }
 
-    fn index_kind(&self, _: crate::Limits) -> crate::IndexKind {
+    fn index_kind(&self, _: crate::SourceLimits) -> crate::IndexKind {
         crate::IndexKind::Packed
     }
 }

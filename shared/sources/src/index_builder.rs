@@ -1,6 +1,9 @@
 //! Indexing a file: by pushing all of it in order, or by reading what the builder asks for.
 
-use crate::{FileIndex, Format, IndexKind, Limits, Scan, SourceError, encoding, gzip, parquet};
+use crate::{
+    FileFormat, FileIndex, IndexKind, RecordScanner, SourceError, SourceLimits, encoding, gzip,
+    parquet,
+};
 use bytes::Bytes;
 use std::ops::Range;
 
@@ -14,12 +17,12 @@ const MAX_KEPT_BYTES: usize = 1 << 30;
 /// Builds the index of a file.
 ///
 /// [`IndexBuilder::new`] and [`push`](Self::push) take a file in order, in pieces of any size;
-/// [`IndexBuilder::of_file`] and [`wants`](Self::wants) say which ranges to push, of Parquet often the
+/// [`IndexBuilder::for_file`] and [`wants`](Self::wants) say which ranges to push, of Parquet often the
 /// footer alone. Compressed files are recognised by their first bytes.
 #[derive(Debug)]
 pub struct IndexBuilder {
-    format: Format,
-    limits: Limits,
+    format: FileFormat,
+    limits: SourceLimits,
     /// Bytes of the file, if ranges of it are asked for, and how many have been pushed.
     file_bytes: Option<u64>,
     pushed: u64,
@@ -31,21 +34,21 @@ enum State {
     /// The first bytes, before it is known whether they are compressed.
     Head(Vec<u8>, Builder),
     Plain(Builder),
-    Gzip(Box<gzip::Unpacker>, Builder),
+    Gzip(Box<gzip::GzipUnpacker>, Builder),
     /// All bytes of a file with a footer that is pushed in order.
     Kept(Vec<u8>, MakeIndexer),
-    Footer(Box<parquet::Indexer>),
+    Footer(Box<parquet::ParquetIndexer>),
     Failed,
 }
 
-type MakeIndexer = fn(u64, Limits) -> parquet::Indexer;
+type MakeIndexer = fn(u64, SourceLimits) -> parquet::ParquetIndexer;
 
 /// Finds records in the bytes of an unpacked file.
 #[derive(Debug)]
 struct Builder {
     /// The first bytes of a text, until its encoding is known.
     head: Option<Vec<u8>>,
-    scan: Box<dyn Scan>,
+    scan: Box<dyn RecordScanner>,
 }
 
 impl Builder {
@@ -71,15 +74,15 @@ impl IndexBuilder {
     ///
     /// # Errors
     /// [`SourceError`] for a format whose files are not indexed by reading them.
-    pub fn new(format: &Format) -> Result<Self, SourceError> {
-        Self::with_limits(format, Limits::default())
+    pub fn new(format: &FileFormat) -> Result<Self, SourceError> {
+        Self::with_limits(format, SourceLimits::default())
     }
 
     /// A builder that refuses larger records and files with more of them.
     ///
     /// # Errors
     /// As [`new`](Self::new).
-    pub fn with_limits(format: &Format, limits: Limits) -> Result<Self, SourceError> {
+    pub fn with_limits(format: &FileFormat, limits: SourceLimits) -> Result<Self, SourceError> {
         let scanned = |scan, is_text: bool| {
             State::Head(Vec::new(), Builder { head: is_text.then(Vec::new), scan })
         };
@@ -100,7 +103,7 @@ impl IndexBuilder {
     ///
     /// # Errors
     /// As [`new`](Self::new).
-    pub fn of_file(format: &Format, file_bytes: u64) -> Result<Self, SourceError> {
+    pub fn for_file(format: &FileFormat, file_bytes: u64) -> Result<Self, SourceError> {
         let mut builder = Self::new(format)?;
         builder.file_bytes = Some(file_bytes);
         if let State::Kept(_, indexer) = builder.state {

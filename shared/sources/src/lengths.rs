@@ -9,7 +9,7 @@ pub(crate) const MAX_LENGTH_BYTES: usize = 5;
 
 /// Record lengths, without framing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Lengths {
+pub(crate) struct RecordLengths {
     /// Number of the first record.
     first: u32,
     /// Bytes each record has beside its length.
@@ -20,10 +20,10 @@ pub(crate) struct Lengths {
     bytes: u64,
 }
 
-impl Lengths {
+impl RecordLengths {
     /// No records; the next one has number `first`.
     pub(crate) fn new(first: u32, framing: u32) -> Self {
-        Lengths { first, framing, lengths: Vec::new(), starts: Vec::new(), bytes: 0 }
+        RecordLengths { first, framing, lengths: Vec::new(), starts: Vec::new(), bytes: 0 }
     }
 
     /// Adds a record. Callers keep its number below 2^32.
@@ -90,7 +90,7 @@ impl Lengths {
         framing: u32,
         most: u32,
     ) -> Result<Self, String> {
-        let mut lengths = Lengths::new(0, framing);
+        let mut lengths = RecordLengths::new(0, framing);
         // A record takes at least a byte, so this allocates no more than was decompressed, times 4.
         lengths.lengths.reserve_exact((records as usize).min(rest.len()));
         for _ in 0..records {

@@ -2,11 +2,10 @@
 //!
 //! A format implements [`SourceFormat`]: its name and parameters in pipeline files, the keys that
 //! its features have, and the names of its files. With the feature `readers` it also implements
-//! [`Records`]: how its files are indexed, and how a record is read. The list at the end of this
+//! [`ReadableFormat`]: how its files are indexed, and how a record is read. The list at the end of this
 //! file names every format; nothing else in the project does.
 
 pub mod csv;
-mod docs;
 #[cfg(feature = "readers")]
 mod encoding;
 mod feature;
@@ -34,18 +33,19 @@ pub mod webdataset;
 #[cfg(feature = "readers")]
 pub mod words;
 
-pub use docs::with_tables;
 pub use feature::{
-    Feature, FeatureDType, Features, MAX_FEATURES, MAX_VALUES, check_name, features,
+    Feature, FeatureDType, FeatureMap, MAX_FEATURES, MAX_VALUES, check_name, features,
 };
 #[cfg(feature = "readers")]
-pub use file_index::{FileIndex, OpenedRecords, RecordBlocks};
-pub use format::{Definition, Files, Reading, SourceFormat};
+pub use file_index::{BlockRange, FileIndex, OpenedRecords};
+pub use format::{FileNameRules, FormatDefinition, RecordReaderInput, SourceFormat};
 #[cfg(feature = "readers")]
 pub use index_builder::IndexBuilder;
 #[cfg(feature = "readers")]
-pub use records::{IndexKind, Limits, ReadRecord, Records, Scan, SourceError};
-pub use registry::Parsed;
+pub use records::{
+    IndexKind, ReadRecord, ReadableFormat, RecordScanner, SourceError, SourceLimits,
+};
+pub use registry::{ParsedSource, with_tables};
 
 registry::formats! {
     tfrecord::TfRecord,

@@ -4,45 +4,48 @@
 pub(crate) mod reader;
 
 #[cfg(feature = "readers")]
-pub use reader::Indexer;
+pub use reader::ParquetIndexer;
 
-use crate::{Definition, Features, Files, SourceFormat};
+use crate::{FeatureMap, FileNameRules, FormatDefinition, SourceFormat};
 use gristmill_model::DeclaredCost;
-use gristmill_syntax::{PipelineError, Table};
+use gristmill_syntax::{MappingReader, PipelineError};
 
 /// Parquet files; keys are columns, `a.b` the column `b` of the group `a`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parquet;
 
 impl SourceFormat for Parquet {
-    const DEFINITION: Definition = Definition {
+    const DEFINITION: FormatDefinition = FormatDefinition {
         record: "rows",
         keys: "columns; `a.b` is the field `b` of `a`",
         example: "{ parquet: x, features: { i: { dtype: i64 }, \
                   f: { key: a.f, dtype: f32, shape: [2] }, image: { dtype: bytes } } }",
         cost: DeclaredCost::new(500, 1_500),
-        ..Definition::new("parquet", Files::new("Parquet", &["parquet", "parq", "pq"]))
+        ..FormatDefinition::new(
+            "parquet",
+            FileNameRules::new("Parquet", &["parquet", "parq", "pq"]),
+        )
     };
 
-    fn parse(_: &str, _: &mut Table<'_>, _: &Features) -> Result<Self, PipelineError> {
+    fn parse(_: &str, _: &mut MappingReader<'_>, _: &FeatureMap) -> Result<Self, PipelineError> {
         Ok(Parquet)
     }
 }
 
 #[cfg(feature = "readers")]
-impl crate::Records for Parquet {
-    type Reader = reader::Extractor;
+impl crate::ReadableFormat for Parquet {
+    type Reader = reader::ParquetRecordReader;
 
-    fn reader(&self, features: &Features) -> Self::Reader {
-        reader::Extractor::new(features)
+    fn reader(&self, features: &FeatureMap) -> Self::Reader {
+        reader::ParquetRecordReader::new(features)
     }
 
-    fn index_kind(&self, _: crate::Limits) -> crate::IndexKind {
-        crate::IndexKind::Footer(Indexer::new)
+    fn index_kind(&self, _: crate::SourceLimits) -> crate::IndexKind {
+        crate::IndexKind::Footer(ParquetIndexer::new)
     }
 
     #[cfg(any(test, feature = "samples"))]
-    fn sample(&self, rows: &[crate::samples::Row]) -> Option<Vec<u8>> {
+    fn sample(&self, rows: &[crate::samples::SampleRow]) -> Option<Vec<u8>> {
         reader::sample::file(rows)
     }
 }

@@ -1,21 +1,21 @@
 //! The interface of a format that can be read: finding records in a file, and features in a record.
 
-use crate::{Features, FileIndex, SourceFormat, csv::CsvLayout, parquet};
-use gristmill_kernel::Cell;
+use crate::{FeatureMap, FileIndex, SourceFormat, csv::CsvLayout, parquet};
+use gristmill_kernel::FieldCell;
 use std::fmt::Debug;
 
 /// Caps that are checked before anything is allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct SourceLimits {
     /// Bytes of one record, without framing.
     pub record_bytes: u32,
     /// Records of one file.
     pub records: u32,
 }
 
-impl Default for Limits {
+impl Default for SourceLimits {
     fn default() -> Self {
-        Limits { record_bytes: 256 << 20, records: 1 << 26 }
+        SourceLimits { record_bytes: 256 << 20, records: 1 << 26 }
     }
 }
 
@@ -25,17 +25,17 @@ impl Default for Limits {
 pub struct SourceError(pub String);
 
 /// A format whose files can be read.
-pub trait Records: SourceFormat {
+pub trait ReadableFormat: SourceFormat {
     type Reader: ReadRecord;
 
     /// Bytes that every record has in its file beside those that its index counts.
     const FRAMING_BYTES: u32 = 0;
 
     /// The reader of records with these features.
-    fn reader(&self, features: &Features) -> Self::Reader;
+    fn reader(&self, features: &FeatureMap) -> Self::Reader;
 
     /// How the records of a file are found.
-    fn index_kind(&self, limits: Limits) -> IndexKind;
+    fn index_kind(&self, limits: SourceLimits) -> IndexKind;
 
     /// Whether a file that begins with `head`, 12 bytes, is of this format for certain, although it
     /// looks like one within gzip.
@@ -46,7 +46,7 @@ pub trait Records: SourceFormat {
     /// A file of these records, which have the same keys; none if the format cannot hold them. For
     /// tests.
     #[cfg(any(test, feature = "samples"))]
-    fn sample(&self, _rows: &[crate::samples::Row]) -> Option<Vec<u8>> {
+    fn sample(&self, _rows: &[crate::samples::SampleRow]) -> Option<Vec<u8>> {
         None
     }
 
@@ -63,7 +63,11 @@ pub trait ReadRecord: Debug + Send + Sync {
     ///
     /// # Errors
     /// The record's fault, in one line.
-    fn read<'a>(&self, stored: &'a [u8], cells: &mut [Cell]) -> Result<(&'a [u8], usize), String>;
+    fn read<'a>(
+        &self,
+        stored: &'a [u8],
+        cells: &mut [FieldCell],
+    ) -> Result<(&'a [u8], usize), String>;
 
     /// The record as a person wants to see it; any bytes are accepted.
     fn raw<'a>(&self, stored: &'a [u8]) -> &'a [u8] {
@@ -75,19 +79,19 @@ pub trait ReadRecord: Debug + Send + Sync {
 #[derive(Debug)]
 pub enum IndexKind {
     /// By reading the file, unpacked, from its start.
-    Scan(Box<dyn Scan>),
+    Scan(Box<dyn RecordScanner>),
     /// The same, of a text, whose encoding is checked.
-    ScanText(Box<dyn Scan>),
+    ScanText(Box<dyn RecordScanner>),
     /// The same, of a table of text; the index keeps its header.
-    ScanTable(CsvLayout, Box<dyn Scan>),
+    ScanTable(CsvLayout, Box<dyn RecordScanner>),
     /// By the file's own footer.
-    Footer(fn(file_bytes: u64, limits: Limits) -> parquet::Indexer),
+    Footer(fn(file_bytes: u64, limits: SourceLimits) -> parquet::ParquetIndexer),
     /// Each file is one record, whose pack is its index.
     Packed,
 }
 
 /// Finds records in the bytes of an unpacked file, pushed in order in pieces of any size.
-pub trait Scan: Debug + Send {
+pub trait RecordScanner: Debug + Send {
     /// Takes the next bytes of the file.
     ///
     /// # Errors

@@ -1,50 +1,55 @@
-//! [`Format`]: any of the registered formats. This is the one place where code differs by format.
+//! [`FileFormat`]: any of the registered formats. This is the one place where code differs by format.
 
-use crate::{Definition, Features, feature};
+#[cfg(test)]
+mod tests;
+
+use crate::{FORMATS, FeatureMap, FormatDefinition, feature};
+
 use gristmill_syntax::{
-    Node, PipelineError, Table,
-    node::Value,
+    DefaultValue, MappingReader, Parameter, PipelineError, SyntaxNode,
+    node::NodeValue,
     table::{nearest, one_of},
 };
 use serde::ser::SerializeMap;
+use std::fmt::Write;
 
 /// Most paths of a source.
 const MAX_PATHS: usize = 1024;
 /// The key of the canonical form for a format's parameters.
 const PARAMETERS: &str = "table";
 
-/// Declares [`Format`] and, with the feature `readers`, its reader. Calls go straight to the
+/// Declares [`FileFormat`] and, with the feature `readers`, its reader. Calls go straight to the
 /// format's own code: reading a record costs a branch, and no call through a pointer.
 macro_rules! formats {
     ($($module:ident::$name:ident),+ $(,)?) => {
         /// A registered format with its parameters.
         #[derive(Clone, Debug, PartialEq, Eq)]
-        pub enum Format {
+        pub enum FileFormat {
             $($name($module::$name)),+
         }
 
         /// Every format, in the order of the documentation.
-        pub const FORMATS: &[&Definition] =
+        pub const FORMATS: &[&FormatDefinition] =
             &[$(&<$module::$name as SourceFormat>::DEFINITION),+];
 
-        $(impl From<$module::$name> for Format {
+        $(impl From<$module::$name> for FileFormat {
             fn from(format: $module::$name) -> Self {
-                Format::$name(format)
+                FileFormat::$name(format)
             }
         })+
 
-        impl Format {
+        impl FileFormat {
             /// The declaration, which all sources of this format share.
-            pub fn definition(&self) -> &'static Definition {
+            pub fn definition(&self) -> &'static FormatDefinition {
                 match self {
-                    $(Format::$name(_) => &<$module::$name as SourceFormat>::DEFINITION),+
+                    $(FileFormat::$name(_) => &<$module::$name as SourceFormat>::DEFINITION),+
                 }
             }
 
             /// Names everything that decides where the records of a file are.
             pub fn index_name(&self) -> String {
                 match self {
-                    $(Format::$name(format) => format.index_name()),+
+                    $(FileFormat::$name(format) => format.index_name()),+
                 }
             }
 
@@ -53,16 +58,16 @@ macro_rules! formats {
                 map: &mut M,
             ) -> Result<(), M::Error> {
                 match self {
-                    $(Format::$name(format) => format.write(map)),+
+                    $(FileFormat::$name(format) => format.write(map)),+
                 }
             }
 
             /// The check of features, and the reader of parameters, of the format called `name`.
-            fn parsers(name: &str) -> Option<(registry::Check, registry::Parse)> {
+            fn parsers(name: &str) -> Option<(registry::FeatureCheck, registry::FormatParser)> {
                 $(if <$module::$name as SourceFormat>::DEFINITION.name == name {
                     return Some((<$module::$name as SourceFormat>::check, |key, table, features| {
                         <$module::$name as SourceFormat>::parse(key, table, features)
-                            .map(Format::$name)
+                            .map(FileFormat::$name)
                     }));
                 })+
                 None
@@ -72,17 +77,17 @@ macro_rules! formats {
         /// Finds the features of a pipeline in stored records; feature i goes to cell i.
         #[cfg(feature = "readers")]
         #[derive(Debug)]
-        pub enum Reader {
-            $($name(<$module::$name as Records>::Reader)),+
+        pub enum RecordReader {
+            $($name(<$module::$name as ReadableFormat>::Reader)),+
         }
 
         #[cfg(feature = "readers")]
-        impl Reader {
+        impl RecordReader {
             /// The reader of a source's records.
-            pub fn new<'a>(source: impl Into<Reading<'a>>) -> Self {
+            pub fn new<'a>(source: impl Into<RecordReaderInput<'a>>) -> Self {
                 let source = source.into();
                 match source.format {
-                    $(Format::$name(format) => Reader::$name(format.reader(source.features))),+
+                    $(FileFormat::$name(format) => RecordReader::$name(format.reader(source.features))),+
                 }
             }
 
@@ -95,97 +100,99 @@ macro_rules! formats {
             pub fn read<'a>(
                 &self,
                 stored: &'a [u8],
-                cells: &mut [gristmill_kernel::Cell],
+                cells: &mut [gristmill_kernel::FieldCell],
             ) -> Result<(&'a [u8], usize), String> {
                 match self {
-                    $(Reader::$name(reader) => reader.read(stored, cells)),+
+                    $(RecordReader::$name(reader) => reader.read(stored, cells)),+
                 }
             }
 
             /// The record as a person wants to see it; any bytes are accepted.
             pub fn raw<'a>(&self, stored: &'a [u8]) -> &'a [u8] {
                 match self {
-                    $(Reader::$name(reader) => reader.raw(stored)),+
+                    $(RecordReader::$name(reader) => reader.raw(stored)),+
                 }
             }
         }
 
         #[cfg(feature = "readers")]
-        impl Format {
+        impl FileFormat {
             /// How the records of a file are found.
-            pub(crate) fn index_kind(&self, limits: Limits) -> IndexKind {
+            pub(crate) fn index_kind(&self, limits: SourceLimits) -> IndexKind {
                 match self {
-                    $(Format::$name(format) => format.index_kind(limits)),+
+                    $(FileFormat::$name(format) => format.index_kind(limits)),+
                 }
             }
 
             /// Bytes that a record has in its file beside those that its index counts.
             pub(crate) fn framing_bytes(&self) -> u32 {
                 match self {
-                    $(Format::$name(_) => <$module::$name as Records>::FRAMING_BYTES),+
+                    $(FileFormat::$name(_) => <$module::$name as ReadableFormat>::FRAMING_BYTES),+
                 }
             }
 
             /// Whether a file that begins with `head`, 12 bytes, is of this format and not compressed.
             pub(crate) fn begins(&self, head: &[u8]) -> bool {
                 match self {
-                    $(Format::$name(_) => <$module::$name as Records>::begins(head)),+
+                    $(FileFormat::$name(_) => <$module::$name as ReadableFormat>::begins(head)),+
                 }
             }
 
             /// A file of these records, which have the same keys; none if the format cannot hold
             /// them.
             #[cfg(any(test, feature = "samples"))]
-            pub fn sample(&self, rows: &[samples::Row]) -> Option<Vec<u8>> {
+            pub fn sample(&self, rows: &[samples::SampleRow]) -> Option<Vec<u8>> {
                 match self {
-                    $(Format::$name(format) => format.sample(rows)),+
+                    $(FileFormat::$name(format) => format.sample(rows)),+
                 }
             }
 
             /// The names of columns that a source gives itself.
             pub(crate) fn columns(&self) -> &[String] {
                 match self {
-                    $(Format::$name(format) => format.columns()),+
+                    $(FileFormat::$name(format) => format.columns()),+
                 }
             }
         }
     };
 }
+
 pub(crate) use formats;
 
-pub(crate) type Check = fn(&crate::Feature) -> Result<(), String>;
-pub(crate) type Parse = fn(&str, &mut Table<'_>, &Features) -> Result<crate::Format, PipelineError>;
+pub(crate) type FeatureCheck = fn(&crate::Feature) -> Result<(), String>;
+pub(crate) type FormatParser =
+    fn(&str, &mut MappingReader<'_>, &FeatureMap) -> Result<crate::FileFormat, PipelineError>;
 
 /// One dataset of a pipeline file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Parsed {
+pub struct ParsedSource {
     /// As the author wrote them; empty in the canonical form.
     pub paths: Vec<String>,
-    pub format: crate::Format,
-    pub features: Features,
+    pub format: crate::FileFormat,
+    pub features: FeatureMap,
 }
 
-impl Parsed {
+impl ParsedSource {
     /// The `source` in a YAML text.
     ///
     /// # Errors
     /// The first mistake, with its line.
-    pub fn of(yaml: &str) -> Result<Self, PipelineError> {
-        let node = Node::parse(yaml)?;
-        let mut table = Table::new("`source`", &node)?;
-        let parsed = crate::Format::parse_source("`source`", &mut table)?;
+    pub fn from_yaml(yaml: &str) -> Result<Self, PipelineError> {
+        let node = SyntaxNode::parse(yaml)?;
+        let mut table = MappingReader::new("`source`", &node)?;
+        let parsed = crate::FileFormat::parse_source("`source`", &mut table)?;
         table.finish()?;
         Ok(parsed)
     }
 }
 
-impl<'a> From<&'a Parsed> for crate::Reading<'a> {
-    fn from(Parsed { format, features, .. }: &'a Parsed) -> Self {
-        crate::Reading { format, features }
+impl<'a> From<&'a ParsedSource> for crate::RecordReaderInput<'a> {
+    fn from(ParsedSource { format, features, .. }: &'a ParsedSource) -> Self {
+        crate::RecordReaderInput { format, features }
     }
 }
 
-impl crate::Format {
+impl crate::FileFormat {
     /// The key of `source` that names its files.
     pub fn name(&self) -> &'static str {
         self.definition().name
@@ -194,20 +201,23 @@ impl crate::Format {
     /// The format called `name` with default parameters; none if there is no such format.
     pub fn with_defaults(name: &str) -> Option<Self> {
         let (_, parse) = Self::parsers(name)?;
-        parse(name, &mut Table::empty(name, None), &Features::new()).ok()
+        parse(name, &mut MappingReader::empty(name, None), &FeatureMap::new()).ok()
     }
 
     /// Reads one dataset, which messages call `what`, as authors write it.
     ///
     /// # Errors
     /// The first mistake, with its line.
-    pub fn parse_source(what: &str, table: &mut Table<'_>) -> Result<Parsed, PipelineError> {
+    pub fn parse_source(
+        what: &str,
+        table: &mut MappingReader<'_>,
+    ) -> Result<ParsedSource, PipelineError> {
         let (key, definition, path) = named(what, table, true)?;
         let paths = match &path.value {
-            Value::Seq(paths) if (1..=MAX_PATHS).contains(&paths.len()) => {
+            NodeValue::Seq(paths) if (1..=MAX_PATHS).contains(&paths.len()) => {
                 paths.iter().map(|path| table.text(key, path)).collect::<Result<_, _>>()?
             }
-            Value::Seq(_) => {
+            NodeValue::Seq(_) => {
                 let wanted = format!("a path, or a list of 1 to {MAX_PATHS}");
                 return Err(table.wrong(key, path, &wanted));
             }
@@ -220,26 +230,30 @@ impl crate::Format {
             (None, None) => feature::features(table.require("features")?, check)?,
         };
         let format = parse(key, table, &features)?;
-        Ok(Parsed { paths, format, features })
+        Ok(ParsedSource { paths, format, features })
     }
 
     /// Reads one dataset of the canonical form.
     ///
     /// # Errors
     /// If [`write_source`](Self::write_source) has not written it.
-    pub fn parse_canonical(what: &str, table: &mut Table<'_>) -> Result<Parsed, PipelineError> {
+    pub fn parse_canonical(
+        what: &str,
+        table: &mut MappingReader<'_>,
+    ) -> Result<ParsedSource, PipelineError> {
         let (key, definition, node) = named(what, table, false)?;
         let (check, parse) = parsers(what, table, definition)?;
         let features = feature::features(node, check)?;
-        let empty = Node { value: Value::Null, line: None, column: None };
+        let empty = SyntaxNode { value: NodeValue::Null, line: None, column: None };
         let written = match definition.parameters {
             [] => None,
             _ => table.get(PARAMETERS),
         };
-        let mut parameters = Table::new(format!("`{PARAMETERS}`"), written.unwrap_or(&empty))?;
+        let mut parameters =
+            MappingReader::new(format!("`{PARAMETERS}`"), written.unwrap_or(&empty))?;
         let format = parse(key, &mut parameters, &features)?;
         parameters.finish()?;
-        Ok(Parsed { paths: Vec::new(), format, features })
+        Ok(ParsedSource { paths: Vec::new(), format, features })
     }
 
     /// Writes one dataset of the canonical form, which has no paths.
@@ -248,7 +262,7 @@ impl crate::Format {
     /// Those of the serializer.
     pub fn write_source<M: SerializeMap>(
         &self,
-        features: &Features,
+        features: &FeatureMap,
         map: &mut M,
     ) -> Result<(), M::Error> {
         map.serialize_entry(self.name(), features)?;
@@ -262,7 +276,7 @@ impl crate::Format {
 }
 
 /// The parameters of a format.
-struct Written<'a>(&'a crate::Format);
+struct Written<'a>(&'a crate::FileFormat);
 
 impl serde::Serialize for Written<'_> {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -274,20 +288,20 @@ impl serde::Serialize for Written<'_> {
 
 fn parsers(
     what: &str,
-    table: &Table<'_>,
-    definition: &Definition,
-) -> Result<(Check, Parse), PipelineError> {
+    table: &MappingReader<'_>,
+    definition: &FormatDefinition,
+) -> Result<(FeatureCheck, FormatParser), PipelineError> {
     // Every definition is that of a registered format.
     let unknown = || table.error(format!("{what} has an unknown format `{}`", definition.name));
-    crate::Format::parsers(definition.name).ok_or_else(unknown)
+    crate::FileFormat::parsers(definition.name).ok_or_else(unknown)
 }
 
 /// The one format that a dataset names: the key, the format, and the value of the key.
 fn named<'a>(
     what: &str,
-    table: &mut Table<'a>,
+    table: &mut MappingReader<'a>,
     with_aliases: bool,
-) -> Result<(&'static str, &'static Definition, &'a Node), PipelineError> {
+) -> Result<(&'static str, &'static FormatDefinition, &'a SyntaxNode), PipelineError> {
     let mut found = Vec::new();
     for definition in crate::FORMATS {
         let aliases = if with_aliases { definition.aliases } else { &[] };
@@ -316,5 +330,58 @@ fn named<'a>(
     }
 }
 
-#[cfg(test)]
-mod tests;
+// The documentation of the formats, from their definitions.
+
+/// The section that follows the tables.
+const PATHS: &str = "## Paths";
+
+/// A table of all formats, then a table of the parameters of each format that has any.
+fn tables() -> Vec<String> {
+    let mut out = "| `source` | records | keys of its features |\n|---|---|---|\n".to_owned();
+    for format in FORMATS {
+        let paths: Vec<String> = std::iter::once(&format.name)
+            .chain(format.aliases)
+            .map(|name| format!("`{name}: PATH`"))
+            .collect();
+        // Writing to a string does not fail.
+        let _ = writeln!(out, "| {} | {} | {} |", paths.join(", "), format.record, format.keys);
+    }
+    let with_parameters = FORMATS.iter().filter(|format| !format.parameters.is_empty());
+    let parameters = with_parameters.map(|format| {
+        let mut out = format!("| beside `{}` | value | default | meaning |\n", format.name);
+        out.push_str("|---|---|---|---|\n");
+        format.parameters.iter().for_each(|parameter| row(&mut out, parameter));
+        out
+    });
+    std::iter::once(out).chain(parameters).collect()
+}
+
+/// Returns the text of `docs/sources.md` with its tables replaced by those of the definitions. A
+/// table is recognised by its first line; one that is missing comes before the section of paths.
+///
+/// # Errors
+/// The text lacks that section.
+pub fn with_tables(page: &str) -> Result<String, String> {
+    let mut page = page.to_owned();
+    for table in tables() {
+        let head = table.lines().next().unwrap_or_default();
+        let Some(start) = page.find(head) else {
+            let before = page.find(PATHS);
+            let before = before.ok_or_else(|| format!("docs/sources.md has no `{PATHS}`"))?;
+            page.insert_str(before, &format!("{table}\n"));
+            continue;
+        };
+        let length = page[start..].find("\n\n").map_or(page.len() - start, |length| length + 1);
+        page.replace_range(start..start + length, &table);
+    }
+    Ok(page)
+}
+
+fn row(out: &mut String, Parameter { name, kind, default, doc }: &Parameter) {
+    let default = match default {
+        DefaultValue::Required => "required".to_owned(),
+        DefaultValue::Absent => "none".to_owned(),
+        DefaultValue::Value(value) => format!("`{value}`"),
+    };
+    let _ = writeln!(out, "| `{name}` | {kind} | {default} | {doc} |");
+}

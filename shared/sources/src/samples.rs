@@ -6,25 +6,25 @@ use prost::Message;
 use std::collections::BTreeMap;
 
 #[derive(Clone, PartialEq, Message)]
-pub struct Example {
+pub struct SampleExample {
     #[prost(message, optional, tag = "1")]
-    pub features: Option<Features>,
+    pub features: Option<SampleFeatures>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct Features {
+pub struct SampleFeatures {
     #[prost(btree_map = "string, message", tag = "1")]
-    pub feature: BTreeMap<String, FeatureMessage>,
+    pub feature: BTreeMap<String, SampleFeature>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct FeatureMessage {
-    #[prost(oneof = "Kind", tags = "1, 2, 3")]
-    pub kind: Option<Kind>,
+pub struct SampleFeature {
+    #[prost(oneof = "SampleFeatureKind", tags = "1, 2, 3")]
+    pub kind: Option<SampleFeatureKind>,
 }
 
 #[derive(Clone, PartialEq, prost::Oneof)]
-pub enum Kind {
+pub enum SampleFeatureKind {
     #[prost(message, tag = "1")]
     Bytes(BytesList),
     #[prost(message, tag = "2")]
@@ -51,25 +51,25 @@ pub struct IntList {
     pub value: Vec<i64>,
 }
 
-pub fn bytes(value: &[u8]) -> Kind {
-    Kind::Bytes(BytesList { value: vec![Bytes::copy_from_slice(value)] })
+pub fn bytes(value: &[u8]) -> SampleFeatureKind {
+    SampleFeatureKind::Bytes(BytesList { value: vec![Bytes::copy_from_slice(value)] })
 }
 
-pub fn ints(value: &[i64]) -> Kind {
-    Kind::Ints(IntList { value: value.to_vec() })
+pub fn ints(value: &[i64]) -> SampleFeatureKind {
+    SampleFeatureKind::Ints(IntList { value: value.to_vec() })
 }
 
-pub fn floats(value: &[f32]) -> Kind {
-    Kind::Floats(FloatList { value: value.to_vec() })
+pub fn floats(value: &[f32]) -> SampleFeatureKind {
+    SampleFeatureKind::Floats(FloatList { value: value.to_vec() })
 }
 
 /// The bytes of an example with these features.
-pub fn example(features: impl IntoIterator<Item = (&'static str, Kind)>) -> Vec<u8> {
+pub fn example(features: impl IntoIterator<Item = (&'static str, SampleFeatureKind)>) -> Vec<u8> {
     let feature = features
         .into_iter()
-        .map(|(key, kind)| (key.to_owned(), FeatureMessage { kind: Some(kind) }))
+        .map(|(key, kind)| (key.to_owned(), SampleFeature { kind: Some(kind) }))
         .collect();
-    Example { features: Some(Features { feature }) }.encode_to_vec()
+    SampleExample { features: Some(SampleFeatures { feature }) }.encode_to_vec()
 }
 
 /// A record of a TFRecord file.
@@ -93,25 +93,25 @@ pub fn gzip(content: &[u8]) -> Vec<u8> {
 
 /// A value of a record.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Value {
+pub enum SampleValue {
     Ints(Vec<i64>),
     Floats(Vec<f32>),
     Text(String),
 }
 
 /// The values of one record, by their keys.
-pub type Row = Vec<(&'static str, Value)>;
+pub type SampleRow = Vec<(&'static str, SampleValue)>;
 
-impl Value {
+impl SampleValue {
     /// The value as formats of text have it: numbers with spaces between them.
     pub fn text(&self) -> String {
         fn words<T: ToString>(values: &[T]) -> String {
             values.iter().map(T::to_string).collect::<Vec<_>>().join(" ")
         }
         match self {
-            Value::Ints(values) => words(values),
-            Value::Floats(values) => words(values),
-            Value::Text(text) => text.clone(),
+            SampleValue::Ints(values) => words(values),
+            SampleValue::Floats(values) => words(values),
+            SampleValue::Text(text) => text.clone(),
         }
     }
 }

@@ -5,25 +5,28 @@ pub mod example;
 #[cfg(feature = "readers")]
 pub(crate) mod reader;
 
-use crate::{Definition, Feature, FeatureDType, Features, Files, SourceFormat};
+use crate::{Feature, FeatureDType, FeatureMap, FileNameRules, FormatDefinition, SourceFormat};
 use gristmill_model::DeclaredCost;
-use gristmill_syntax::{PipelineError, Table};
+use gristmill_syntax::{MappingReader, PipelineError};
 
 /// TFRecord files of `tf.Example` messages; keys are those of the example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TfRecord;
 
 impl SourceFormat for TfRecord {
-    const DEFINITION: Definition = Definition {
+    const DEFINITION: FormatDefinition = FormatDefinition {
         record: "`tf.Example` messages",
         keys: "keys of the example",
         example: "{ tfrecord: x, features: { i: { dtype: i64 }, f: { dtype: f32, shape: [3] }, \
                   image: { dtype: bytes } } }",
         cost: DeclaredCost::new(300, 300),
-        ..Definition::new("tfrecord", Files::new("TFRecord", &["tfrecord", "tfrecords", "tfrec"]))
+        ..FormatDefinition::new(
+            "tfrecord",
+            FileNameRules::new("TFRecord", &["tfrecord", "tfrecords", "tfrec"]),
+        )
     };
 
-    fn parse(_: &str, _: &mut Table<'_>, _: &Features) -> Result<Self, PipelineError> {
+    fn parse(_: &str, _: &mut MappingReader<'_>, _: &FeatureMap) -> Result<Self, PipelineError> {
         Ok(TfRecord)
     }
 
@@ -39,17 +42,17 @@ impl SourceFormat for TfRecord {
 }
 
 #[cfg(feature = "readers")]
-impl crate::Records for TfRecord {
-    type Reader = reader::Reader;
+impl crate::ReadableFormat for TfRecord {
+    type Reader = reader::TfRecordReader;
 
     const FRAMING_BYTES: u32 = reader::FRAMING_BYTES as u32;
 
-    fn reader(&self, features: &Features) -> Self::Reader {
-        reader::Reader::new(features)
+    fn reader(&self, features: &FeatureMap) -> Self::Reader {
+        reader::TfRecordReader::new(features)
     }
 
-    fn index_kind(&self, limits: crate::Limits) -> crate::IndexKind {
-        crate::IndexKind::Scan(Box::new(reader::Scanner::new(limits)))
+    fn index_kind(&self, limits: crate::SourceLimits) -> crate::IndexKind {
+        crate::IndexKind::Scan(Box::new(reader::TfRecordScanner::new(limits)))
     }
 
     /// The length of the first record may begin as a gzip file does; a checksum follows it.
@@ -58,14 +61,14 @@ impl crate::Records for TfRecord {
     }
 
     #[cfg(any(test, feature = "samples"))]
-    fn sample(&self, rows: &[crate::samples::Row]) -> Option<Vec<u8>> {
-        use crate::samples::{Value, bytes, example, floats, framed, ints};
-        let kind = |value: &Value| match value {
-            Value::Ints(values) => ints(values),
-            Value::Floats(values) => floats(values),
-            Value::Text(text) => bytes(text.as_bytes()),
+    fn sample(&self, rows: &[crate::samples::SampleRow]) -> Option<Vec<u8>> {
+        use crate::samples::{SampleValue, bytes, example, floats, framed, ints};
+        let kind = |value: &SampleValue| match value {
+            SampleValue::Ints(values) => ints(values),
+            SampleValue::Floats(values) => floats(values),
+            SampleValue::Text(text) => bytes(text.as_bytes()),
         };
-        let record = |row: &crate::samples::Row| {
+        let record = |row: &crate::samples::SampleRow| {
             framed(&example(row.iter().map(|(key, value)| (*key, kind(value)))))
         };
         Some(rows.iter().flat_map(record).collect())

@@ -7,9 +7,9 @@ pub(crate) mod reader;
 #[cfg(feature = "readers")]
 mod tar;
 
-use crate::{Definition, Feature, Features, Files, SourceFormat};
+use crate::{Feature, FeatureMap, FileNameRules, FormatDefinition, SourceFormat};
 use gristmill_model::DeclaredCost;
-use gristmill_syntax::{PipelineError, Table, node::shown};
+use gristmill_syntax::{MappingReader, PipelineError, node::shown};
 
 /// Members of a tar file that share a name up to its first dot are one record, and the rest of the
 /// name, in lower case, is the key. `jpg;png` is whichever of them is there.
@@ -17,17 +17,17 @@ use gristmill_syntax::{PipelineError, Table, node::shown};
 pub struct WebDataset;
 
 impl SourceFormat for WebDataset {
-    const DEFINITION: Definition = Definition {
+    const DEFINITION: FormatDefinition = FormatDefinition {
         record: "members of a tar file that share a name up to its first dot",
         keys: "the rest of the name, in lower case: `jpg`, `cls`; `jpg;png` is whichever is present; \
                numbers are text",
         example: "{ webdataset: x, features: { i: { key: cls, dtype: i64 }, \
                   f: { key: txt;json, dtype: f32, shape: [3] } } }",
         cost: DeclaredCost::new(1_000, 200),
-        ..Definition::new("webdataset", Files::new("a tar file", &["tar", "tgz"]))
+        ..FormatDefinition::new("webdataset", FileNameRules::new("a tar file", &["tar", "tgz"]))
     };
 
-    fn parse(_: &str, _: &mut Table<'_>, _: &Features) -> Result<Self, PipelineError> {
+    fn parse(_: &str, _: &mut MappingReader<'_>, _: &FeatureMap) -> Result<Self, PipelineError> {
         Ok(WebDataset)
     }
 
@@ -46,19 +46,19 @@ impl SourceFormat for WebDataset {
 }
 
 #[cfg(feature = "readers")]
-impl crate::Records for WebDataset {
-    type Reader = reader::Extractor;
+impl crate::ReadableFormat for WebDataset {
+    type Reader = reader::WebDatasetRecordReader;
 
-    fn reader(&self, features: &Features) -> Self::Reader {
-        reader::Extractor::new(features)
+    fn reader(&self, features: &FeatureMap) -> Self::Reader {
+        reader::WebDatasetRecordReader::new(features)
     }
 
-    fn index_kind(&self, limits: crate::Limits) -> crate::IndexKind {
-        crate::IndexKind::Scan(Box::new(reader::Scanner::new(limits)))
+    fn index_kind(&self, limits: crate::SourceLimits) -> crate::IndexKind {
+        crate::IndexKind::Scan(Box::new(reader::WebDatasetScanner::new(limits)))
     }
 
     #[cfg(any(test, feature = "samples"))]
-    fn sample(&self, rows: &[crate::samples::Row]) -> Option<Vec<u8>> {
+    fn sample(&self, rows: &[crate::samples::SampleRow]) -> Option<Vec<u8>> {
         let mut archive = ::tar::Builder::new(Vec::new());
         for (i, row) in rows.iter().enumerate() {
             for (key, value) in row {

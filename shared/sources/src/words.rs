@@ -1,13 +1,13 @@
 //! Numbers written as decimal text, apart by white space or commas.
 
 use crate::{Feature, FeatureDType, MAX_VALUES};
-use gristmill_kernel::Cell;
+use gristmill_kernel::FieldCell;
 
 /// Reads the numbers of a feature into `cell`; returns their bytes.
 ///
 /// # Errors
 /// The fault, to follow the name of the value.
-pub fn numbers(feature: &Feature, text: &[u8], cell: &mut Cell) -> Result<usize, String> {
+pub fn numbers(feature: &Feature, text: &[u8], cell: &mut FieldCell) -> Result<usize, String> {
     let text = str::from_utf8(text).map_err(|_| "is not text".to_owned())?;
     let separator = |c: char| c.is_whitespace() || c == ',';
     let words = text.split(separator).filter(|word| !word.is_empty());

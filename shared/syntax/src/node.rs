@@ -20,26 +20,26 @@ const TOO_MUCH: &str =
 const MAX_SHOWN_CHARS: usize = 48;
 
 #[derive(Clone, Debug, PartialEq)]
-pub enum Value {
+pub enum NodeValue {
     Null,
     Bool(bool),
     Int(i128),
     Float(f64),
     Str(String),
-    Seq(Vec<Node>),
-    Map(Vec<(Node, Node)>),
+    Seq(Vec<SyntaxNode>),
+    Map(Vec<(SyntaxNode, SyntaxNode)>),
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub struct Node {
-    pub value: Value,
+pub struct SyntaxNode {
+    pub value: NodeValue,
     pub line: Option<u32>,
     pub column: Option<u32>,
 }
 
-impl Node {
+impl SyntaxNode {
     /// Reads one YAML document.
-    pub fn parse(text: &str) -> Result<Node, PipelineError> {
+    pub fn parse(text: &str) -> Result<SyntaxNode, PipelineError> {
         if text.len() > MAX_TEXT_BYTES {
             let bytes = text.len();
             return Err(PipelineError::general(format!(
@@ -65,7 +65,7 @@ impl Node {
     }
 
     /// Reads JSON as it is stored: no line is known. The YAML reader is for what people write.
-    pub fn parse_json(text: &str) -> Result<Node, PipelineError> {
+    pub fn parse_json(text: &str) -> Result<SyntaxNode, PipelineError> {
         if text.len() > MAX_TEXT_BYTES {
             let bytes = text.len();
             return Err(PipelineError::general(format!(
@@ -93,11 +93,11 @@ impl Node {
         };
         *left = fewer;
         match &self.value {
-            Value::Seq(items) => items.iter().all(|item| item.fits(depth, left)),
-            Value::Map(entries) => {
+            NodeValue::Seq(items) => items.iter().all(|item| item.fits(depth, left)),
+            NodeValue::Map(entries) => {
                 let mut keys = BTreeSet::new();
                 entries.iter().all(|(key, value)| {
-                    let is_new = matches!(&key.value, Value::Str(key) if keys.insert(key));
+                    let is_new = matches!(&key.value, NodeValue::Str(key) if keys.insert(key));
                     is_new && value.fits(depth, left)
                 })
             }
@@ -113,13 +113,13 @@ impl Node {
     /// How a message speaks of this value.
     pub fn shown(&self) -> String {
         match &self.value {
-            Value::Null => "nothing".into(),
-            Value::Bool(value) => value.to_string(),
-            Value::Int(value) => value.to_string(),
-            Value::Float(value) => value.to_string(),
-            Value::Str(text) => shown(text),
-            Value::Seq(_) => "a list".into(),
-            Value::Map(_) => "a mapping".into(),
+            NodeValue::Null => "nothing".into(),
+            NodeValue::Bool(value) => value.to_string(),
+            NodeValue::Int(value) => value.to_string(),
+            NodeValue::Float(value) => value.to_string(),
+            NodeValue::Str(text) => shown(text),
+            NodeValue::Seq(_) => "a list".into(),
+            NodeValue::Map(_) => "a mapping".into(),
         }
     }
 }
@@ -151,24 +151,24 @@ fn position(at: Location) -> (Option<u32>, Option<u32>) {
     (number(at.line()), number(at.column()))
 }
 
-impl<'de> Deserialize<'de> for Node {
+impl<'de> Deserialize<'de> for SyntaxNode {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let Spanned { value, referenced, .. } = Spanned::<Value>::deserialize(deserializer)?;
+        let Spanned { value, referenced, .. } = Spanned::<NodeValue>::deserialize(deserializer)?;
         let (line, column) = position(referenced);
-        Ok(Node { value, line, column })
+        Ok(SyntaxNode { value, line, column })
     }
 }
 
-impl<'de> Deserialize<'de> for Value {
+impl<'de> Deserialize<'de> for NodeValue {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(ValueVisitor::<Node>(PhantomData))
+        deserializer.deserialize_any(ValueVisitor::<SyntaxNode>(PhantomData))
     }
 }
 
 /// A node of a text whose lines are not counted.
-struct Unplaced(Node);
+struct Unplaced(SyntaxNode);
 
-impl From<Unplaced> for Node {
+impl From<Unplaced> for SyntaxNode {
     fn from(Unplaced(node): Unplaced) -> Self {
         node
     }
@@ -177,77 +177,77 @@ impl From<Unplaced> for Node {
 impl<'de> Deserialize<'de> for Unplaced {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let value = deserializer.deserialize_any(ValueVisitor::<Unplaced>(PhantomData))?;
-        Ok(Unplaced(Node { value, line: None, column: None }))
+        Ok(Unplaced(SyntaxNode { value, line: None, column: None }))
     }
 }
 
 /// Reads a value whose inner ones are read as `N`.
 struct ValueVisitor<N>(PhantomData<N>);
 
-impl<'de, N: Deserialize<'de> + Into<Node>> Visitor<'de> for ValueVisitor<N> {
-    type Value = Value;
+impl<'de, N: Deserialize<'de> + Into<SyntaxNode>> Visitor<'de> for ValueVisitor<N> {
+    type Value = NodeValue;
 
     fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str("a scalar, a list or a mapping")
     }
 
-    fn visit_unit<E: Error>(self) -> Result<Value, E> {
-        Ok(Value::Null)
+    fn visit_unit<E: Error>(self) -> Result<NodeValue, E> {
+        Ok(NodeValue::Null)
     }
 
-    fn visit_none<E: Error>(self) -> Result<Value, E> {
-        Ok(Value::Null)
+    fn visit_none<E: Error>(self) -> Result<NodeValue, E> {
+        Ok(NodeValue::Null)
     }
 
-    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<NodeValue, D::Error> {
         deserializer.deserialize_any(self)
     }
 
-    fn visit_bool<E: Error>(self, value: bool) -> Result<Value, E> {
-        Ok(Value::Bool(value))
+    fn visit_bool<E: Error>(self, value: bool) -> Result<NodeValue, E> {
+        Ok(NodeValue::Bool(value))
     }
 
-    fn visit_i64<E: Error>(self, value: i64) -> Result<Value, E> {
-        Ok(Value::Int(value.into()))
+    fn visit_i64<E: Error>(self, value: i64) -> Result<NodeValue, E> {
+        Ok(NodeValue::Int(value.into()))
     }
 
-    fn visit_u64<E: Error>(self, value: u64) -> Result<Value, E> {
-        Ok(Value::Int(value.into()))
+    fn visit_u64<E: Error>(self, value: u64) -> Result<NodeValue, E> {
+        Ok(NodeValue::Int(value.into()))
     }
 
-    fn visit_i128<E: Error>(self, value: i128) -> Result<Value, E> {
-        Ok(Value::Int(value))
+    fn visit_i128<E: Error>(self, value: i128) -> Result<NodeValue, E> {
+        Ok(NodeValue::Int(value))
     }
 
-    fn visit_u128<E: Error>(self, value: u128) -> Result<Value, E> {
-        Ok(Value::Int(i128::try_from(value).unwrap_or(i128::MAX)))
+    fn visit_u128<E: Error>(self, value: u128) -> Result<NodeValue, E> {
+        Ok(NodeValue::Int(i128::try_from(value).unwrap_or(i128::MAX)))
     }
 
-    fn visit_f64<E: Error>(self, value: f64) -> Result<Value, E> {
-        Ok(Value::Float(value))
+    fn visit_f64<E: Error>(self, value: f64) -> Result<NodeValue, E> {
+        Ok(NodeValue::Float(value))
     }
 
-    fn visit_str<E: Error>(self, value: &str) -> Result<Value, E> {
-        Ok(Value::Str(value.to_owned()))
+    fn visit_str<E: Error>(self, value: &str) -> Result<NodeValue, E> {
+        Ok(NodeValue::Str(value.to_owned()))
     }
 
-    fn visit_string<E: Error>(self, value: String) -> Result<Value, E> {
-        Ok(Value::Str(value))
+    fn visit_string<E: Error>(self, value: String) -> Result<NodeValue, E> {
+        Ok(NodeValue::Str(value))
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<NodeValue, A::Error> {
         let mut items = Vec::new();
         while let Some(item) = seq.next_element::<N>()? {
             items.push(item.into());
         }
-        Ok(Value::Seq(items))
+        Ok(NodeValue::Seq(items))
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<NodeValue, A::Error> {
         let mut entries = Vec::new();
         while let Some((key, value)) = map.next_entry::<N, N>()? {
             entries.push((key.into(), value.into()));
         }
-        Ok(Value::Map(entries))
+        Ok(NodeValue::Map(entries))
     }
 }

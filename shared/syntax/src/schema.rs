@@ -11,7 +11,7 @@ pub const COPY_FIELD: &str = "__copy__";
 /// Type of the values of a field. Little-endian wherever it is bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum DType {
+pub enum FieldDType {
     /// A byte string of any length, such as an encoded image.
     Bytes,
     U8,
@@ -28,42 +28,49 @@ pub enum DType {
     U64,
 }
 
-impl DType {
+impl FieldDType {
     /// Bytes of one value; none for byte strings, whose length varies.
     pub const fn size_bytes(self) -> Option<u64> {
         match self {
-            DType::Bytes => None,
-            DType::U8 => Some(1),
-            DType::F16 | DType::BF16 | DType::U16 => Some(2),
-            DType::F32 | DType::I32 | DType::U32 => Some(4),
-            DType::F64 | DType::I64 | DType::U64 => Some(8),
+            FieldDType::Bytes => None,
+            FieldDType::U8 => Some(1),
+            FieldDType::F16 | FieldDType::BF16 | FieldDType::U16 => Some(2),
+            FieldDType::F32 | FieldDType::I32 | FieldDType::U32 => Some(4),
+            FieldDType::F64 | FieldDType::I64 | FieldDType::U64 => Some(8),
         }
     }
 
     /// Whether its values are whole numbers.
     pub const fn is_integer(self) -> bool {
-        !matches!(self, DType::Bytes | DType::F16 | DType::BF16 | DType::F32 | DType::F64)
+        !matches!(
+            self,
+            FieldDType::Bytes
+                | FieldDType::F16
+                | FieldDType::BF16
+                | FieldDType::F32
+                | FieldDType::F64
+        )
     }
 
     /// The name used in pipeline files.
     pub const fn name(self) -> &'static str {
         match self {
-            DType::Bytes => "bytes",
-            DType::U8 => "u8",
-            DType::F16 => "f16",
-            DType::BF16 => "bf16",
-            DType::F32 => "f32",
-            DType::F64 => "f64",
-            DType::U16 => "u16",
-            DType::I32 => "i32",
-            DType::U32 => "u32",
-            DType::I64 => "i64",
-            DType::U64 => "u64",
+            FieldDType::Bytes => "bytes",
+            FieldDType::U8 => "u8",
+            FieldDType::F16 => "f16",
+            FieldDType::BF16 => "bf16",
+            FieldDType::F32 => "f32",
+            FieldDType::F64 => "f64",
+            FieldDType::U16 => "u16",
+            FieldDType::I32 => "i32",
+            FieldDType::U32 => "u32",
+            FieldDType::I64 => "i64",
+            FieldDType::U64 => "u64",
         }
     }
 }
 
-impl fmt::Display for DType {
+impl fmt::Display for FieldDType {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(self.name())
     }
@@ -89,7 +96,7 @@ pub fn widened(range: ValueRange, value: f64) -> ValueRange {
 /// One field of an element.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FieldSchema {
-    pub dtype: DType,
+    pub dtype: FieldDType,
     /// One entry per dimension, `None` where elements differ; empty for scalars and byte strings.
     pub shape: Vec<Option<u32>>,
     /// The values it can hold, where that is known and narrower than the dtype says.
@@ -98,7 +105,7 @@ pub struct FieldSchema {
 
 impl FieldSchema {
     /// A field of known shape and unknown range.
-    pub fn fixed(dtype: DType, shape: impl IntoIterator<Item = u32>) -> Self {
+    pub fn fixed(dtype: FieldDType, shape: impl IntoIterator<Item = u32>) -> Self {
         FieldSchema { dtype, shape: shape.into_iter().map(Some).collect(), range: None }
     }
 
@@ -112,7 +119,7 @@ impl FieldSchema {
     /// shape.
     pub fn is_sequence(&self) -> bool {
         match self.shape.split_first() {
-            None => self.dtype == DType::Bytes,
+            None => self.dtype == FieldDType::Bytes,
             Some((first, rest)) => first.is_none() && rest.iter().all(Option::is_some),
         }
     }
@@ -120,7 +127,7 @@ impl FieldSchema {
     /// Bytes of one item along the first dimension, of a byte string 1; `None` for scalars, if items
     /// differ, or beyond counting.
     pub fn item_bytes(&self) -> Option<u64> {
-        if self.dtype == DType::Bytes {
+        if self.dtype == FieldDType::Bytes {
             return Some(1);
         }
         let (_, rest) = self.shape.split_first()?;
@@ -149,11 +156,11 @@ impl fmt::Display for FieldSchema {
 /// The fields of one element by name, without the batch dimension. Serialises as a mapping.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(transparent)]
-pub struct Schema {
+pub struct ElementSchema {
     pub fields: BTreeMap<String, FieldSchema>,
 }
 
-impl Schema {
+impl ElementSchema {
     /// The field called `name`.
     pub fn field(&self, name: &str) -> Option<&FieldSchema> {
         self.fields.get(name)
@@ -166,10 +173,10 @@ impl Schema {
     }
 
     /// With the fields that every delivered batch has beside the author's own.
-    pub fn with_implicit(&self) -> Schema {
+    pub fn with_implicit(&self) -> ElementSchema {
         let mut fields = self.fields.clone();
-        fields.insert(KEY_FIELD.into(), FieldSchema::fixed(DType::U64, []));
-        fields.insert(COPY_FIELD.into(), FieldSchema::fixed(DType::U32, []));
-        Schema { fields }
+        fields.insert(KEY_FIELD.into(), FieldSchema::fixed(FieldDType::U64, []));
+        fields.insert(COPY_FIELD.into(), FieldSchema::fixed(FieldDType::U32, []));
+        ElementSchema { fields }
     }
 }

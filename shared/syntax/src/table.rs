@@ -2,39 +2,41 @@
 
 use crate::{
     PipelineError,
-    node::{Node, Value, shown},
+    node::{NodeValue, SyntaxNode, shown},
 };
-use std::ops::RangeInclusive;
 
-/// Reads the keys of one mapping; what nobody asked for is an error at [`Table::finish`].
-pub struct Table<'a> {
+use serde::Serialize;
+use std::{fmt, ops::RangeInclusive};
+
+/// Reads the keys of one mapping; what nobody asked for is an error at [`MappingReader::finish`].
+pub struct MappingReader<'a> {
     /// How messages name the mapping, for example "`resize`".
     what: String,
     line: Option<u32>,
-    entries: &'a [(Node, Node)],
+    entries: &'a [(SyntaxNode, SyntaxNode)],
     asked: Vec<&'static str>,
     /// Whether keys that nobody asked for were taken as well.
     open: bool,
 }
 
-impl<'a> Table<'a> {
+impl<'a> MappingReader<'a> {
     /// `node` as a mapping; nothing at all is an empty one.
-    pub fn new(what: impl Into<String>, node: &'a Node) -> Result<Self, PipelineError> {
+    pub fn new(what: impl Into<String>, node: &'a SyntaxNode) -> Result<Self, PipelineError> {
         let what = what.into();
-        let entries: &[(Node, Node)] = match &node.value {
-            Value::Map(entries) => entries,
-            Value::Null => &[],
+        let entries: &[(SyntaxNode, SyntaxNode)] = match &node.value {
+            NodeValue::Map(entries) => entries,
+            NodeValue::Null => &[],
             _ => {
                 let found = node.shown();
                 return Err(node.error(format!("{what} must be a mapping of keys, not {found}")));
             }
         };
-        Ok(Table { what, line: node.line, entries, asked: Vec::new(), open: false })
+        Ok(MappingReader { what, line: node.line, entries, asked: Vec::new(), open: false })
     }
 
     /// A mapping without keys, as a bare operator name has.
     pub fn empty(what: impl Into<String>, line: Option<u32>) -> Self {
-        Table { what: what.into(), line, entries: &[], asked: Vec::new(), open: false }
+        MappingReader { what: what.into(), line, entries: &[], asked: Vec::new(), open: false }
     }
 
     pub fn error(&self, message: impl Into<String>) -> PipelineError {
@@ -42,22 +44,22 @@ impl<'a> Table<'a> {
     }
 
     /// The value of `key`, if it is there.
-    pub fn get(&mut self, key: &'static str) -> Option<&'a Node> {
+    pub fn get(&mut self, key: &'static str) -> Option<&'a SyntaxNode> {
         if !self.asked.contains(&key) {
             self.asked.push(key);
         }
-        let named = |(name, _): &&(Node, Node)| matches!(&name.value, Value::Str(n) if n == key);
+        let named = |(name, _): &&(SyntaxNode, SyntaxNode)| matches!(&name.value, NodeValue::Str(n) if n == key);
         self.entries.iter().find(named).map(|(_, value)| value)
     }
 
     /// The value of `key`.
-    pub fn require(&mut self, key: &'static str) -> Result<&'a Node, PipelineError> {
+    pub fn require(&mut self, key: &'static str) -> Result<&'a SyntaxNode, PipelineError> {
         if let Some(node) = self.get(key) {
             return Ok(node);
         }
         // A misspelt key explains more than a missing one.
-        let misspelt = |(name, _): &&(Node, Node)| match &name.value {
-            Value::Str(name) => nearest(name, &[key]).is_some(),
+        let misspelt = |(name, _): &&(SyntaxNode, SyntaxNode)| match &name.value {
+            NodeValue::Str(name) => nearest(name, &[key]).is_some(),
             _ => false,
         };
         Err(match self.entries.iter().find(misspelt) {
@@ -69,22 +71,22 @@ impl<'a> Table<'a> {
         })
     }
 
-    pub fn wrong(&self, key: &str, node: &Node, wanted: &str) -> PipelineError {
+    pub fn wrong(&self, key: &str, node: &SyntaxNode, wanted: &str) -> PipelineError {
         node.error(format!("{} `{key}` must be {wanted}, not {}", self.what, node.shown()))
     }
 
     pub fn bool(&mut self, key: &'static str, default: bool) -> Result<bool, PipelineError> {
         match self.get(key) {
             None => Ok(default),
-            Some(Node { value: Value::Bool(value), .. }) => Ok(*value),
+            Some(SyntaxNode { value: NodeValue::Bool(value), .. }) => Ok(*value),
             Some(node) => Err(self.wrong(key, node, "true or false")),
         }
     }
 
-    pub fn text(&self, key: &str, node: &Node) -> Result<String, PipelineError> {
+    pub fn text(&self, key: &str, node: &SyntaxNode) -> Result<String, PipelineError> {
         match &node.value {
             // Control characters have no place in a key or path, and would break one-line messages.
-            Value::Str(text) if !text.is_empty() && !text.chars().any(char::is_control) => {
+            NodeValue::Str(text) if !text.is_empty() && !text.chars().any(char::is_control) => {
                 Ok(text.clone())
             }
             _ => Err(self.wrong(key, node, "text (quote it if it looks like a number)")),
@@ -102,11 +104,11 @@ impl<'a> Table<'a> {
     pub fn whole(
         &self,
         key: &str,
-        node: &Node,
+        node: &SyntaxNode,
         range: RangeInclusive<u32>,
     ) -> Result<u32, PipelineError> {
         let number = match node.value {
-            Value::Int(number) => u32::try_from(number).ok(),
+            NodeValue::Int(number) => u32::try_from(number).ok(),
             _ => None,
         };
         number.filter(|number| range.contains(number)).ok_or_else(|| {
@@ -119,12 +121,12 @@ impl<'a> Table<'a> {
     pub fn number(
         &self,
         key: &str,
-        node: &Node,
+        node: &SyntaxNode,
         range: RangeInclusive<f64>,
     ) -> Result<f64, PipelineError> {
         let number = match node.value {
-            Value::Int(number) => Some(number as f64),
-            Value::Float(number) => Some(number),
+            NodeValue::Int(number) => Some(number as f64),
+            NodeValue::Float(number) => Some(number),
             _ => None,
         };
         // Adding zero turns -0.0, which would have a canonical form of its own, into 0.0.
@@ -143,11 +145,11 @@ impl<'a> Table<'a> {
     pub fn numbers<const N: usize>(
         &self,
         key: &str,
-        node: &Node,
+        node: &SyntaxNode,
         range: RangeInclusive<f64>,
     ) -> Result<[f64; N], PipelineError> {
         let items = match &node.value {
-            Value::Seq(items) if items.len() == N => items,
+            NodeValue::Seq(items) if items.len() == N => items,
             _ => return Err(self.wrong(key, node, &format!("a list of {N} numbers"))),
         };
         let mut numbers = [0.0; N];
@@ -161,11 +163,11 @@ impl<'a> Table<'a> {
     pub fn wholes(
         &self,
         key: &str,
-        node: &Node,
+        node: &SyntaxNode,
         range: RangeInclusive<u32>,
     ) -> Result<Vec<u32>, PipelineError> {
         match &node.value {
-            Value::Seq(items) => {
+            NodeValue::Seq(items) => {
                 items.iter().map(|item| self.whole(key, item, range.clone())).collect()
             }
             _ => Err(self.wrong(key, node, "a list of whole numbers")),
@@ -176,11 +178,11 @@ impl<'a> Table<'a> {
     pub fn choice<T: Copy>(
         &self,
         key: &str,
-        node: &Node,
+        node: &SyntaxNode,
         choices: &[(&str, T)],
     ) -> Result<T, PipelineError> {
         let chosen = match &node.value {
-            Value::Str(text) => choices.iter().find(|(name, _)| name == text),
+            NodeValue::Str(text) => choices.iter().find(|(name, _)| name == text),
             _ => None,
         };
         chosen.map(|(_, value)| *value).ok_or_else(|| {
@@ -190,9 +192,9 @@ impl<'a> Table<'a> {
     }
 
     /// Every entry with its key as text, for mappings whose keys the author chooses.
-    pub fn entries(&self) -> Result<Vec<(String, &'a Node, &'a Node)>, PipelineError> {
-        let named = |(key, value): &'a (Node, Node)| match &key.value {
-            Value::Str(name) => Ok((name.clone(), key, value)),
+    pub fn entries(&self) -> Result<Vec<(String, &'a SyntaxNode, &'a SyntaxNode)>, PipelineError> {
+        let named = |(key, value): &'a (SyntaxNode, SyntaxNode)| match &key.value {
+            NodeValue::Str(name) => Ok((name.clone(), key, value)),
             _ => {
                 Err(key.error(format!("{} has the key {}; keys are text", self.what, key.shown())))
             }
@@ -201,7 +203,7 @@ impl<'a> Table<'a> {
     }
 
     /// Every entry whose key is none of `but`, for parameters that others understand.
-    pub fn others(&mut self, but: &[&str]) -> Result<Vec<(String, &'a Node)>, PipelineError> {
+    pub fn others(&mut self, but: &[&str]) -> Result<Vec<(String, &'a SyntaxNode)>, PipelineError> {
         self.open = true;
         let all = self.entries()?.into_iter();
         let others = all.filter(|(name, _, _)| !but.contains(&name.as_str()));
@@ -252,4 +254,93 @@ pub fn nearest<'n>(name: &str, known: &[&'n str]) -> Option<&'n str> {
     let best = known.iter().map(|other| (distance(other), *other)).min()?;
     // A third of the letters wrong is still recognisable; more is another word.
     (best.0 <= 1.max(best.1.len().min(name.len()) / 3)).then_some(best.1)
+}
+
+// Parameters of operators and sources as data. Documentation, tools and the Python builder read
+// them; a test of each registry compares them with the keys that parsing asks for.
+
+/// A key of an operator or a source in a pipeline file.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Parameter {
+    pub name: &'static str,
+    pub kind: ParameterKind,
+    pub default: DefaultValue,
+    /// One sentence for the documentation, without the default.
+    pub doc: &'static str,
+}
+
+/// The values that a parameter takes.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ParameterKind {
+    Bool,
+    /// A whole number, both ends included.
+    Whole {
+        min: u64,
+        max: u64,
+    },
+    /// A finite number, both ends included.
+    Number {
+        min: f64,
+        max: f64,
+    },
+    /// Height and width: one whole number for both, or `[height, width]`, each from 1.
+    Size {
+        max: u64,
+    },
+    Text,
+    /// The name of a field.
+    Field,
+    Choice(&'static [&'static str]),
+    /// A list of values of one kind.
+    List(&'static ParameterKind),
+    /// A mapping from names to values of one kind.
+    Map(&'static ParameterKind),
+    /// Fields to find in a record: `NAME: { key, dtype, shape }`.
+    Features,
+    /// Any other form; the text describes it.
+    Other(&'static str),
+}
+
+/// The value of a parameter that a file leaves out.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DefaultValue {
+    Required,
+    /// Nothing stands in for it.
+    Absent,
+    /// A value, as a pipeline file has it.
+    Value(&'static str),
+}
+
+impl Parameter {
+    pub const fn new(
+        name: &'static str,
+        kind: ParameterKind,
+        default: DefaultValue,
+        doc: &'static str,
+    ) -> Self {
+        Parameter { name, kind, default, doc }
+    }
+}
+
+impl fmt::Display for ParameterKind {
+    /// As the documentation has it: "a whole number from 1 to 4".
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ParameterKind::Bool => out.write_str("true or false"),
+            ParameterKind::Whole { min, max } => write!(out, "a whole number from {min} to {max}"),
+            ParameterKind::Number { min, max } => write!(out, "a number from {min} to {max}"),
+            ParameterKind::Size { max } => {
+                write!(out, "a whole number from 1 to {max}, or [height, width]")
+            }
+            ParameterKind::Text => out.write_str("text"),
+            ParameterKind::Field => out.write_str("the name of a field"),
+            ParameterKind::Choice(choices) => write!(out, "`{}`", choices.join("`, `")),
+            ParameterKind::List(kind) => write!(out, "a list, each {kind}"),
+            ParameterKind::Map(kind) => write!(out, "a mapping from names, each to {kind}"),
+            ParameterKind::Features => out.write_str("`NAME: { key, dtype, shape }`"),
+            ParameterKind::Other(form) => out.write_str(form),
+        }
+    }
 }

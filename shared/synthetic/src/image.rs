@@ -9,7 +9,7 @@
 use anyhow::{Context, Result};
 use jpeg_encoder::{ChromaSubsamplingMethod, Encoder, ImageBuffer, JpegColorType, SamplingFactor};
 
-use super::random::Random;
+use super::random::RandomStream;
 
 /// Classes of ImageNet's classification task; labels are `0..CLASSES`.
 pub const CLASSES: u64 = 1000;
@@ -23,7 +23,7 @@ const SUBSAMPLED_SHARE: f32 = 0.7;
 
 /// Facts about a painted image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Painted {
+pub struct PaintedImage {
     pub width: u16,
     pub height: u16,
     /// Class, `0..CLASSES`.
@@ -32,7 +32,7 @@ pub struct Painted {
 
 /// Paints images, reusing its planes from one to the next.
 #[derive(Default)]
-pub struct Painter {
+pub struct ImagePainter {
     luma: Vec<f32>,
     blue: Vec<f32>,
     red: Vec<f32>,
@@ -41,10 +41,10 @@ pub struct Painter {
     planes: [Vec<u8>; 3],
 }
 
-impl Painter {
+impl ImagePainter {
     /// Appends image `index` of the dataset `seed` to `jpeg`.
-    pub fn paint(&mut self, seed: u64, index: u64, jpeg: &mut Vec<u8>) -> Result<Painted> {
-        let mut random = Random::keyed(seed, index);
+    pub fn paint(&mut self, seed: u64, index: u64, jpeg: &mut Vec<u8>) -> Result<PaintedImage> {
+        let mut random = RandomStream::keyed(seed, index);
         let label = random.below(CLASSES);
         let (width, height) = size(&mut random);
         let (w, h) = (usize::from(width), usize::from(height));
@@ -65,15 +65,15 @@ impl Painter {
         encoder
             .encode_image(Planes { planes: &self.planes, width, height })
             .with_context(|| format!("image {index} could not be encoded"))?;
-        Ok(Painted { width, height, label })
+        Ok(PaintedImage { width, height, label })
     }
 
     /// Noise of every scale over a linear gradient, in all three planes.
-    fn lay_ground(&mut self, random: &mut Random, w: usize, h: usize) {
+    fn lay_ground(&mut self, random: &mut RandomStream, w: usize, h: usize) {
         let falloff = random.range(0.66, 0.88);
         let contrast = random.range(30.0, 50.0);
         let (dx, dy) = random.direction();
-        let mut plane = |random: &mut Random, out: &mut Vec<f32>, plan: Plan| {
+        let mut plane = |random: &mut RandomStream, out: &mut Vec<f32>, plan: Plan| {
             fractal(random, (w, h), plan, out, &mut self.coarse, &mut self.row);
             let slope = random.range(-plan.slope, plan.slope);
             tilt(out, w, plan.centre, slope * dx / w as f32, slope * dy / h as f32);
@@ -99,7 +99,7 @@ impl Painter {
     }
 
     /// One solid ellipse, box or stroke of any slant, through which some of the ground shows.
-    fn draw_shape(&mut self, random: &mut Random, w: usize, h: usize) {
+    fn draw_shape(&mut self, random: &mut RandomStream, w: usize, h: usize) {
         let (wf, hf) = (w as f32, h as f32);
         let centre = (random.range(0.0, wf), random.range(0.0, hf));
         let kind = random.below(3);
@@ -126,7 +126,7 @@ impl Painter {
     }
 
     /// Adds grain to luma and rounds all planes to bytes.
-    fn develop(&mut self, random: &mut Random) {
+    fn develop(&mut self, random: &mut RandomStream) {
         let grain = random.range(6.0, 19.5) * GAUSSIAN_SCALE;
         let mut noise = random.fork();
         scatter(&mut noise, &mut self.luma, grain);
@@ -139,7 +139,7 @@ impl Painter {
     }
 }
 
-/// Turns the integer sums of [`Random::two_gaussians`] into unit variance.
+/// Turns the integer sums of [`RandomStream::two_gaussians`] into unit variance.
 const GAUSSIAN_SCALE: f32 = 1.0 / 147.8;
 
 /// Rounds and clips. Adding 2^23 leaves the rounded value in the low bits of the mantissa, which,
@@ -149,7 +149,7 @@ fn to_byte(value: f32) -> u8 {
 }
 
 /// Width and height in pixels: the two common ones, else a clipped spread.
-fn size(random: &mut Random) -> (u16, u16) {
+fn size(random: &mut RandomStream) -> (u16, u16) {
     let shape = random.unit();
     if shape < 0.55 {
         (500, 375)
@@ -180,7 +180,7 @@ struct Plan {
 /// Fills `out` (`w` x `h`) with noise about zero: a coarse grid doubled again and again by a
 /// quadratic spline, fresh noise added after every doubling. Costs 4/3 of its last doubling.
 fn fractal(
-    random: &mut Random,
+    random: &mut RandomStream,
     (w, h): (usize, usize),
     plan: Plan,
     out: &mut Vec<f32>,
@@ -204,7 +204,7 @@ fn fractal(
     }
 }
 
-fn scatter(noise: &mut Random, grid: &mut [f32], amplitude: f32) {
+fn scatter(noise: &mut RandomStream, grid: &mut [f32], amplitude: f32) {
     let mut pairs = grid.chunks_exact_mut(2);
     for pair in &mut pairs {
         let (first, second) = noise.two_gaussians();
@@ -351,15 +351,15 @@ impl ImageBuffer for Planes<'_> {
 mod tests {
     use super::*;
 
-    fn paint(seed: u64, index: u64) -> (Vec<u8>, Painted) {
+    fn paint(seed: u64, index: u64) -> (Vec<u8>, PaintedImage) {
         let mut jpeg = Vec::new();
-        let painted = Painter::default().paint(seed, index, &mut jpeg).unwrap();
+        let painted = ImagePainter::default().paint(seed, index, &mut jpeg).unwrap();
         (jpeg, painted)
     }
 
     #[test]
     fn an_image_depends_on_seed_and_index_alone() {
-        let mut painter = Painter::default();
+        let mut painter = ImagePainter::default();
         let mut fresh_order = Vec::new();
         for index in [5, 1, 3] {
             let mut jpeg = Vec::new();

@@ -20,9 +20,9 @@ use std::thread;
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
-use image::Painter;
-pub use random::Random;
-use tfrecord::{Example, RecordWriter};
+use image::ImagePainter;
+pub use random::RandomStream;
+use tfrecord::{RecordWriter, TfExample};
 
 /// Incremented whenever the same spec would give other bytes.
 const VERSION: u32 = 2;
@@ -40,7 +40,7 @@ const REPORT_RECORDS: u64 = 8;
 /// Content of the records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Content {
+pub enum DatasetContent {
     /// JPEGs of about 100 KB under `image/encoded`, beside `image/class/label` (0..1000),
     /// `image/height`, `image/width`, `image/filename` and `image/format`.
     Images,
@@ -51,7 +51,7 @@ pub enum Content {
 /// Everything that decides a dataset's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DatasetSpec {
-    pub content: Content,
+    pub content: DatasetContent,
     pub records: u64,
     pub shards: u32,
     pub seed: u64,
@@ -60,12 +60,12 @@ pub struct DatasetSpec {
 impl DatasetSpec {
     /// `records` JPEG images in the default number of shards.
     pub fn images(records: u64, seed: u64) -> Self {
-        Self { content: Content::Images, records, shards: default_shards(records), seed }
+        Self { content: DatasetContent::Images, records, shards: default_shards(records), seed }
     }
 
     /// `records` integers in the default number of shards.
     pub fn ints(records: u64, seed: u64) -> Self {
-        Self { content: Content::Ints, records, shards: default_shards(records), seed }
+        Self { content: DatasetContent::Ints, records, shards: default_shards(records), seed }
     }
 
     /// Name of shard `index` inside the directory, as TensorFlow names them.
@@ -129,8 +129,8 @@ pub fn default_dir(spec: &DatasetSpec) -> Result<PathBuf> {
 
 fn dir_name(spec: &DatasetSpec) -> String {
     let kind = match spec.content {
-        Content::Images => "imagenet-like",
-        Content::Ints => "ints",
+        DatasetContent::Images => "imagenet-like",
+        DatasetContent::Ints => "ints",
     };
     let shards = match spec.shards {
         shards if shards == default_shards(spec.records) => String::new(),
@@ -287,7 +287,7 @@ fn make(
     let stop = AtomicBool::new(false);
     let (reports, made) = channel();
     let maker = |reports: Sender<u64>| -> Result<Vec<(u32, u64)>> {
-        let mut painter = Painter::default();
+        let mut painter = ImagePainter::default();
         let mut sizes = Vec::new();
         loop {
             let index = next_shard.fetch_add(1, Ordering::Relaxed);
@@ -336,7 +336,7 @@ fn make_shard(
     partial: &Path,
     spec: &DatasetSpec,
     index: u32,
-    painter: &mut Painter,
+    painter: &mut ImagePainter,
     reports: &Sender<u64>,
     stop: &AtomicBool,
 ) -> Result<u64> {
@@ -348,8 +348,8 @@ fn make_shard(
     for record in spec.shard_records(index) {
         ensure!(!stop.load(Ordering::Relaxed), "making `{}` was broken off", partial.display());
         let example = match spec.content {
-            Content::Images => image_example(painter, spec.seed, record)?,
-            Content::Ints => Example::default().with_int("value", record.cast_signed()),
+            DatasetContent::Images => image_example(painter, spec.seed, record)?,
+            DatasetContent::Ints => TfExample::default().with_int("value", record.cast_signed()),
         };
         writer.write(&example).with_context(context)?;
         unreported += 1;
@@ -366,10 +366,10 @@ fn report(reports: &Sender<u64>, unreported: &mut u64) {
     let _ = reports.send(std::mem::take(unreported));
 }
 
-fn image_example(painter: &mut Painter, seed: u64, record: u64) -> Result<Example> {
+fn image_example(painter: &mut ImagePainter, seed: u64, record: u64) -> Result<TfExample> {
     let mut jpeg = Vec::with_capacity(128 << 10);
     let painted = painter.paint(seed, record, &mut jpeg)?;
-    Ok(Example::default()
+    Ok(TfExample::default()
         .with_bytes("image/encoded", jpeg)
         .with_bytes("image/filename", format!("{record:08}.JPEG"))
         .with_bytes("image/format", &b"JPEG"[..])

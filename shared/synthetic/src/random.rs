@@ -7,11 +7,11 @@
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// One stream of numbers.
-pub struct Random {
+pub struct RandomStream {
     state: u64,
 }
 
-impl Random {
+impl RandomStream {
     /// The stream of element `index` of dataset `seed`.
     pub fn keyed(seed: u64, index: u64) -> Self {
         Self { state: mix(mix(seed ^ GOLDEN).wrapping_add(index)) }
@@ -81,14 +81,14 @@ mod tests {
 
     #[test]
     fn the_published_sequence_of_splitmix64() {
-        let mut random = Random { state: 1_234_567 };
+        let mut random = RandomStream { state: 1_234_567 };
         let expected = [6_457_827_717_110_365_317, 3_203_168_211_198_807_973];
         assert_eq!([random.next(), random.next()], expected);
     }
 
     #[test]
     fn gaussians_have_the_stated_moments() {
-        let mut random = Random::keyed(1, 2);
+        let mut random = RandomStream::keyed(1, 2);
         let values: Vec<f64> = (0..50_000)
             .flat_map(|_| <[f32; 2]>::from(random.two_gaussians()))
             .map(f64::from)

@@ -33,7 +33,7 @@ fn hash_of(dir: &Path, spec: &DatasetSpec) -> String {
 fn a_dataset_is_the_same_bytes_everywhere() {
     let home = tempfile::tempdir().unwrap();
     let dir = home.path().join("deep/er/images");
-    let spec = DatasetSpec { content: Content::Images, records: 5, shards: 2, seed: 7 };
+    let spec = DatasetSpec { content: DatasetContent::Images, records: 5, shards: 2, seed: 7 };
     ensure(&dir, &spec, &keep_going).unwrap();
     assert_eq!(
         hash_of(&dir, &spec),
@@ -49,8 +49,12 @@ fn a_dataset_is_the_same_bytes_everywhere() {
 fn elements_do_not_depend_on_shards_or_count() {
     let home = tempfile::tempdir().unwrap();
     let all = |records_count, shards| {
-        let spec =
-            DatasetSpec { content: Content::Images, records: records_count, shards, seed: 3 };
+        let spec = DatasetSpec {
+            content: DatasetContent::Images,
+            records: records_count,
+            shards,
+            seed: 3,
+        };
         let dir = home.path().join(format!("{records_count}-{shards}"));
         ensure(&dir, &spec, &keep_going).unwrap();
         let files: Vec<_> =
@@ -71,7 +75,7 @@ fn ints_hold_their_index() {
     for shard in 0..spec.shards {
         let file = fs::read(dir.join(spec.shard_name(shard))).unwrap();
         for payload in records(&file) {
-            let expected = Example::default().with_int("value", index);
+            let expected = TfExample::default().with_int("value", index);
             assert_eq!(payload, prost::Message::encode_to_vec(&expected));
             index += 1;
         }
@@ -101,7 +105,7 @@ fn progress_ends_at_the_total_and_a_second_call_makes_nothing() {
 fn breaking_off_leaves_nothing() {
     let home = tempfile::tempdir().unwrap();
     let dir = home.path().join("images");
-    let spec = DatasetSpec { content: Content::Images, records: 64, shards: 4, seed: 1 };
+    let spec = DatasetSpec { content: DatasetContent::Images, records: 64, shards: 4, seed: 1 };
     let error = ensure(&dir, &spec, &|_, _| ControlFlow::Break(())).unwrap_err();
     assert!(error.to_string().contains("broken off"), "{error:#}");
     assert_eq!(fs::read_dir(home.path()).unwrap().count(), 0);
@@ -175,7 +179,7 @@ fn other_things_are_named_and_left_alone() {
 fn senseless_specs_are_refused_before_any_work() {
     let home = tempfile::tempdir().unwrap();
     for (records, shards) in [(0, 1), (5, 0), (5, 6), (1 << 40, 100_000)] {
-        let spec = DatasetSpec { content: Content::Ints, records, shards, seed: 0 };
+        let spec = DatasetSpec { content: DatasetContent::Ints, records, shards, seed: 0 };
         ensure(&home.path().join("x"), &spec, &keep_going).unwrap_err();
     }
     assert_eq!(fs::read_dir(home.path()).unwrap().count(), 0);

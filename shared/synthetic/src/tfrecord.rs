@@ -16,7 +16,7 @@ const HEADER_BYTES: usize = 12;
 
 /// A `tf.Example`: named features, kept sorted so that equal examples are equal bytes.
 #[derive(Clone, PartialEq, Message)]
-pub struct Example {
+pub struct TfExample {
     #[prost(message, optional, tag = "1")]
     features: Option<Features>,
 }
@@ -53,7 +53,7 @@ struct Int64List {
     value: Vec<i64>,
 }
 
-impl Example {
+impl TfExample {
     /// Adds a feature holding one byte string.
     pub fn with_bytes(self, key: &str, value: impl Into<Bytes>) -> Self {
         self.with(key, Kind::Bytes(BytesList { value: vec![value.into()] }))
@@ -83,7 +83,7 @@ impl<W: Write> RecordWriter<W> {
         Self { sink, frame: Vec::new(), bytes: 0 }
     }
 
-    pub fn write(&mut self, example: &Example) -> io::Result<()> {
+    pub fn write(&mut self, example: &TfExample) -> io::Result<()> {
         self.frame.clear();
         self.frame.resize(HEADER_BYTES, 0);
         example.encode(&mut self.frame).map_err(io::Error::other)?;
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn an_example_is_the_wire_bytes_of_the_protocol() {
-        let example = Example::default().with_int("value", 300).with_bytes("a", &b"xy"[..]);
+        let example = TfExample::default().with_int("value", 300).with_bytes("a", &b"xy"[..]);
         let expected: &[u8] = &[
             0x0a, 30, // features
             0x0a, 11, 0x0a, 1, b'a', 0x12, 6, 0x0a, 4, 0x0a, 2, b'x', b'y', // "a": bytes
@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn frames_are_length_crc_payload_crc() {
         let mut file = Vec::new();
-        let example = Example::default().with_int("value", 7);
+        let example = TfExample::default().with_int("value", 7);
         let mut writer = RecordWriter::new(&mut file);
         writer.write(&example).unwrap();
         writer.write(&example).unwrap();

@@ -78,3 +78,12 @@ mod tests {
         assert_eq!(cut("data/https://"), None);
     }
 }
+
+/// Servers that files may be read from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AllowedServers {
+    /// Servers with public addresses.
+    Public,
+    /// All servers.
+    Any,
+}

@@ -13,10 +13,8 @@ mod client;
 #[cfg(not(feature = "client"))]
 #[path = "without_client.rs"]
 mod client;
-mod reach;
 
-pub use address::{is_web, origin_and_key};
+pub use address::{AllowedServers, is_web, origin_and_key};
 #[cfg(feature = "client")]
 pub use client::WebObjects;
-pub use client::WithWeb;
-pub use reach::Reach;
+pub use client::WebRoutedStore;

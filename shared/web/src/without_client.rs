@@ -1,10 +1,10 @@
 //! The same names in a program without the HTTP client: every request is refused.
 
-use crate::{Reach, address::is_web};
+use crate::{AllowedServers, address::is_web};
 use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_ports::{
-    ChangeStamp, ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome, without_feature,
+    ChangeStamp, ObjectError, ObjectInfo, ObjectPath, ObjectStore, PutOutcome, without_feature,
 };
 use std::{ops::Range, sync::Arc};
 
@@ -14,16 +14,16 @@ pub(crate) fn refusal(origin: &str) -> Option<String> {
 }
 
 /// An object store without files of web servers.
-pub struct WithWeb(Arc<dyn Objects>);
+pub struct WebRoutedStore(Arc<dyn ObjectStore>);
 
-impl WithWeb {
+impl WebRoutedStore {
     /// # Errors
     /// None.
-    pub fn from_env(rest: Arc<dyn Objects>, _reach: Reach) -> Result<Self, String> {
+    pub fn from_env(rest: Arc<dyn ObjectStore>, _reach: AllowedServers) -> Result<Self, String> {
         Ok(Self(rest))
     }
 
-    fn store_of(&self, bucket: &str) -> Result<&dyn Objects, ObjectError> {
+    fn store_of(&self, bucket: &str) -> Result<&dyn ObjectStore, ObjectError> {
         match refusal(bucket).filter(|_| is_web(bucket)) {
             Some(why) => Err(ObjectError::Rejected(why)),
             None => Ok(&*self.0),
@@ -32,7 +32,7 @@ impl WithWeb {
 }
 
 #[async_trait]
-impl Objects for WithWeb {
+impl ObjectStore for WebRoutedStore {
     async fn put_if_absent(
         &self,
         path: &ObjectPath,

@@ -4,8 +4,8 @@
 #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
 use bytes::Bytes;
-use gristmill_ports::{ObjectPath, Objects, memory::MemoryObjects};
-use gristmill_web::{Reach, WithWeb, origin_and_key};
+use gristmill_ports::{ObjectPath, ObjectStore, memory::MemoryObjects};
+use gristmill_web::{AllowedServers, WebRoutedStore, origin_and_key};
 use std::sync::Arc;
 
 const REMEDY: &str =

@@ -1,21 +1,21 @@
-//! One connection of a trainer to a fetcher, written from the protocol's description.
+//! Connections of a trainer to a fetcher, written from the protocol's description, and clients that disturb it.
 
 use crate::{
-    Process, Simulation,
-    cloud::Cloud,
-    host::TrainerHost,
-    trainer::{BatchSeen, Log, choose_checkpoint},
+    FaultKind, FaultSimulation, ProcessKind, SimProcess,
+    cloud::SimCloud,
+    host::{TrainerHost, is_done},
+    trainer::{DeliveryLog, ReceivedBatch, choose_checkpoint},
 };
 use bytes::Bytes;
-use gristmill_model::wire::Register;
-use std::time::Duration;
+use gristmill_model::wire::RegisterCall;
+use std::{sync::Arc, time::Duration};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 
 /// Longest wait of a client that does not train.
 const ROGUE_PATIENCE: Duration = Duration::from_secs(20);
 
 /// The outcome of a connection.
-pub enum Ending {
+pub enum ConnectionEnd {
     /// It broke, or could not be made.
     Nothing,
     /// Everything is delivered; the position after the last acknowledgement.
@@ -25,29 +25,29 @@ pub enum Ending {
 }
 
 /// A trainer, or another client, on the trainer's machine.
-pub struct Client<'a> {
-    pub cloud: &'a Cloud,
+pub struct SimClient<'a> {
+    pub cloud: &'a SimCloud,
     pub host: &'a TrainerHost,
-    pub log: &'a Log,
+    pub log: &'a DeliveryLog,
     /// Whether it keeps checkpoints of its own.
     pub keeps: bool,
-    pub process: &'a Process,
+    pub process: &'a SimProcess,
 }
 
 /// A frame of a fetcher: its kind, the numbers of its header, and its payload.
-pub struct Frame {
+pub struct ReceivedFrame {
     pub magic: [u8; 4],
     pub at: (u32, u64),
     pub payload: Bytes,
 }
 
-pub async fn receive(stream: &mut DuplexStream) -> Option<Frame> {
+pub async fn receive(stream: &mut DuplexStream) -> Option<ReceivedFrame> {
     let mut magic = [0; 4];
     stream.read_exact(&mut magic).await.ok()?;
     let at = (stream.read_u32_le().await.ok()?, stream.read_u64_le().await.ok()?);
     let mut payload = vec![0; usize::try_from(stream.read_u64_le().await.ok()?).ok()?];
     stream.read_exact(&mut payload).await.ok()?;
-    Some(Frame { magic, at, payload: payload.into() })
+    Some(ReceivedFrame { magic, at, payload: payload.into() })
 }
 
 /// Says `hello`, as a trainer of all batches (`GMAH`) or as a rank (`GMH1`).
@@ -69,7 +69,7 @@ pub async fn send_ack(stream: &mut DuplexStream, (epoch, g): (u32, u64)) -> Opti
 }
 
 /// The job named by the server's hello, for the client's.
-pub fn identity(hello: &Frame) -> Option<serde_json::Value> {
+pub fn identity(hello: &ReceivedFrame) -> Option<serde_json::Value> {
     let said: serde_json::Value = serde_json::from_slice(&hello.payload).ok()?;
     let field = |name: &str| said.get(name).cloned().unwrap_or_default();
     Some(serde_json::json!({
@@ -77,18 +77,22 @@ pub fn identity(hello: &Frame) -> Option<serde_json::Value> {
     }))
 }
 
-impl Client<'_> {
-    fn sim(&self) -> &Simulation {
+impl SimClient<'_> {
+    fn sim(&self) -> &FaultSimulation {
         &self.cloud.sim
     }
 
     /// Connects, and trains until something ends it.
-    pub async fn train(&self, register: &Register) -> Ending {
-        let Some(mut stream) = self.host.connect().await else { return Ending::Nothing };
-        self.visit(&mut stream, register).await.unwrap_or(Ending::Nothing)
+    pub async fn train(&self, register: &RegisterCall) -> ConnectionEnd {
+        let Some(mut stream) = self.host.connect().await else { return ConnectionEnd::Nothing };
+        self.visit(&mut stream, register).await.unwrap_or(ConnectionEnd::Nothing)
     }
 
-    async fn visit(&self, stream: &mut DuplexStream, register: &Register) -> Option<Ending> {
+    async fn visit(
+        &self,
+        stream: &mut DuplexStream,
+        register: &RegisterCall,
+    ) -> Option<ConnectionEnd> {
         let greeting = receive(stream).await?;
         if &greeting.magic != b"GMBH" {
             return Some(self.refused(&greeting, None));
@@ -108,7 +112,7 @@ impl Client<'_> {
             match &frame.magic {
                 b"GMB1" => {
                     let (epoch, g) = frame.at;
-                    let batch = BatchSeen { epoch, g, frame: &frame.payload };
+                    let batch = ReceivedBatch { epoch, g, frame: &frame.payload };
                     self.log.note(self.sim(), register.spec.settings.visitation, &batch);
                     self.process.point(step_ms).await;
                     unsaved = Some(frame.at);
@@ -122,7 +126,7 @@ impl Client<'_> {
                     self.log.save((register.spec.epochs, 0));
                     // The fetcher exits after receiving that.
                     let _ = receive(stream).await;
-                    return Some(Ending::Ended(last));
+                    return Some(ConnectionEnd::Ended(last));
                 }
                 _ => return Some(self.refused(&frame, resume)),
             }
@@ -139,18 +143,18 @@ impl Client<'_> {
     }
 
     /// Judges the refusal of a legitimate trainer.
-    fn refused(&self, frame: &Frame, resume: Option<(u32, u64)>) -> Ending {
+    fn refused(&self, frame: &ReceivedFrame, resume: Option<(u32, u64)>) -> ConnectionEnd {
         let why = String::from_utf8_lossy(&frame.payload).into_owned();
         let newest = resume.is_none_or(|resume| resume == self.log.latest());
         let gone = why.contains("collected") || why.contains("deleted");
         if newest && gone && !why.contains("is done") {
             self.sim().violated(format_args!("invariant 12: a trainer is refused: {why}"));
         }
-        Ending::Refused(why)
+        ConnectionEnd::Refused(why)
     }
 
     /// Connects and sends invalid messages.
-    pub async fn disturb(&self, register: &Register) {
+    pub async fn disturb(&self, register: &RegisterCall) {
         let Some(mut stream) = self.host.connect().await else { return };
         let sim = self.sim();
         tokio::select! {
@@ -160,7 +164,7 @@ impl Client<'_> {
         }
     }
 
-    async fn say_wrong(&self, stream: &mut DuplexStream, register: &Register) -> Option<()> {
+    async fn say_wrong(&self, stream: &mut DuplexStream, register: &RegisterCall) -> Option<()> {
         let sim = self.sim();
         let greeting = receive(stream).await?;
         let mut hello = identity(&greeting)?;
@@ -200,5 +204,57 @@ impl Client<'_> {
             }
         }
         Some(())
+    }
+}
+
+/// Trains over the connection until the job is done, resuming after every death.
+pub async fn train(
+    cloud: Arc<SimCloud>,
+    host: Arc<TrainerHost>,
+    log: Arc<DeliveryLog>,
+    register: RegisterCall,
+) {
+    let sim = Arc::clone(&cloud.sim);
+    let keeps = host.trainer_keeps;
+    while !log.is_done() && !log.is_given_up() && !sim.is_violated() {
+        let process = SimProcess::new(&sim, ProcessKind::Trainer);
+        let client = SimClient { cloud: &cloud, host: &host, log: &log, keeps, process: &process };
+        match process.run(client.train(&register)).await {
+            // The job is finished unless its fetcher still waits for the last acknowledgement, or the table has lost it.
+            Some(ConnectionEnd::Ended(last))
+                if host.has_kept(last) && sim.count(&[FaultKind::WritesLost]) == 0 =>
+            {
+                return;
+            }
+            Some(ConnectionEnd::Ended(_)) => {}
+            Some(ConnectionEnd::Refused(why)) if is_done(&why) => return log.finish(),
+            Some(ConnectionEnd::Refused(why)) => {
+                sim.event(format_args!("a trainer is refused: {why}"))
+            }
+            Some(ConnectionEnd::Nothing) | None => {}
+        }
+        sim.time.sleep(sim.between_ms(100, 5_000)).await;
+    }
+}
+
+/// Connects malicious and faulty clients.
+pub async fn disturb(
+    cloud: Arc<SimCloud>,
+    host: Arc<TrainerHost>,
+    log: Arc<DeliveryLog>,
+    register: RegisterCall,
+) {
+    let sim = Arc::clone(&cloud.sim);
+    while !log.is_done() && !log.is_given_up() {
+        sim.time.sleep(sim.between_ms(100, 20_000)).await;
+        if !sim.happens(FaultKind::WrongClient) {
+            continue;
+        }
+        let process = SimProcess::new(&sim, ProcessKind::Observer);
+        let client =
+            SimClient { cloud: &cloud, host: &host, log: &log, keeps: false, process: &process };
+        for _ in 0..=sim.below(8) {
+            client.disturb(&register).await;
+        }
     }
 }

@@ -1,27 +1,32 @@
-//! The deployed stack: the coordinator behind its URL, and the platform that runs scaler and workers.
-
-mod events;
+//! The deployed stack: the coordinator behind its URL, and the platform that runs scaler and workers. It delays, repeats,
+//! drops and runs their events, and reports failures.
 
 use crate::{
-    Fault, Kind, Mutant, Process, SimClock, Simulation,
-    link::{Link, Platform},
-    objects::{SimObjects, Store},
+    FaultKind, FaultSimulation, Mutant, ProcessKind, SimClock, SimProcess,
+    coordinator::{SimCoordinator, SimInvoker},
+    objects::{SharedObjects, SimObjects},
     releases::DeployedStack,
-    scenario::Scenario,
-    table::{Items, MOST_LOST, SimTable},
+    scenario::FaultScenario,
+    table::{MOST_LOST, SharedItems, SimTable},
 };
+use bytes::Bytes;
 use gristmill_coordinator::{
-    Coordinator as Function, Handle, Memory, Settings,
-    inspect::{self, Stored},
+    CoordinatorFunction, CoordinatorMemory, CoordinatorSettings,
+    inspect::{self, DecodedItem},
 };
-use gristmill_model::splits::{BundleState, Commit, JobProgress};
-use gristmill_model::wire::{
-    AnyCall, AnyReply, Call, Claim, Flush, LeaseRef, Refusal, RefusalKind, Request, SpokenVersions,
-    VERSION, protocol,
+use gristmill_model::{
+    InvocationId, JobName,
+    splits::{BundleState, JobProgress, SplitCommit},
+    wire::{
+        self, AnyCall, AnyReply, CallEnvelope, CallRefusal, ClaimCall, CoordinatorCall, FlushCall,
+        LeaseRef, RefusalKind, ReleaseCall, ScalerEvent, SpokenVersions, VERSION, WorkerEvent,
+        protocol::{self, ProtocolMessage, read_event},
+    },
 };
-use gristmill_model::{JobName, wire};
-use gristmill_ports::{CallError, Coordinator, ItemKey};
+use gristmill_ports::{CallError, Clock as _, Coordinator, FunctionMetrics, ItemKey};
 use gristmill_runner::{Runner, RunnerConfig};
+use gristmill_scaler::ScalerFunction;
+use gristmill_worker::WorkerFunction;
 use parking_lot::Mutex;
 use std::{
     sync::{
@@ -50,28 +55,28 @@ const FOREVER_MS: u64 = 1 << 50;
 type Answer = oneshot::Sender<Result<AnyReply, CallError>>;
 
 /// The deployed stack as one job uses it.
-pub struct Cloud {
-    pub sim: Arc<Simulation>,
-    pub items: Arc<Items>,
-    pub store: Arc<Store>,
+pub struct SimCloud {
+    pub sim: Arc<FaultSimulation>,
+    pub items: Arc<SharedItems>,
+    pub store: Arc<SharedObjects>,
     /// Whether jobs compete for the account's concurrency.
     pub is_shared: bool,
     events: Arc<AtomicU64>,
     pub deployed: Arc<DeployedStack>,
     /// Free concurrency of coordinators, and of other functions.
     slots: [Arc<Semaphore>; 2],
-    workers: Mutex<Vec<Process>>,
+    workers: Mutex<Vec<SimProcess>>,
     /// In-process memory of the coordinator's environments.
-    warm: Arc<Mutex<[Memory; 3]>>,
+    warm: Arc<Mutex<[CoordinatorMemory; 3]>>,
     cuts: Arc<AtomicU64>,
 }
 
-impl Cloud {
-    pub fn new(sim: &Arc<Simulation>, store: Store) -> Arc<Self> {
+impl SimCloud {
+    pub fn new(sim: &Arc<FaultSimulation>, store: SharedObjects) -> Arc<Self> {
         let (coordinators, others) = sim.plan.concurrency.unwrap_or((UNLIMITED, UNLIMITED));
         Arc::new(Self {
             sim: Arc::clone(sim),
-            items: Arc::new(Items::new(sim.plan.rates.of_table(sim.plan.partition_writes))),
+            items: Arc::new(SharedItems::new(sim.plan.rates.of_table(sim.plan.partition_writes))),
             store: Arc::new(store),
             is_shared: false,
             events: Arc::default(),
@@ -84,11 +89,11 @@ impl Cloud {
     }
 
     /// The same stack as used by another job, concurrent or later.
-    pub fn of(&self, job: JobName, scenario: Scenario, is_shared: bool) -> Arc<Self> {
+    pub fn with_job(&self, job: JobName, scenario: FaultScenario, is_shared: bool) -> Arc<Self> {
         Arc::new(Self {
             sim: Arc::clone(&self.sim),
             items: Arc::clone(&self.items),
-            store: Arc::new(self.store.of(job, scenario)),
+            store: Arc::new(self.store.with_job(job, scenario)),
             is_shared,
             events: Arc::clone(&self.events),
             deployed: Arc::clone(&self.deployed),
@@ -100,11 +105,12 @@ impl Cloud {
     }
 
     /// Acquires concurrency for one function of this kind, until it is dropped.
-    fn slot(&self, kind: Kind) -> Option<OwnedSemaphorePermit> {
-        let reserved = kind == Kind::Coordinator && self.sim.mutant != Some(Mutant::NoHeadroom);
+    fn slot(&self, kind: ProcessKind) -> Option<OwnedSemaphorePermit> {
+        let reserved =
+            kind == ProcessKind::Coordinator && self.sim.mutant != Some(Mutant::NoHeadroom);
         let slot = Arc::clone(&self.slots[usize::from(!reserved)]).try_acquire_owned().ok();
         if slot.is_none() {
-            self.sim.suffers(Fault::AccountFull);
+            self.sim.suffers(FaultKind::AccountFull);
         }
         slot
     }
@@ -138,17 +144,17 @@ impl Cloud {
     }
 
     /// The coordinator's URL as used by `process` on a trainer's host.
-    pub fn link(self: &Arc<Self>, process: &Process) -> Arc<dyn Coordinator> {
+    pub fn link(self: &Arc<Self>, process: &SimProcess) -> Arc<dyn Coordinator> {
         let spoken = self.deployed.hosts();
-        Arc::new(Link::new(process.clone(), Arc::clone(self), spoken))
+        Arc::new(SimCoordinator::new(process.clone(), Arc::clone(self), spoken))
     }
 
-    pub fn objects(&self, process: &Process) -> Arc<SimObjects> {
+    pub fn objects(&self, process: &SimProcess) -> Arc<SimObjects> {
         let (store, items) = (Arc::clone(&self.store), Arc::clone(&self.items));
         Arc::new(SimObjects { process: process.clone(), store, items })
     }
 
-    fn table(&self, process: &Process) -> Arc<SimTable> {
+    fn table(&self, process: &SimProcess) -> Arc<SimTable> {
         Arc::new(self.items.opened_by(process, (&self.store, &self.deployed)))
     }
 
@@ -157,7 +163,7 @@ impl Cloud {
         loop {
             let pause = self.sim.between_ms(1_000, 60_000);
             self.sim.time.sleep(pause).await;
-            if self.sim.happens(Fault::WritesLost) {
+            if self.sim.happens(FaultKind::WritesLost) {
                 self.items.lose(&self.sim, 1 + self.sim.below(MOST_LOST as u64) as usize);
                 self.cuts.fetch_add(1, Ordering::Relaxed);
                 // The processes that start afterwards remember nothing.
@@ -171,23 +177,24 @@ impl Cloud {
         self.cuts.load(Ordering::Relaxed)
     }
 
-    fn platform(self: &Arc<Self>, process: &Process) -> Arc<Platform> {
-        Arc::new(Platform { process: process.clone(), cloud: Arc::clone(self) })
+    fn platform(self: &Arc<Self>, process: &SimProcess) -> Arc<SimInvoker> {
+        Arc::new(SimInvoker { process: process.clone(), cloud: Arc::clone(self) })
     }
 
-    fn coordinator(self: &Arc<Self>, process: &Process) -> Function {
-        let settings = Settings::new(self.store.ns.clone(), BUCKET.to_owned(), SCALER.to_owned())
-            .with_pruning();
+    fn coordinator(self: &Arc<Self>, process: &SimProcess) -> CoordinatorFunction {
+        let settings =
+            CoordinatorSettings::new(self.store.ns.clone(), BUCKET.to_owned(), SCALER.to_owned())
+                .with_pruning();
         let warm = self.warm.lock().clone();
         let forever = self.sim.mutant == Some(Mutant::SharedForGood);
         // A second, as with thousands of workers.
         let shared_ms = if forever { u64::MAX } else { 1_000 };
-        Function::new(
+        CoordinatorFunction::new(
             self.table(process),
             self.objects(process),
             self.platform(process),
             Arc::new(SimClock(process.clone())),
-            Settings {
+            CoordinatorSettings {
                 shared_reads: vec![(1, shared_ms)],
                 window_bytes: self.sim.plan.memory.window_bytes,
                 object_sizes: self.sim.plan.memory.sizes,
@@ -199,21 +206,18 @@ impl Cloud {
     }
 
     /// Calls a coordinator that runs in `process` itself.
-    pub async fn ask<C: Call>(
+    pub async fn ask<C: CoordinatorCall>(
         self: &Arc<Self>,
-        process: &Process,
+        process: &SimProcess,
         call: C,
-    ) -> Result<C::Reply, Refusal>
-    where
-        Function: Handle<C>,
-    {
-        self.coordinator(process).handle(&call).await
+    ) -> Result<C::Reply, CallRefusal> {
+        self.coordinator(process).call(call).await
     }
 
     /// Runs `work` as an invocation of a function; `None` if it died or timed out.
     async fn invocation<T>(
         &self,
-        process: &Process,
+        process: &SimProcess,
         timeout: Duration,
         work: impl Future<Output = T>,
     ) -> Option<T> {
@@ -235,16 +239,16 @@ impl Cloud {
     ) {
         let cloud = Arc::clone(self);
         tokio::spawn(async move {
-            let Some(_slot) = cloud.slot(Kind::Coordinator) else {
+            let Some(_slot) = cloud.slot(ProcessKind::Coordinator) else {
                 let full = CallError::Throttled("429: too many functions (simulated)".to_owned());
                 // The caller may be gone.
                 return answer.map_or((), |answer| drop(answer.send(Err(full))));
             };
-            let process = Process::new(&cloud.sim, Kind::Coordinator);
+            let process = SimProcess::new(&cloud.sim, ProcessKind::Coordinator);
             let call = cloud.mistaken(call).await;
             let coordinator = cloud.coordinator(&process);
             let v = version.unwrap_or(coordinator.spoken().newest);
-            let request = Request { v, ns: cloud.store.ns.clone(), call };
+            let request = CallEnvelope { v, ns: cloud.store.ns.clone(), call };
             let work = answer_in(&coordinator, &request);
             let reply = cloud.invocation(&process, COORDINATOR_TIMEOUT, work).await;
             if let (AnyCall::Flush(flush), Some(AnyReply::Refused(refusal))) =
@@ -262,17 +266,17 @@ impl Cloud {
         });
     }
 
-    fn bundle_key(&self, flush: &Flush) -> ItemKey {
+    fn bundle_key(&self, flush: &FlushCall) -> ItemKey {
         let LeaseRef { home, epoch, bundle, .. } = flush.lease;
         inspect::bundle_key(&self.store.ns, &self.store.job, home, epoch, bundle)
     }
 
     /// Invariant 13: a permanently refused flush was not applied.
-    async fn check_refused(&self, flush: &Flush, refusal: &Refusal) {
+    async fn check_refused(&self, flush: &FlushCall, refusal: &CallRefusal) {
         let key = self.bundle_key(flush);
         let Some(item) = self.items.item(&key).await else { return };
-        let Ok(Stored::Bundle(bundle)) = inspect::decode(&key, &item.body) else { return };
-        let applied = |commit: &Commit| {
+        let Ok(DecodedItem::Bundle(bundle)) = inspect::decode(&key, &item.body) else { return };
+        let applied = |commit: &SplitCommit| {
             bundle.entry(commit.split_index).is_some_and(|entry| {
                 (entry.attempt, entry.nonce) == (flush.lease.attempt, flush.lease.nonce)
             })
@@ -288,13 +292,16 @@ impl Cloud {
             (Some(Mutant::CommitsWithoutOwner), AnyCall::Flush(flush)) => {
                 let key = self.bundle_key(flush);
                 if let Some(item) = self.items.item(&key).await
-                    && let Ok(Stored::Bundle(bundle)) = inspect::decode(&key, &item.body)
+                    && let Ok(DecodedItem::Bundle(bundle)) = inspect::decode(&key, &item.body)
                     && bundle.state == BundleState::Leased
                 {
                     (flush.lease.attempt, flush.lease.nonce) = (bundle.attempt, bundle.owner);
                 }
             }
-            (Some(Mutant::JudgedBySlowest), AnyCall::Claim(Claim { needed: Some(needed), .. })) => {
+            (
+                Some(Mutant::JudgedBySlowest),
+                AnyCall::Claim(ClaimCall { needed: Some(needed), .. }),
+            ) => {
                 if let Some(progress) = self.progress().await {
                     *needed = progress.delivered.min(*needed);
                 }
@@ -309,7 +316,7 @@ impl Cloud {
             }
             (
                 Some(Mutant::UnfencedAcks),
-                AnyCall::Poll(wire::Poll { report: Some(report), .. }),
+                AnyCall::Poll(wire::PollCall { report: Some(report), .. }),
             ) => {
                 if let Some(progress) = self.progress().await {
                     report.ack.generation = progress.generation;
@@ -324,7 +331,7 @@ impl Cloud {
     pub async fn progress(&self) -> Option<Box<JobProgress>> {
         let key = inspect::progress_key(&self.store.ns, &self.store.job);
         match inspect::decode(&key, &self.items.item(&key).await?.body) {
-            Ok(Stored::Progress(progress)) => Some(progress),
+            Ok(DecodedItem::Progress(progress)) => Some(progress),
             _ => None,
         }
     }
@@ -333,7 +340,7 @@ impl Cloud {
     pub async fn upkeep(self: Arc<Self>) {
         loop {
             self.sim.time.sleep(Duration::from_secs(900)).await;
-            let process = Process::new(&self.sim, Kind::Coordinator);
+            let process = SimProcess::new(&self.sim, ProcessKind::Coordinator);
             let coordinator = self.coordinator(&process);
             let _ = self.invocation(&process, COORDINATOR_TIMEOUT, coordinator.upkeep()).await;
         }
@@ -341,10 +348,10 @@ impl Cloud {
 
     /// The bug of collecting uncommitted objects.
     pub async fn collect_early(self: Arc<Self>) {
-        use gristmill_ports::Objects as _;
+        use gristmill_ports::ObjectStore as _;
         loop {
             self.sim.time.sleep(Duration::from_secs(1)).await;
-            let process = Process::new(&self.sim, Kind::Coordinator);
+            let process = SimProcess::new(&self.sim, ProcessKind::Coordinator);
             let objects = self.objects(&process);
             let prefix = gristmill_model::stored::keys::job_prefix(&self.store.ns, &self.store.job);
             let Ok(found) = objects.list(BUCKET, &prefix).await else { continue };
@@ -354,9 +361,9 @@ impl Cloud {
     }
 
     /// A worker's loop in `process`, which speaks these versions of the protocol.
-    pub fn runner(self: &Arc<Self>, process: &Process, spoken: SpokenVersions) -> Runner {
+    pub fn runner(self: &Arc<Self>, process: &SimProcess, spoken: SpokenVersions) -> Runner {
         Runner {
-            coordinator: Arc::new(Link::new(process.clone(), Arc::clone(self), spoken)),
+            coordinator: Arc::new(SimCoordinator::new(process.clone(), Arc::clone(self), spoken)),
             objects: self.objects(process),
             clock: Arc::new(SimClock(process.clone())),
             compute: self.sim.plan.memory.compute,
@@ -373,13 +380,13 @@ impl Cloud {
 
 /// The answer of `coordinator` to `request`, as both travel in the version of the request. Those of the present one need
 /// no translation.
-async fn answer_in(coordinator: &Function, request: &Request) -> AnyReply {
+async fn answer_in(coordinator: &CoordinatorFunction, request: &CallEnvelope) -> AnyReply {
     let spoken = coordinator.spoken();
     if request.v == VERSION && spoken.includes(VERSION) {
         return coordinator.answer(request).await;
     }
     let reply = match protocol::write(request, request.v) {
-        Ok(body) => match Request::read(&body, spoken) {
+        Ok(body) => match CallEnvelope::read(&body, spoken) {
             Ok(request) => coordinator.answer(&request).await,
             Err(refusal) => AnyReply::Refused(refusal),
         },
@@ -387,4 +394,139 @@ async fn answer_in(coordinator: &Function, request: &Request) -> AnyReply {
     };
     let body = protocol::write(&reply, request.v).unwrap_or_default();
     protocol::read(&body, request.v).unwrap_or(reply)
+}
+
+const SCALER_TIMEOUT: Duration = Duration::from_secs(60);
+/// Events that wait longer expire.
+const EVENT_AGE_MS: u64 = 60_000;
+
+impl SimCloud {
+    /// Waits for concurrency for an event's function; `None` if the event expires first.
+    async fn wait_for_slot(&self, kind: ProcessKind) -> Option<OwnedSemaphorePermit> {
+        let give_up = self.sim.time.now() + Duration::from_millis(EVENT_AGE_MS);
+        loop {
+            match self.slot(kind) {
+                None if self.sim.time.now() < give_up => {
+                    self.sim.time.sleep(self.sim.between_ms(1_000, 5_000)).await;
+                }
+                slot => return slot,
+            }
+        }
+    }
+
+    fn run_scaler(self: &Arc<Self>, event: ScalerEvent) {
+        let cloud = Arc::clone(self);
+        tokio::spawn(async move {
+            let Some(_slot) = cloud.wait_for_slot(ProcessKind::Scaler).await else { return };
+            let process = SimProcess::new(&cloud.sim, ProcessKind::Scaler);
+            if cloud.sim.happens(FaultKind::VersionDeleted) {
+                cloud.deployed.redeploy_workers();
+            }
+            let scaler = ScalerFunction {
+                table: cloud.table(&process),
+                invoker: cloud.platform(&process),
+                worker_function: cloud.worker_function(),
+                max_workers: None,
+                spoken: cloud.deployed.scaler(),
+                metrics: FunctionMetrics::default(),
+            };
+            let _ = cloud.invocation(&process, SCALER_TIMEOUT, scaler.handle(&event)).await;
+        });
+    }
+
+    fn run_worker(
+        self: &Arc<Self>,
+        (event, spoken): (WorkerEvent, SpokenVersions),
+        request_id: String,
+    ) {
+        let cloud = Arc::clone(self);
+        tokio::spawn(async move {
+            let Some(slot) = cloud.wait_for_slot(ProcessKind::Worker).await else {
+                return cloud.report(&event, request_id, true).await;
+            };
+            let process = SimProcess::new(&cloud.sim, ProcessKind::Worker);
+            cloud.workers.lock().push(process.clone());
+            let lifetime = cloud.sim.between_ms(20_000, 900_000);
+            let deadline_ms = SimClock(process.clone()).now_ms() + lifetime.as_millis() as u64;
+            let runner = cloud.runner(&process, spoken);
+            let function = WorkerFunction::new(runner, FunctionMetrics::default()).speaking(spoken);
+            let work = function.handle(&event, request_id.clone(), deadline_ms);
+            let ended = cloud.invocation(&process, lifetime, work).await;
+            drop(slot);
+            if let Some(Ok(_)) = ended {
+                return;
+            }
+            cloud.sim.event(format_args!("worker {} of {request_id} died", event.worker));
+            cloud.report(&event, request_id, false).await;
+        });
+    }
+
+    /// Reports a failed invocation to the coordinator, as the platform does.
+    async fn report(self: &Arc<Self>, event: &WorkerEvent, request_id: String, blameless: bool) {
+        let sim = &self.sim;
+        sim.time.sleep(sim.between_ms(10, 2_000)).await;
+        let release = ReleaseCall {
+            job: event.job.clone(),
+            invocation: InvocationId::new(event.worker, &request_id),
+            worker: Some(event.worker),
+            blameless,
+            expired: blameless,
+            error: String::new(),
+        };
+        if !sim.happens(FaultKind::ReportLost) {
+            self.deliver((release.clone().into(), None), None);
+        }
+        if sim.happens(FaultKind::ReportRepeated) {
+            sim.time.sleep(sim.between_ms(1, LATEST_MS)).await;
+            self.deliver((release.into(), None), None);
+        }
+    }
+
+    /// Processes an accepted event.
+    pub fn accept(self: &Arc<Self>, function: &str, payload: &Bytes) {
+        let cloud = Arc::clone(self);
+        let sim = &self.sim;
+        if function == SCALER {
+            let Some(mut event) = read::<ScalerEvent>(payload) else { return };
+            if sim.mutant == Some(Mutant::NobodyIsSilent) {
+                event.silent.clear();
+            }
+            let late = self.delay();
+            tokio::spawn(async move {
+                cloud.sim.time.sleep(late).await;
+                cloud.run_scaler(event);
+            });
+            return;
+        }
+        let (Some(event), Some(spoken)) = (read::<WorkerEvent>(payload), self.spoken_by(function))
+        else {
+            return;
+        };
+        let request_id = format!("request-{}", self.events.fetch_add(1, Ordering::Relaxed));
+        if sim.happens(FaultKind::EventDropped) {
+            tokio::spawn(async move {
+                cloud.sim.time.sleep(Duration::from_millis(EVENT_AGE_MS)).await;
+                cloud.report(&event, request_id, true).await;
+            });
+            return;
+        }
+        let copies = if sim.happens(FaultKind::EventRepeated) { 2 + sim.below(2) } else { 1 };
+        for _ in 0..copies {
+            let (cloud, event, request_id) = (Arc::clone(self), event.clone(), request_id.clone());
+            let late = self.delay();
+            tokio::spawn(async move {
+                cloud.sim.time.sleep(late).await;
+                cloud.run_worker((event, spoken), request_id);
+            });
+        }
+    }
+
+    fn delay(&self) -> Duration {
+        let most = if self.sim.happens(FaultKind::EventLate) { EVENT_AGE_MS } else { 400 };
+        self.sim.between_ms(1, most)
+    }
+}
+
+fn read<M: ProtocolMessage>(payload: &[u8]) -> Option<M> {
+    read_event(serde_json::from_slice(payload).ok()?).ok()
 }

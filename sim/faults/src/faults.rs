@@ -2,15 +2,21 @@
 //! kinds.
 
 use crate::{
-    limits::SmallRates, memory::ModelledMemory, releases::SimRelease, upgrades::UpgradePlan,
+    FaultSimulation,
+    objects::ModelledMemory,
+    releases::{SimRelease, UpgradePlan},
 };
 use fastrand::Rng;
-use gristmill_ports::limits::PARTITION_WRITES_PER_S;
-use std::time::Duration;
+use gristmill_ports::{
+    limits::{KeyedRates, PARTITION_WRITES_PER_S, QUERY_PAGE_BYTES, TokenBucket},
+    memory::TableLimits,
+};
+use parking_lot::Mutex;
+use std::{ops::Range, time::Duration};
 
 /// One kind of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Fault {
+pub enum FaultKind {
     /// A process dies between two operations.
     WorkerDies,
     CoordinatorDies,
@@ -125,73 +131,74 @@ pub enum Fault {
 }
 
 /// Every fault with its usual probability per occasion.
-const USUAL: [(Fault, f64); 53] = [
-    (Fault::WorkerDies, 0.005),
-    (Fault::CoordinatorDies, 0.01),
-    (Fault::ScalerDies, 0.05),
-    (Fault::TrainerDies, 0.004),
-    (Fault::Frozen, 0.002),
-    (Fault::CallLost, 0.02),
-    (Fault::AnswerLost, 0.03),
-    (Fault::CallRepeated, 0.03),
-    (Fault::TableFails, 0.01),
-    (Fault::WriteUnreported, 0.03),
-    (Fault::WriteMeetsItself, 0.03),
-    (Fault::WriteThrottled, 0.5),
-    (Fault::PutFails, 0.03),
-    (Fault::PutUnreported, 0.03),
-    (Fault::PutLate, 0.03),
-    (Fault::GetFails, 0.02),
-    (Fault::GetCorrupt, 0.01),
-    (Fault::GetMissing, 0.01),
-    (Fault::DeleteHalf, 0.1),
-    (Fault::InvokeThrottled, 0.1),
-    (Fault::InvokeFails, 0.1),
-    (Fault::EventDropped, 0.05),
-    (Fault::EventRepeated, 0.1),
-    (Fault::EventLate, 0.1),
-    (Fault::ReportLost, 0.2),
-    (Fault::ReportRepeated, 0.2),
-    (Fault::OldCheckpoint, 0.3),
-    (Fault::SecondTrainer, 0.3),
-    (Fault::CallDenied, 0.003),
-    (Fault::ObjectDenied, 0.003),
-    (Fault::TableDenied, 0.001),
-    (Fault::ObjectVanishes, 0.02),
-    (Fault::VersionDeleted, 0.02),
-    (Fault::LeaveLost, 0.3),
-    (Fault::StoreFull, 0.01),
-    (Fault::StoreThrottled, 0.002),
-    (Fault::TableThrottled, 0.0005),
-    (Fault::Slow, 0.0003),
-    (Fault::FetcherDies, 0.002),
-    (Fault::DiesSaving, 0.02),
-    (Fault::DiskFull, 0.01),
-    (Fault::WrongState, 0.3),
-    (Fault::WrongClient, 0.5),
-    (Fault::SecondClient, 0.3),
-    (Fault::HintStale, 0.1),
-    (Fault::HintTorn, 0.1),
-    (Fault::HintLost, 0.1),
-    (Fault::ResentLost, 0.3),
-    (Fault::ServiceDown, 0.0005),
-    (Fault::AccountFull, 1.0),
-    (Fault::ObjectDamaged, 0.02),
-    (Fault::WritesLost, 0.2),
-    (Fault::OptionChanged, 0.3),
+const USUAL: [(FaultKind, f64); 53] = [
+    (FaultKind::WorkerDies, 0.005),
+    (FaultKind::CoordinatorDies, 0.01),
+    (FaultKind::ScalerDies, 0.05),
+    (FaultKind::TrainerDies, 0.004),
+    (FaultKind::Frozen, 0.002),
+    (FaultKind::CallLost, 0.02),
+    (FaultKind::AnswerLost, 0.03),
+    (FaultKind::CallRepeated, 0.03),
+    (FaultKind::TableFails, 0.01),
+    (FaultKind::WriteUnreported, 0.03),
+    (FaultKind::WriteMeetsItself, 0.03),
+    (FaultKind::WriteThrottled, 0.5),
+    (FaultKind::PutFails, 0.03),
+    (FaultKind::PutUnreported, 0.03),
+    (FaultKind::PutLate, 0.03),
+    (FaultKind::GetFails, 0.02),
+    (FaultKind::GetCorrupt, 0.01),
+    (FaultKind::GetMissing, 0.01),
+    (FaultKind::DeleteHalf, 0.1),
+    (FaultKind::InvokeThrottled, 0.1),
+    (FaultKind::InvokeFails, 0.1),
+    (FaultKind::EventDropped, 0.05),
+    (FaultKind::EventRepeated, 0.1),
+    (FaultKind::EventLate, 0.1),
+    (FaultKind::ReportLost, 0.2),
+    (FaultKind::ReportRepeated, 0.2),
+    (FaultKind::OldCheckpoint, 0.3),
+    (FaultKind::SecondTrainer, 0.3),
+    (FaultKind::CallDenied, 0.003),
+    (FaultKind::ObjectDenied, 0.003),
+    (FaultKind::TableDenied, 0.001),
+    (FaultKind::ObjectVanishes, 0.02),
+    (FaultKind::VersionDeleted, 0.02),
+    (FaultKind::LeaveLost, 0.3),
+    (FaultKind::StoreFull, 0.01),
+    (FaultKind::StoreThrottled, 0.002),
+    (FaultKind::TableThrottled, 0.0005),
+    (FaultKind::Slow, 0.0003),
+    (FaultKind::FetcherDies, 0.002),
+    (FaultKind::DiesSaving, 0.02),
+    (FaultKind::DiskFull, 0.01),
+    (FaultKind::WrongState, 0.3),
+    (FaultKind::WrongClient, 0.5),
+    (FaultKind::SecondClient, 0.3),
+    (FaultKind::HintStale, 0.1),
+    (FaultKind::HintTorn, 0.1),
+    (FaultKind::HintLost, 0.1),
+    (FaultKind::ResentLost, 0.3),
+    (FaultKind::ServiceDown, 0.0005),
+    (FaultKind::AccountFull, 1.0),
+    (FaultKind::ObjectDamaged, 0.02),
+    (FaultKind::WritesLost, 0.2),
+    (FaultKind::OptionChanged, 0.3),
 ];
 
 /// The faults of training with several ranks, drawn after the others.
-const OF_RANKS: [(Fault, f64); 5] = [
-    (Fault::RunRestarts, 0.5),
-    (Fault::OldRunWakes, 0.5),
-    (Fault::RankSlow, 0.3),
-    (Fault::DiskLost, 0.3),
-    (Fault::FinishedRankReturns, 0.3),
+const OF_RANKS: [(FaultKind, f64); 5] = [
+    (FaultKind::RunRestarts, 0.5),
+    (FaultKind::OldRunWakes, 0.5),
+    (FaultKind::RankSlow, 0.3),
+    (FaultKind::DiskLost, 0.3),
+    (FaultKind::FinishedRankReturns, 0.3),
 ];
 
 /// The faults of upgrades, drawn apart from the others. An occasion is a minute at most.
-const OF_RELEASES: [(Fault, f64); 2] = [(Fault::StackReplaced, 0.2), (Fault::HostsReplaced, 0.2)];
+const OF_RELEASES: [(FaultKind, f64); 2] =
+    [(FaultKind::StackReplaced, 0.2), (FaultKind::HostsReplaced, 0.2)];
 
 const KINDS: usize = USUAL.len() + OF_RANKS.len() + OF_RELEASES.len();
 
@@ -246,7 +253,7 @@ impl FaultPlan {
     }
 
     /// Only these faults, each at one occasion in twenty.
-    pub fn only(faults: &[Fault], until: Duration) -> Self {
+    pub fn only(faults: &[FaultKind], until: Duration) -> Self {
         let mut plan = Self { until, ..Self::none() };
         for fault in faults {
             plan.probability[*fault as usize] = 0.05;
@@ -279,7 +286,7 @@ impl FaultPlan {
             memory: ModelledMemory::draw(random),
             ..Self::none()
         };
-        if plan.probability(Fault::AccountFull) > 0.0 {
+        if plan.probability(FaultKind::AccountFull) > 0.0 {
             plan
         } else {
             Self { concurrency: None, ..plan }
@@ -314,7 +321,7 @@ impl FaultPlan {
 
     /// The plan without these faults.
     #[must_use]
-    pub fn without(mut self, faults: &[Fault]) -> Self {
+    pub fn without(mut self, faults: &[FaultKind]) -> Self {
         for fault in faults {
             self.probability[*fault as usize] = 0.0;
         }
@@ -323,7 +330,7 @@ impl FaultPlan {
 
     /// The plan with at least the usual amount of each of these faults.
     #[must_use]
-    pub fn with(mut self, faults: &[Fault]) -> Self {
+    pub fn with(mut self, faults: &[FaultKind]) -> Self {
         for fault in faults {
             let probability = &mut self.probability[*fault as usize];
             *probability = probability.max(usual(*fault as usize));
@@ -331,8 +338,81 @@ impl FaultPlan {
         self
     }
 
-    pub fn probability(&self, fault: Fault) -> f64 {
+    pub fn probability(&self, fault: FaultKind) -> f64 {
         self.probability[fault as usize]
+    }
+}
+
+/// Requests a second of the coordinator's URL, and of one bucket.
+const URL: Range<u32> = 3..40;
+const PREFIX: Range<u32> = 2..40;
+/// Bytes of a page of a query, so few that a window has several.
+const PAGE: Range<u32> = 1_000..20_000;
+
+/// Rates a second, and the page of a query, if limited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SmallRates {
+    pub url: Option<u32>,
+    /// The rate of a bucket: S3 divides one that is asked much, after a while.
+    pub prefix: Option<u32>,
+    /// Bytes of a page of a query. Other processes write between two pages.
+    pub page_bytes: Option<u32>,
+}
+
+impl SmallRates {
+    /// Each is limited in one simulation of four. `random` is a source of its own.
+    pub fn draw(random: &mut Rng) -> Self {
+        let mut one = |rates: Range<u32>| {
+            let rate = random.u32(rates);
+            (random.u8(0..4) == 0).then_some(rate)
+        };
+        Self { url: one(URL), prefix: one(PREFIX), page_bytes: one(PAGE) }
+    }
+
+    /// The limits of a table of which each partition key is written at `writes_per_s`.
+    pub fn of_table(&self, writes_per_s: u32) -> TableLimits {
+        let page_bytes = self.page_bytes.map_or(QUERY_PAGE_BYTES, u64::from);
+        TableLimits { page_bytes, writes_per_s: Some(writes_per_s), ..TableLimits::none() }
+    }
+}
+
+/// The rest of the rates.
+pub struct RemainingRates {
+    rates: SmallRates,
+    url: Mutex<TokenBucket>,
+    buckets: Mutex<KeyedRates>,
+}
+
+impl RemainingRates {
+    pub fn new(rates: SmallRates) -> Self {
+        let url = Mutex::new(TokenBucket::new(rates.url.unwrap_or_default()));
+        let buckets = Mutex::new(KeyedRates::new(rates.prefix.unwrap_or_default()));
+        Self { rates, url, buckets }
+    }
+}
+
+impl FaultSimulation {
+    /// Whether the coordinator's URL rejects a request now.
+    pub fn is_url_crowded(&self) -> bool {
+        let RemainingRates { rates, url, .. } = &self.rates;
+        let is_crowded =
+            rates.url.is_some() && self.is_disturbed() && !url.lock().take_one(self.time.now());
+        if is_crowded {
+            self.suffers(FaultKind::UrlThrottled);
+        }
+        is_crowded
+    }
+
+    /// Whether the store answers a request to `bucket` with 503 now.
+    pub fn is_bucket_crowded(&self, bucket: &str) -> bool {
+        if self.rates.rates.prefix.is_none() || !self.is_disturbed() {
+            return false;
+        }
+        let is_served = self.rates.buckets.lock().take_one(bucket, self.time.now());
+        if !is_served {
+            self.suffers(FaultKind::PrefixThrottled);
+        }
+        !is_served
     }
 }
 

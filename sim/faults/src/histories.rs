@@ -2,20 +2,20 @@
 //! departures, crashes and restarts of both. The trainer's checkpoints must contain every batch once, or it must have
 //! been refused with a reason.
 
-mod trainer;
-
 use crate::{
-    Fault, FaultPlan, Kind, Process, Simulation,
-    cloud::Cloud,
+    FaultKind, FaultPlan, FaultSimulation, ProcessKind, SimProcess,
+    checks::HINDRANCES,
+    client::{ReceivedFrame, identity, receive, send_ack, send_hello},
+    cloud::SimCloud,
     host::{HostFetcher, TrainerHost},
-    objects::Store,
-    scenario::Scenario,
-    trainer::Log,
-    verdict::HINDRANCES,
+    objects::SharedObjects,
+    scenario::{BatchName, FaultScenario},
+    trainer::DeliveryLog,
 };
 use gristmill_model::Visitation;
 use gristmill_virtual_time::VirtualTime;
 use std::{
+    collections::BTreeMap,
     io,
     sync::{
         Arc,
@@ -23,7 +23,7 @@ use std::{
     },
     time::Duration,
 };
-use trainer::Trainer;
+use tokio::io::DuplexStream;
 
 /// A history that has not ended after this time never will.
 const LONGEST: Duration = Duration::from_secs(4 * 3600);
@@ -33,7 +33,7 @@ const MOST_RECORDS: usize = 200;
 
 /// Result of one history.
 #[derive(Debug, Clone, Default)]
-pub struct History {
+pub struct HistoryOutcome {
     pub violations: Vec<String>,
     pub batches: usize,
     pub visits: u32,
@@ -48,10 +48,10 @@ pub struct History {
 ///
 /// # Errors
 /// The runtime cannot be created, or the scenario is impossible.
-pub fn history(seed: u64) -> io::Result<History> {
+pub fn history(seed: u64) -> io::Result<HistoryOutcome> {
     let mut random = fastrand::Rng::with_seed(seed);
     let scenario = loop {
-        let drawn = Scenario::draw(&mut random);
+        let drawn = FaultScenario::draw(&mut random);
         let is_fit = drawn.visitation == Visitation::ExactlyOnce
             && !drawn.poison
             && drawn.visits().count() <= MOST_RECORDS;
@@ -65,14 +65,14 @@ pub fn history(seed: u64) -> io::Result<History> {
         FaultPlan::none()
     } else {
         FaultPlan::draw(&mut random).without(&[
-            Fault::WorkerDies,
-            Fault::TrainerDies,
-            Fault::Frozen,
+            FaultKind::WorkerDies,
+            FaultKind::TrainerDies,
+            FaultKind::Frozen,
         ])
     };
     let time = Arc::new(VirtualTime::default());
     let runtime = time.runtime()?;
-    let sim = Simulation::new(Arc::clone(&time), random.u64(..), plan, None, false);
+    let sim = FaultSimulation::new(Arc::clone(&time), random.u64(..), plan, None, false);
     let trainer = runtime.block_on(run(&sim, &scenario))?;
     drop(runtime);
     let batches = trainer.kept().len();
@@ -82,14 +82,14 @@ pub fn history(seed: u64) -> io::Result<History> {
     Ok(history)
 }
 
-async fn run(sim: &Arc<Simulation>, scenario: &Scenario) -> io::Result<Trainer> {
+async fn run(sim: &Arc<FaultSimulation>, scenario: &FaultScenario) -> io::Result<HistoryTrainer> {
     let name = |text: &str| text.parse().map_err(|_| io::Error::other("a bad name"));
     let job = "job".parse().map_err(|_| io::Error::other("a bad name"))?;
-    let cloud = Cloud::new(sim, Store::new(name("sim")?, job, scenario.clone()));
+    let cloud = SimCloud::new(sim, SharedObjects::new(name("sim")?, job, scenario.clone()));
     let register = scenario.prepare(&cloud).await.map_err(io::Error::other)?;
     tokio::spawn(Arc::clone(&cloud).upkeep());
     let (host, done) = (TrainerHost::new(sim, 0, true), Arc::new(AtomicBool::new(false)));
-    let log = Arc::new(Log::default());
+    let log = Arc::new(DeliveryLog::default());
     let serving = HostFetcher {
         cloud: Arc::clone(&cloud),
         run: None,
@@ -99,7 +99,7 @@ async fn run(sim: &Arc<Simulation>, scenario: &Scenario) -> io::Result<Trainer> 
         is_old: false,
     };
     let serving = serve(serving, Arc::clone(&done));
-    let mut trainer = Trainer::new(sim, host);
+    let mut trainer = HistoryTrainer::new(sim, host);
     tokio::select! {
         biased;
         (deaths, given_up) = async { tokio::join!(serving, trainer.train(&done)).0 } => {
@@ -120,7 +120,7 @@ async fn serve(serving: HostFetcher, done: Arc<AtomicBool>) -> (u32, Option<Stri
         if sim.below(4) == 0 {
             serving.host.lose_file();
         }
-        let process = Process::new(&sim, Kind::Trainer);
+        let process = SimProcess::new(&sim, ProcessKind::Trainer);
         let life = process.run(serving.run_once(&process, false));
         // Later servers live longer, so that the history ends.
         let span = sim.between_ms(500, 30_000 * (1 + u64::from(deaths)));
@@ -149,4 +149,201 @@ async fn serve(serving: HostFetcher, done: Arc<AtomicBool>) -> (u32, Option<Stri
         sim.time.sleep(sim.between_ms(100, 3_000)).await;
     }
     (deaths, given_up)
+}
+
+/// Time without a frame after which a trainer assumes that the server is dead.
+const SILENCE: Duration = Duration::from_secs(900);
+
+/// A trainer with its memory and its checkpoints.
+struct HistoryTrainer {
+    sim: Arc<FaultSimulation>,
+    host: Arc<TrainerHost>,
+    /// Checkpoints that it may resume from, oldest first, each with the next batch; it is at the last one.
+    checkpoints: Vec<(BatchName, BTreeMap<BatchName, blake3::Hash>)>,
+    pub history: HistoryOutcome,
+}
+
+/// How a connection ended.
+enum VisitEnd {
+    /// The connection broke, or the trainer closed it.
+    Gone,
+    Refused(String),
+    Ended,
+}
+
+impl HistoryTrainer {
+    fn new(sim: &Arc<FaultSimulation>, host: Arc<TrainerHost>) -> Self {
+        Self {
+            sim: Arc::clone(sim),
+            host,
+            checkpoints: vec![((0, 0), BTreeMap::new())],
+            history: HistoryOutcome::default(),
+        }
+    }
+
+    async fn train(&mut self, done: &AtomicBool) {
+        while !done.load(Ordering::Relaxed) {
+            self.sim.time.sleep(self.sim.between_ms(1, 1_000)).await;
+            let Some(mine) = self.host.connect().await else { continue };
+            self.history.visits += 1;
+            self.visit(mine).await;
+        }
+    }
+
+    async fn visit(&mut self, mut stream: DuplexStream) {
+        let greeting = self.frame(&mut stream).await.filter(|frame| &frame.magic == b"GMBH");
+        let Some(greeting) = greeting else { return };
+        let Some(names) = identity(&greeting) else {
+            return self.sim.violated("a hello cannot be read");
+        };
+        let last = self.checkpoints.len() - 1;
+        let behind = match self.sim.below(10) {
+            0 => self.sim.below(last as u64 + 1) as usize,
+            _ => last,
+        };
+        let at = self.checkpoints[behind].0;
+        let hello = |(epoch, g): BatchName| {
+            let mut hello = names.clone();
+            (hello["epoch"], hello["batch_index"]) = (epoch.into(), g.into());
+            hello
+        };
+        let mut of_another = hello(at);
+        of_another["job"] = "another".into();
+        let wrong = match self.sim.below(12) {
+            0 => return,
+            1 => Some(of_another),
+            2 => Some(hello((at.0 + 50, 0))),
+            3 => Some(hello((at.0, at.1 + 10_000))),
+            4 => None,
+            _ => {
+                if send_hello(&mut stream, b"GMAH", &hello(at)).await.is_some() {
+                    self.train_on(&mut stream, (behind, last)).await;
+                }
+                return;
+            }
+        };
+        let _ = match wrong {
+            Some(hello) => send_hello(&mut stream, b"GMAH", &hello).await,
+            None => send_ack(&mut stream, at).await,
+        };
+        match self.frame(&mut stream).await {
+            Some(ReceivedFrame { magic, .. }) if &magic == b"GMBX" => self.history.refusals += 1,
+            Some(ReceivedFrame { magic, at: name, .. }) => {
+                let magic = String::from_utf8_lossy(&magic);
+                self.sim.violated(format_args!(
+                    "a wrong message at {at:?} was answered with {magic} {name:?}"
+                ));
+            }
+            None => {}
+        }
+    }
+
+    /// Trains on the batches after checkpoint `behind`, and judges a refusal; `last` is the newest.
+    async fn train_on(&mut self, stream: &mut DuplexStream, (behind, last): (usize, usize)) {
+        match self.take(stream, behind).await {
+            VisitEnd::Gone | VisitEnd::Ended => {}
+            VisitEnd::Refused(why) => {
+                self.history.refusals += 1;
+                // An older checkpoint may have expired; the last one never has.
+                if behind == last && why.contains("collected") {
+                    self.sim.violated(format_args!("a trainer at its last checkpoint: {why}"));
+                }
+            }
+        }
+    }
+
+    /// Trains on the batches after checkpoint `from`, the one it loaded.
+    async fn take(&mut self, stream: &mut DuplexStream, from: usize) -> VisitEnd {
+        let (mut next, mut memory) = self.checkpoints[from].clone();
+        let mut accepted = false;
+        for _ in 0..=self.sim.below(40) {
+            let Some(ReceivedFrame { magic, at: name, payload }) = self.frame(stream).await else {
+                return VisitEnd::Gone;
+            };
+            if &magic != b"GMBX" && !accepted {
+                // The trainer has gone back: later batches are trained on again.
+                accepted = true;
+                self.checkpoints.truncate(from + 1);
+            }
+            match &magic {
+                b"GMBX" => {
+                    return VisitEnd::Refused(String::from_utf8_lossy(&payload).into_owned());
+                }
+                b"GMBE" => {
+                    self.save(next, &memory);
+                    if let Some((&last, _)) = memory.last_key_value() {
+                        let _ = send_ack(stream, last).await;
+                    }
+                    // Until the server has confirmed it, the trainer may start over.
+                    self.frame(stream).await;
+                    return VisitEnd::Ended;
+                }
+                _ => {}
+            }
+            if name != next && name != (next.0 + 1, 0) {
+                self.sim.violated(format_args!("batch {name:?} came where {next:?} was due"));
+            }
+            if memory.insert(name, blake3::hash(&payload)).is_some() {
+                self.sim.violated(format_args!("batch {name:?} came twice"));
+            }
+            next = (name.0, name.1 + 1);
+            let said = match self.sim.below(20) {
+                0 => return VisitEnd::Gone,
+                1 => (7, 999),
+                2 => (u32::MAX, u64::MAX),
+                3 => (name.0, name.1 + 40),
+                // Saved, but died before the acknowledgement.
+                4 => {
+                    self.save(next, &memory);
+                    return VisitEnd::Gone;
+                }
+                5..10 => {
+                    self.save(next, &memory);
+                    name
+                }
+                _ => continue,
+            };
+            if send_ack(stream, said).await.is_none() {
+                return VisitEnd::Gone;
+            }
+        }
+        VisitEnd::Gone
+    }
+
+    /// Content of the last checkpoint: the job may be closed while the trainer is away.
+    fn kept(&self) -> &BTreeMap<BatchName, blake3::Hash> {
+        &self.checkpoints[self.checkpoints.len() - 1].1
+    }
+
+    fn save(&mut self, next: BatchName, memory: &BTreeMap<BatchName, blake3::Hash>) {
+        self.checkpoints.push((next, memory.clone()));
+    }
+
+    /// The next frame; `None` if the server is gone.
+    async fn frame(&self, stream: &mut DuplexStream) -> Option<ReceivedFrame> {
+        tokio::select! {
+            biased;
+            frame = receive(stream) => frame,
+            () = self.sim.time.sleep(SILENCE) => None,
+        }
+    }
+
+    /// Checks that every record of every epoch was trained on once: batches are consecutive and complete.
+    fn check(&mut self, scenario: &FaultScenario) {
+        let mut next = (0, 0);
+        for &name in self.kept().keys() {
+            if name != next && name != (next.0 + 1, 0) {
+                self.sim.violated(format_args!("of what is kept, {next:?} is missing"));
+            }
+            next = (name.0, name.1 + 1);
+        }
+        let visits = scenario.visits().count() as u64;
+        let left_out = scenario.left_out() as u64;
+        let batches = (visits - left_out).div_ceil(u64::from(scenario.batch_size));
+        let all = batches as usize * scenario.epochs as usize;
+        let had = self.kept().len();
+        if had != all && self.history.given_up.is_none() {
+            self.sim.violated(format_args!("{had} batches are kept and not {all}"));
+        }
+    }
 }

@@ -2,22 +2,23 @@
 //! its only trainer and other clients, connect.
 
 use crate::{
-    Fault, Kind, Mutant, Process, Simulation,
-    cloud::{BUCKET, Cloud},
-    ranked::Run,
-    trainer::{Log, check_emptied, fetcher_of},
-    verdict::{Fate, judge},
+    FaultKind, FaultSimulation, Mutant, ProcessKind, SimProcess,
+    checks::{TrainerEnd, judge},
+    cloud::{BUCKET, SimCloud},
+    ranked::LaunchedRun,
+    trainer::{DeliveryLog, check_emptied, fetcher_of},
 };
-use gristmill_client::{
-    FetchError, Fetcher, FetcherConfig, OwnRanks,
-    cursor::{CursorStore, Identity, Saved},
-    server::{Beginning, ServeError, Server, Visitor, kept},
-};
-use gristmill_model::splits::ranks::{Ranks, Tail};
+use gristmill_model::splits::ranks::{RunRanks, TailPolicy};
 use gristmill_model::splits::{Cursor, readers::RankRange, run::TrainingRun};
-use gristmill_model::wire::{JobStatus, JobView, Register, Status};
+use gristmill_model::wire::{JobStatus, JobView, RegisterCall, StatusCall};
 use gristmill_model::{Checkpoint, CheckpointError};
 use gristmill_ports::call_with_retry;
+use gristmill_serve::{
+    ConnectedClient, RankServer, ServeError, StartCandidates,
+    cursor::{CursorStore, SavedCursor, StreamIdentity},
+    kept,
+};
+use gristmill_stream::{FetchError, Fetcher, FetcherConfig, ServedRanks};
 use parking_lot::Mutex;
 use std::{io, num::NonZeroU32, sync::Arc};
 use tokio::{io::DuplexStream, sync::mpsc};
@@ -27,20 +28,20 @@ const PIPE_BYTES: usize = 4 << 10;
 
 /// The machine of some ranks.
 pub struct TrainerHost {
-    sim: Arc<Simulation>,
+    sim: Arc<FaultSimulation>,
     pub index: u32,
     /// Whether its trainers keep checkpoints of their own, and may go back to an older one.
     pub trainer_keeps: bool,
     /// The state file as found by a restart: unreadable, absent, or its content.
-    file: Mutex<Result<Option<Saved>, String>>,
+    file: Mutex<Result<Option<SavedCursor>, String>>,
     /// The job's own file, while another one has replaced it.
-    mistaken: Mutex<Option<Option<Saved>>>,
+    mistaken: Mutex<Option<Option<SavedCursor>>>,
     /// Channel for new connections, while a fetcher listens.
-    socket: Mutex<Option<mpsc::Sender<Visitor<DuplexStream>>>>,
+    socket: Mutex<Option<mpsc::Sender<ConnectedClient<DuplexStream>>>>,
 }
 
 impl TrainerHost {
-    pub fn new(sim: &Arc<Simulation>, index: u32, trainer_keeps: bool) -> Arc<Self> {
+    pub fn new(sim: &Arc<FaultSimulation>, index: u32, trainer_keeps: bool) -> Arc<Self> {
         Arc::new(Self {
             sim: Arc::clone(sim),
             index,
@@ -55,7 +56,7 @@ impl TrainerHost {
     pub async fn connect(&self) -> Option<DuplexStream> {
         let visitors = self.socket.lock().clone()?;
         let (mine, stream) = tokio::io::duplex(PIPE_BYTES);
-        visitors.send(Visitor::from(stream)).await.ok()?;
+        visitors.send(ConnectedClient::from(stream)).await.ok()?;
         Some(mine)
     }
 
@@ -78,7 +79,7 @@ impl TrainerHost {
 
     /// Replaces the state file by one of another job, of another run under this name, or an invalid one, as a user's
     /// mistake.
-    fn mistake_file(&self, identity: &Identity) {
+    fn mistake_file(&self, identity: &StreamIdentity) {
         self.correct();
         let mut file = self.file.lock();
         let own = file.clone().unwrap_or_default();
@@ -86,9 +87,9 @@ impl TrainerHost {
             own.as_ref().map_or_else(Cursor::default, |own| own.cursor);
         let other = |job: &str, fingerprint: &str, batch_index| {
             let (job, fingerprint) = (job.to_owned(), fingerprint.to_owned());
-            let identity = Identity { job, fingerprint, ..identity.clone() };
+            let identity = StreamIdentity { job, fingerprint, ..identity.clone() };
             let split_batches = own.as_ref().map_or(0, |own| own.split_batches);
-            Ok(Some(Saved { identity, split_batches, cursor: Cursor { epoch, batch_index } }))
+            Ok(Some(SavedCursor { identity, split_batches, cursor: Cursor { epoch, batch_index } }))
         };
         let ahead = batch_index + 1 + self.sim.below(3);
         *file = match self.sim.below(4) {
@@ -110,30 +111,30 @@ impl TrainerHost {
 /// The state file as used by a fetcher.
 struct StateFile {
     host: Arc<TrainerHost>,
-    process: Process,
-    served: Identity,
+    process: SimProcess,
+    served: StreamIdentity,
     /// Saved position that the mutant has not made durable.
-    unsynced: Option<Saved>,
+    unsynced: Option<SavedCursor>,
 }
 
 impl CursorStore for StateFile {
-    fn load(&mut self) -> io::Result<Option<Saved>> {
+    fn load(&mut self) -> io::Result<Option<SavedCursor>> {
         let saved = self.host.file.lock().clone().map_err(io::Error::other)?;
         Ok(match self.host.sim.mutant {
             Some(Mutant::TakesAnyState) => {
-                saved.map(|saved| Saved { identity: self.served.clone(), ..saved })
+                saved.map(|saved| SavedCursor { identity: self.served.clone(), ..saved })
             }
             _ => saved,
         })
     }
 
-    fn save(&mut self, saved: &Saved) -> io::Result<()> {
+    fn save(&mut self, saved: &SavedCursor) -> io::Result<()> {
         let sim = &self.host.sim;
-        if sim.happens(Fault::DiskFull) {
+        if sim.happens(FaultKind::DiskFull) {
             return Err(io::Error::new(io::ErrorKind::StorageFull, "simulated: no space"));
         }
         // The file is replaced atomically: a process that dies meanwhile leaves the old or the new one.
-        let dies = sim.happens(Fault::DiesSaving);
+        let dies = sim.happens(FaultKind::DiesSaving);
         if dies {
             self.process.kill();
         }
@@ -163,18 +164,18 @@ pub fn is_done(why: &str) -> bool {
 
 /// One host's fetcher, as a launcher keeps it running.
 pub struct HostFetcher {
-    pub cloud: Arc<Cloud>,
+    pub cloud: Arc<SimCloud>,
     /// The run whose ranks it serves; none of a trainer that names none.
-    pub run: Option<Arc<Run>>,
+    pub run: Option<Arc<LaunchedRun>>,
     pub host: Arc<TrainerHost>,
-    pub log: Arc<Log>,
-    pub register: Register,
+    pub log: Arc<DeliveryLog>,
+    pub register: RegisterCall,
     /// Whether the run was superseded when this fetcher started.
     pub is_old: bool,
 }
 
 impl HostFetcher {
-    fn sim(&self) -> &Arc<Simulation> {
+    fn sim(&self) -> &Arc<FaultSimulation> {
         &self.cloud.sim
     }
 
@@ -182,11 +183,11 @@ impl HostFetcher {
     pub async fn serve(&self) {
         let (sim, log, host) = (self.sim(), &self.log, &self.host);
         while !log.is_done() && !log.is_given_up() && !sim.is_violated() {
-            let process = Process::new(sim, Kind::Fetcher);
+            let process = SimProcess::new(sim, ProcessKind::Fetcher);
             self.cloud.deployed.host_starts(&process).await;
             sim.event(format_args!("the fetcher of host {} starts", host.index));
             let _end = process.ends_with();
-            let mistakes = sim.happens(Fault::WrongState);
+            let mistakes = sim.happens(FaultKind::WrongState);
             let lived = process.run(self.run_once(&process, mistakes)).await;
             host.close();
             let is_done = match lived {
@@ -203,7 +204,7 @@ impl HostFetcher {
                 _ => {}
             }
             // A trainer without a run may have left it to the file where it is.
-            if self.run.is_some() && sim.happens(Fault::DiskLost) {
+            if self.run.is_some() && sim.happens(FaultKind::DiskLost) {
                 host.lose_file();
             }
             sim.time.sleep(sim.between_ms(100, 5_000)).await;
@@ -211,7 +212,7 @@ impl HostFetcher {
     }
 
     /// Judges the end of a fetcher that did not die. Returns whether the job is done.
-    fn has_ended(&self, process: &Process, error: &ServeError) -> bool {
+    fn has_ended(&self, process: &SimProcess, error: &ServeError) -> bool {
         let sim = self.sim();
         let accepted = process.generation().is_some();
         match error {
@@ -231,7 +232,9 @@ impl HostFetcher {
                 sim.violated(format_args!("a fetcher that nobody replaced was fenced: {why}"));
             }
             ServeError::Fetch(error) => {
-                if let Fate::GivenUp = judge(sim, error, &self.register.spec, (accepted, false)) {
+                if let TrainerEnd::GivenUp =
+                    judge(sim, error, &self.register.spec, (accepted, false))
+                {
                     self.log.give_up();
                 }
             }
@@ -240,12 +243,12 @@ impl HostFetcher {
     }
 
     /// One life of the fetcher; before it, a user `mistakes` the state file.
-    pub async fn run_once(&self, process: &Process, mistakes: bool) -> Result<(), ServeError> {
+    pub async fn run_once(&self, process: &SimProcess, mistakes: bool) -> Result<(), ServeError> {
         let Self { cloud, host, register, .. } = self;
         let (ports, config) = fetcher_of(cloud, process, register);
         let (ns, patience) = (&cloud.store.ns, config.patience);
         let view = Fetcher::register(&ports, (ns, BUCKET), register.clone(), patience).await?;
-        let identity = Identity::of(&view);
+        let identity = StreamIdentity::from_view(&view);
         if mistakes {
             host.mistake_file(&identity);
         }
@@ -255,16 +258,16 @@ impl HostFetcher {
         if !self.host.trainer_keeps {
             cloud.store.runs.check_kept(self.sim(), view.registered_ms, kept);
         }
-        let status = Status { job: register.job.clone() };
+        let status = StatusCall { job: register.job.clone() };
         let status = call_with_retry(&*ports.coordinator, &*ports.clock, status, patience);
         let status = status.await.map_err(FetchError::from)?;
         let (own, beginning) = match &self.run {
             Some(run) => self.beginning(run, &view, (&status, kept))?,
-            None => (None, Beginning::of_one(&status, kept)),
+            None => (None, StartCandidates::from_job_status(&status, kept)),
         };
         let config = FetcherConfig { own, resume: beginning.known(), ..config };
         let fetcher = Fetcher::open(ports, config).await?;
-        let mut server = Server::new(fetcher, Box::new(file), beginning)?;
+        let mut server = RankServer::new(fetcher, Box::new(file), beginning)?;
         let (sender, visitors) = mpsc::channel(1);
         *self.host.socket.lock() = Some(sender);
         server.serve(visitors).await?;
@@ -275,28 +278,29 @@ impl HostFetcher {
     /// The ranks of this host in `run`, and where they begin.
     fn beginning(
         &self,
-        run: &Run,
+        run: &LaunchedRun,
         view: &JobView,
         (status, kept): (&JobStatus, Option<Cursor>),
-    ) -> Result<(Option<OwnRanks>, Beginning), ServeError> {
+    ) -> Result<(Option<ServedRanks>, StartCandidates), ServeError> {
         let resume = run.resume.as_deref().filter(|_| run.tells_fetchers);
         let resume = resume.map(|text| checkpoint(text, view)).transpose().map_err(refused)?;
         let (first, each) = (self.host.index * run.per_host(), run.per_host());
         let range = RankRange { first, count: NonZeroU32::new(each).unwrap_or(NonZeroU32::MIN) };
         let ranks =
-            Ranks { count: run.ranks().count, from: Cursor::default(), tail: self.tail(run) };
+            RunRanks { count: run.ranks().count, from: Cursor::default(), tail: self.tail(run) };
         let of = TrainingRun { token: run.token(), ranks, epochs: None };
         let local_workers = self.register.spec.settings.local_workers;
-        let own = OwnRanks { range, local_workers, ..OwnRanks::all(of) };
-        let (beginning, own) = Beginning::of(status, own, resume, kept).map_err(refused)?;
+        let own = ServedRanks { range, local_workers, ..ServedRanks::all(of) };
+        let (beginning, own) =
+            StartCandidates::from_run_status(status, own, resume, kept).map_err(refused)?;
         Ok((Some(own), beginning))
     }
 
     /// The treatment of the last batches that this host's fetcher believes in.
-    fn tail(&self, run: &Run) -> Tail {
+    fn tail(&self, run: &LaunchedRun) -> TailPolicy {
         match self.sim().mutant {
-            Some(Mutant::TailPerRank) if !self.host.index.is_multiple_of(2) => Tail::Uneven,
-            Some(Mutant::TailPerRank) => Tail::Drop,
+            Some(Mutant::TailPerRank) if !self.host.index.is_multiple_of(2) => TailPolicy::Uneven,
+            Some(Mutant::TailPerRank) => TailPolicy::Drop,
             _ => run.ranks().tail,
         }
     }

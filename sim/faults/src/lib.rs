@@ -7,41 +7,32 @@
 //! 2. Find `VIOLATION` in the output, and search backwards for the last `FAULT` and the writes of that item.
 //! 3. Fix it, replay the seed, then run `scripts/simulate-faults --seeds 20000`.
 
+mod checks;
 mod client;
-mod clock;
 mod cloud;
+mod coordinator;
 mod faults;
-mod hints;
 mod histories;
 mod host;
 mod jobs;
-mod joins;
-mod limits;
-mod link;
-mod memory;
 mod mutant;
 mod objects;
 mod process;
-mod progress;
 mod ranked;
 mod releases;
-mod remover;
 mod run;
 mod scenario;
-mod serving;
 mod simulation;
 mod table;
 mod trainer;
-mod upgrades;
-mod verdict;
 
-pub use clock::SimClock;
-pub use faults::{Fault, FaultPlan};
-pub use histories::{History, history};
+pub use faults::{FaultKind, FaultPlan};
+pub use histories::{HistoryOutcome, history};
 pub use mutant::Mutant;
-pub use process::{Kind, Process};
-pub use releases::SimRelease;
-pub use run::{Outcome, simulate, simulate_large, simulate_only, simulate_ranks, simulate_upgrade};
-pub use scenario::{Cached, Scenario};
-pub use simulation::{Simulation, Tally, UpgradeCounts};
-pub use upgrades::{UpgradeMoment, UpgradeOrder, UpgradePlan};
+pub use process::{ProcessKind, SimClock, SimProcess};
+pub use releases::{SimRelease, UpgradeMoment, UpgradeOrder, UpgradePlan};
+pub use run::{
+    SimulationOutcome, simulate, simulate_large, simulate_only, simulate_ranks, simulate_upgrade,
+};
+pub use scenario::{CachePosition, FaultScenario};
+pub use simulation::{FaultSimulation, SimulationCounts, UpgradeCounts};

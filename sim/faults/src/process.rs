@@ -1,19 +1,23 @@
 //! Simulated processes: their clocks, delays, freezes and deaths.
 
-use crate::{Fault, SimClock, Simulation};
+use crate::{FaultKind, FaultSimulation};
+use async_trait::async_trait;
 use futures::FutureExt as _;
+use gristmill_model::Nonce;
+use gristmill_ports::Clock;
 use std::{
     panic::AssertUnwindSafe,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
+    time::Duration,
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// Kind of a process, which determines the fault that kills it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum ProcessKind {
     Worker,
     Coordinator,
     Scaler,
@@ -23,24 +27,24 @@ pub enum Kind {
     Observer,
 }
 
-impl Kind {
-    fn death(self) -> Option<Fault> {
+impl ProcessKind {
+    fn death(self) -> Option<FaultKind> {
         Some(match self {
-            Self::Worker => Fault::WorkerDies,
-            Self::Coordinator => Fault::CoordinatorDies,
-            Self::Scaler => Fault::ScalerDies,
-            Self::Trainer => Fault::TrainerDies,
-            Self::Fetcher => Fault::FetcherDies,
+            Self::Worker => FaultKind::WorkerDies,
+            Self::Coordinator => FaultKind::CoordinatorDies,
+            Self::Scaler => FaultKind::ScalerDies,
+            Self::Trainer => FaultKind::TrainerDies,
+            Self::Fetcher => FaultKind::FetcherDies,
             Self::Observer => return None,
         })
     }
 }
 
-/// A simulated process. Everything it does to the outside passes [`Process::point`].
+/// A simulated process. Everything it does to the outside passes [`SimProcess::point`].
 #[derive(Clone)]
-pub struct Process {
-    sim: Arc<Simulation>,
-    kind: Kind,
+pub struct SimProcess {
+    sim: Arc<FaultSimulation>,
+    kind: ProcessKind,
     skew_ms: i64,
     /// Generation of a trainer whose progress was accepted: it may continue from its position.
     accepted: Arc<OnceLock<u64>>,
@@ -67,9 +71,9 @@ impl Drop for Still<'_> {
     }
 }
 
-impl Process {
+impl SimProcess {
     /// A process whose clock may be wrong.
-    pub fn new(sim: &Arc<Simulation>, kind: Kind) -> Self {
+    pub fn new(sim: &Arc<FaultSimulation>, kind: ProcessKind) -> Self {
         let most = sim.plan.skew.as_millis() as i64;
         let skew_ms = sim.below((2 * most + 1) as u64) as i64 - most;
         Self {
@@ -83,11 +87,11 @@ impl Process {
         }
     }
 
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> ProcessKind {
         self.kind
     }
 
-    pub fn sim(&self) -> &Arc<Simulation> {
+    pub fn sim(&self) -> &Arc<FaultSimulation> {
         &self.sim
     }
 
@@ -168,20 +172,46 @@ impl Process {
             return std::future::pending().await;
         }
         let sim = &self.sim;
-        if sim.happens(Fault::Frozen) {
+        if sim.happens(FaultKind::Frozen) {
             let standing = sim.between_ms(0, 600_000);
             // The system learns of these only when they resume: another may still renew their lease.
-            if matches!(self.kind, Kind::Trainer | Kind::Fetcher | Kind::Worker) {
+            if matches!(
+                self.kind,
+                ProcessKind::Trainer | ProcessKind::Fetcher | ProcessKind::Worker
+            ) {
                 sim.unsettled_for(standing);
             }
             let _still = Still::new(&self.still);
             sim.time.sleep(standing).await;
         } else {
-            let slower = if sim.lasts(Fault::Slow) { 40 } else { 1 };
+            let slower = if sim.lasts(FaultKind::Slow) { 40 } else { 1 };
             sim.time.sleep(sim.between_ms(0, (latency_ms * slower).max(1))).await;
         }
         if self.dead.is_cancelled() {
             std::future::pending::<()>().await;
         }
+    }
+}
+
+/// The clock of one process: virtual time with its own error, and nonces from the simulation's randomness.
+pub struct SimClock(pub(crate) SimProcess);
+
+#[async_trait]
+impl Clock for SimClock {
+    fn now_ms(&self) -> u64 {
+        let now = self.0.sim().time.unix_time().as_millis() as i64;
+        now.saturating_add(self.0.skew_ms()).unsigned_abs()
+    }
+
+    fn monotonic(&self) -> Duration {
+        self.0.sim().time.now()
+    }
+
+    async fn sleep(&self, duration: Duration) {
+        self.0.sim().time.sleep(duration).await;
+    }
+
+    fn nonce(&self) -> Nonce {
+        Nonce(self.0.sim().below(u64::MAX).to_be_bytes())
     }
 }

@@ -1,45 +1,43 @@
 //! Training with several ranks as shipped: fetchers that serve ranks, ranks that meet at a barrier after
 //! each step, and a launcher that starts a new run, of any size, when a process dies.
 
-pub mod mistakes;
-mod rank;
-mod run;
-mod runs;
-
-use crate::trainer::choose_checkpoint;
 use crate::{
-    Fault, Kind, Process,
-    cloud::Cloud,
+    FaultKind, ProcessKind, SimProcess,
+    client::{ReceivedFrame, identity, receive, send_ack, send_hello},
+    cloud::SimCloud,
     host::{HostFetcher, TrainerHost},
-    scenario::Expected,
-    trainer::Log,
+    scenario::ExpectedBatches,
+    trainer::{DeliveryLog, ReceivedBatch, choose_checkpoint},
 };
 use futures::{StreamExt as _, stream::FuturesUnordered};
-use gristmill_model::splits::Cursor;
-use gristmill_model::wire::Register;
-use rank::Rank;
-use run::OtherHosts;
-pub use run::Run;
-pub use runs::Runs;
-use std::sync::Arc;
+use gristmill_model::{
+    splits::{Cursor, ranks::TrainingStep},
+    wire::RegisterCall,
+};
+use run::{CheckpointReporters, OtherHostsStart};
+pub use run::{LaunchedRun, RunRegistry};
+use std::{sync::Arc, time::Duration};
+use tokio::io::{AsyncWriteExt as _, DuplexStream};
+
+mod run;
 
 /// Longest life of a run that its launcher ends.
 const LONGEST_RUN_MS: u64 = 60_000;
 /// Longest time that an old run stays awake.
 const AWAKE_MS: u64 = 60_000;
 /// The launcher of a job's training program.
-pub struct Launcher {
-    pub cloud: Arc<Cloud>,
-    pub log: Arc<Log>,
-    pub register: Register,
-    pub expected: Arc<Expected>,
+pub struct RunLauncher {
+    pub cloud: Arc<SimCloud>,
+    pub log: Arc<DeliveryLog>,
+    pub register: RegisterCall,
+    pub expected: Arc<ExpectedBatches>,
 }
 
-impl Launcher {
+impl RunLauncher {
     /// Starts runs until everything is delivered and acknowledged.
     pub async fn train(&self) {
         let sim = &self.cloud.sim;
-        let mut last: Option<Arc<Run>> = None;
+        let mut last: Option<Arc<LaunchedRun>> = None;
         let mut awake = FuturesUnordered::new();
         for number in 0.. {
             if self.log.is_done() || self.log.is_given_up() || sim.is_violated() {
@@ -50,7 +48,7 @@ impl Launcher {
             self.cloud.store.runs.add(&run);
             if let Some(old) = last.replace(Arc::clone(&run))
                 && old.has_joined()
-                && sim.happens(Fault::OldRunWakes)
+                && sim.happens(FaultKind::OldRunWakes)
             {
                 let old = Arc::new(old.again());
                 awake.push(self.with(old).stay_awake(Arc::clone(&run)));
@@ -68,7 +66,7 @@ impl Launcher {
     }
 
     /// The next run, which goes on at a checkpoint of the last one or an earlier one.
-    fn begin(&self, number: u32, last: Option<&Run>) -> Run {
+    fn begin(&self, number: u32, last: Option<&LaunchedRun>) -> LaunchedRun {
         let sim = &self.cloud.sim;
         let epochs = self.register.spec.epochs;
         let (epoch, batch_index) = choose_checkpoint(sim, &self.log);
@@ -81,21 +79,21 @@ impl Launcher {
             None => Cursor::default(),
         };
         let mut run =
-            Run::draw(sim, format!("run {number}"), (from, text), (epochs, &self.expected));
+            LaunchedRun::draw(sim, format!("run {number}"), (from, text), (epochs, &self.expected));
         // Only local workers work beyond the window, and an epoch is settled for caching by all readers.
         let has_local_workers = self.register.spec.settings.local_workers > 0;
         let works_alone = has_local_workers && !self.cloud.store.is_cached();
-        if run.others == OtherHosts::AtTheEnd && !works_alone {
-            run.others = OtherHosts::AfterAStep;
+        if run.others == OtherHostsStart::AtTheEnd && !works_alone {
+            run.others = OtherHostsStart::AfterAStep;
         }
-        if sim.happens(Fault::RankSlow) {
+        if sim.happens(FaultKind::RankSlow) {
             let rank = sim.below(u64::from(run.ranks().count.get())) as u32;
             run.slow = Some((rank, sim.between_ms(1_000, 20_000)));
         }
         run
     }
 
-    fn with(&self, run: Arc<Run>) -> Life {
+    fn with(&self, run: Arc<LaunchedRun>) -> Life {
         let Self { cloud, log, register, .. } = self;
         Life { cloud: Arc::clone(cloud), log: Arc::clone(log), register: register.clone(), run }
     }
@@ -103,10 +101,10 @@ impl Launcher {
 
 /// The processes of one run.
 struct Life {
-    cloud: Arc<Cloud>,
-    log: Arc<Log>,
-    register: Register,
-    run: Arc<Run>,
+    cloud: Arc<SimCloud>,
+    log: Arc<DeliveryLog>,
+    register: RegisterCall,
+    run: Arc<LaunchedRun>,
 }
 
 impl Life {
@@ -130,15 +128,15 @@ impl Life {
         };
         let train = async |rank: u32| {
             let host = &*hosts[(rank / run.per_host()) as usize];
-            let process = Process::new(sim, Kind::Trainer);
+            let process = SimProcess::new(sim, ProcessKind::Trainer);
             let _end = process.ends_with();
-            let of_run = Rank { run, host, log, register, process: &process, rank };
+            let of_run = RankProcess { run, host, log, register, process: &process, rank };
             process.run(of_run.train()).await.is_some()
         };
         let mut fetchers: FuturesUnordered<_> = hosts.iter().map(serve).collect();
         let mut ranks: FuturesUnordered<_> = (0..run.ranks().count.get()).map(train).collect();
         let preempted = async {
-            if sim.happens(Fault::RunRestarts) {
+            if sim.happens(FaultKind::RunRestarts) {
                 sim.time.sleep(sim.between_ms(500, LONGEST_RUN_MS)).await
             } else {
                 std::future::pending().await
@@ -155,7 +153,7 @@ impl Life {
 
     /// Processes of a run that were thought to be gone, and that wake after `newer` has joined: before that, the job
     /// cannot know which run is the older one.
-    async fn stay_awake(self, newer: Arc<Run>) {
+    async fn stay_awake(self, newer: Arc<LaunchedRun>) {
         let cloud = Arc::clone(&self.cloud);
         let sim = &cloud.sim;
         newer.joined().await;
@@ -182,5 +180,197 @@ async fn beside(
         biased;
         () = work => {}
         () = others => {}
+    }
+}
+
+/// Pause before a rank connects again.
+const RECONNECT: Duration = Duration::from_millis(500);
+
+/// One rank of a run, as one process.
+pub struct RankProcess<'a> {
+    pub run: &'a LaunchedRun,
+    pub host: &'a TrainerHost,
+    pub log: &'a DeliveryLog,
+    pub register: &'a RegisterCall,
+    pub process: &'a SimProcess,
+    pub rank: u32,
+}
+
+/// The position of a rank.
+struct At {
+    /// The first batch of its next step; none until it knows.
+    next: Option<Cursor>,
+    /// The step it has completed most recently.
+    step: Option<TrainingStep>,
+    /// The latest checkpoint that was reported to a fetcher.
+    reported: Cursor,
+    /// Whether it returns after it had everything, and so must be let in.
+    has_all: bool,
+}
+
+impl RankProcess<'_> {
+    /// Trains until all is delivered and acknowledged, or the job failed.
+    pub async fn train(&self) {
+        let from = self.run.resume.as_ref().map(|_| self.run.ranks().from);
+        let mut at = At { next: from, step: None, reported: Cursor::default(), has_all: false };
+        while !self.run.is_done() && !self.log.is_given_up() {
+            if let Some(mut stream) = self.host.connect().await {
+                let _ = self.visit(&mut stream, &mut at).await;
+            }
+            self.process.sim().time.sleep(RECONNECT).await;
+        }
+    }
+
+    /// One connection. None when it breaks.
+    async fn visit(&self, stream: &mut DuplexStream, at: &mut At) -> Option<()> {
+        let greeting = receive(stream).await?;
+        if &greeting.magic != b"GMBH" {
+            return self.refused(&greeting, at);
+        }
+        self.process.point(20).await;
+        self.send_hello(stream, &greeting, at.next).await?;
+        self.process.sim().event(format_args!("rank {} says hello, at {:?}", self.rank, at.next));
+        let mut after = None;
+        loop {
+            let frame = receive(stream).await?;
+            match &frame.magic {
+                b"GMBC" => {
+                    let next = Cursor::new(frame.at.0, frame.at.1);
+                    let text = String::from_utf8(frame.payload.to_vec()).ok()?;
+                    self.run.note_text(self.process.sim(), next, &text);
+                    after = Some(next);
+                }
+                b"GMB1" | b"GMBR" => {
+                    let Some(next) = after.take() else {
+                        self.process.sim().violated("a batch came without its checkpoint");
+                        return None;
+                    };
+                    self.step(&frame, next, at).await;
+                    self.save(stream, next, at).await?;
+                }
+                b"GMBE" => return self.end(stream, at).await,
+                _ => return self.refused(&frame, at),
+            }
+        }
+    }
+
+    async fn send_hello(
+        &self,
+        stream: &mut DuplexStream,
+        greeting: &ReceivedFrame,
+        next: Option<Cursor>,
+    ) -> Option<()> {
+        let mut hello = identity(greeting)?;
+        hello["rank"] = self.rank.into();
+        hello["of"] = self.run.ranks().count.get().into();
+        hello["run"] = self.run.name.clone().into();
+        if let Some(next) = next {
+            hello["epoch"] = next.epoch.into();
+            hello["batch_index"] = next.batch_index.into();
+        }
+        send_hello(stream, b"GMH1", &hello).await
+    }
+
+    /// Takes a batch, and meets the other ranks.
+    async fn step(&self, frame: &ReceivedFrame, next: Cursor, at: &mut At) {
+        let sim = self.process.sim();
+        let is_repeat = &frame.magic == b"GMBR";
+        let step = self.run.take(sim, self.rank, (frame.at, is_repeat), &frame.payload);
+        if !is_repeat {
+            let (epoch, g) = frame.at;
+            let seen = ReceivedBatch { epoch, g, frame: &frame.payload };
+            self.log.note(sim, self.register.spec.settings.visitation, &seen);
+        }
+        self.process.point(30).await;
+        if let Some((_, pause)) = self.run.slow.filter(|(slow, _)| *slow == self.rank)
+            && sim.time.now() < sim.settled()
+        {
+            sim.time.sleep(pause).await;
+        }
+        sim.event(format_args!("rank {} comes to the end of {step:?}", self.rank));
+        self.run.meet(step).await;
+        (at.next, at.step) = (Some(next), Some(step));
+    }
+
+    /// Writes a checkpoint after some steps, and says so when it is durable.
+    async fn save(&self, stream: &mut DuplexStream, next: Cursor, at: &mut At) -> Option<()> {
+        let is_due = at.step.is_some_and(|step| step.number.is_multiple_of(self.run.save_every))
+            && self.run.others != OtherHostsStart::AtTheEnd;
+        if is_due {
+            self.write(next).await;
+        }
+        match self.run.speaks {
+            CheckpointReporters::EachRank if is_due => {
+                let slot = self.slot(at.step?);
+                send_ack(stream, slot).await?;
+            }
+            CheckpointReporters::WholeJob => self.tell(stream, self.run.complete(), at).await?,
+            CheckpointReporters::EachRank => {}
+        }
+        Some(())
+    }
+
+    async fn write(&self, next: Cursor) {
+        self.process.point(50).await;
+        self.log.save((next.epoch, next.batch_index));
+        self.run.save(self.process.sim(), self.rank, next);
+        self.process.point(10).await;
+    }
+
+    /// The batch of this rank at `step`, or the one that its epoch lacks.
+    fn slot(&self, step: TrainingStep) -> (u32, u64) {
+        (step.epoch, self.run.ranks().first_of(step) + u64::from(self.rank))
+    }
+
+    /// Tells the fetcher that the checkpoint of the whole job at `next` is durable.
+    async fn tell(&self, stream: &mut DuplexStream, next: Cursor, at: &mut At) -> Option<()> {
+        let is_first = self.rank.is_multiple_of(self.run.per_host());
+        if !is_first || next <= at.reported || next == self.run.ranks().from {
+            return Some(());
+        }
+        at.reported = next;
+        stream.write_all(b"GMAJ").await.ok()?;
+        stream.write_u32_le(next.epoch).await.ok()?;
+        stream.write_u64_le(next.batch_index).await.ok()
+    }
+
+    /// The last checkpoint contains everything.
+    async fn end(&self, stream: &mut DuplexStream, at: &mut At) -> Option<()> {
+        let sim = self.process.sim();
+        let end = Cursor::start_of(self.register.spec.epochs);
+        sim.event(format_args!("rank {} is at the end", self.rank));
+        self.run.meet_at_end(end).await;
+        self.write(end).await;
+        sim.event(format_args!("rank {} has saved the end", self.rank));
+        let last = at.next.replace(end);
+        match (self.run.speaks, at.step) {
+            (CheckpointReporters::EachRank, Some(step)) => {
+                send_ack(stream, self.slot(step)).await?
+            }
+            // It took no batch, so the job ends where the run began.
+            (CheckpointReporters::EachRank, None) => {}
+            (CheckpointReporters::WholeJob, _) => {
+                self.run.until_complete(end).await;
+                at.reported = Cursor::default();
+                self.tell(stream, end, at).await?;
+            }
+        }
+        if last.is_some() && sim.happens(FaultKind::FinishedRankReturns) {
+            (at.next, at.has_all) = (last, true);
+            return None;
+        }
+        // The fetcher closes the connection when the job is done.
+        let _ = receive(stream).await;
+        None
+    }
+
+    fn refused(&self, frame: &ReceivedFrame, at: &At) -> Option<()> {
+        let (sim, why) = (self.process.sim(), String::from_utf8_lossy(&frame.payload));
+        sim.event(format_args!("rank {} is refused: {why}", self.rank));
+        let is_whole = sim.count(&[FaultKind::WritesLost]) == 0;
+        if at.has_all && is_whole && why.contains("its run is safe up to") {
+            sim.violated(format_args!("rank {} has all, and is refused: {why}", self.rank));
+        }
+        None
     }
 }

@@ -1,10 +1,13 @@
-//! Releases that are deployed: the versions of the protocol that the stack, its worker functions and the hosts of trainers
-//! speak, and their replacement in mid-job.
+//! Releases that are deployed: the versions of the protocol that the stack, its worker functions and the hosts
+//! speak, and their replacement in mid-job, by chance or in steps that a test chooses.
 
-use crate::{Fault, Kind, Mutant, Process, Simulation};
+use crate::{
+    FaultKind, FaultSimulation, Mutant, ProcessKind, SimProcess, cloud::SimCloud,
+    trainer::DeliveryLog,
+};
 use gristmill_model::wire::SpokenVersions;
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::sync::watch;
 
 /// A release, by what it speaks.
@@ -61,7 +64,7 @@ struct State {
     /// The worker functions that exist, by their numbers, with what each speaks. Jobs keep the one they began with.
     workers: BTreeMap<u32, SimRelease>,
     /// Processes on hosts of trainers.
-    processes: Vec<Process>,
+    processes: Vec<SimProcess>,
 }
 
 impl DeployedStack {
@@ -89,9 +92,9 @@ impl DeployedStack {
     }
 
     /// Whether a function of that kind keeps no field of an item that it does not know.
-    pub fn drops_fields(&self, kind: Kind) -> bool {
+    pub fn drops_fields(&self, kind: ProcessKind) -> bool {
         let state = self.state.lock();
-        let release = if kind == Kind::Scaler { state.scaler.0 } else { state.stack };
+        let release = if kind == ProcessKind::Scaler { state.scaler.0 } else { state.stack };
         release == SimRelease::Before && self.mutant != Some(Mutant::TakesNewerJobs)
     }
 
@@ -120,7 +123,7 @@ impl DeployedStack {
 
     /// Replaces the coordinator by that of the other release, and adds its worker function. The scaler follows with
     /// [`DeployedStack::replace_scaler`].
-    pub fn replace_stack(&self, sim: &Simulation) {
+    pub fn replace_stack(&self, sim: &FaultSimulation) {
         let mut state = self.state.lock();
         state.stack = state.stack.other();
         let number = state.workers.last_key_value().map_or(0, |(number, _)| *number) + 1;
@@ -137,7 +140,7 @@ impl DeployedStack {
     }
 
     /// Replaces the programs on hosts of trainers by those of the other release. All that run end.
-    pub fn replace_hosts(&self, sim: &Simulation) {
+    pub fn replace_hosts(&self, sim: &FaultSimulation) {
         let mut state = self.state.lock();
         state.hosts = state.hosts.other();
         state.processes.drain(..).for_each(|process| process.kill());
@@ -155,7 +158,7 @@ impl DeployedStack {
     }
 
     /// Waits until programs on hosts of trainers may start, and counts `process` among them.
-    pub async fn host_starts(&self, process: &Process) {
+    pub async fn host_starts(&self, process: &SimProcess) {
         // The sender lives as long as this.
         let _ = self.are_up.subscribe().wait_for(|are_up| *are_up).await;
         let mut state = self.state.lock();
@@ -164,8 +167,8 @@ impl DeployedStack {
     }
 
     /// Replaces stack and hosts now and then, until the faults end.
-    pub async fn replace_at_times(&self, sim: &Simulation) {
-        if [Fault::StackReplaced, Fault::HostsReplaced]
+    pub async fn replace_at_times(&self, sim: &FaultSimulation) {
+        if [FaultKind::StackReplaced, FaultKind::HostsReplaced]
             .iter()
             .all(|of| sim.plan.probability(*of) == 0.0)
         {
@@ -173,16 +176,110 @@ impl DeployedStack {
         }
         while sim.time.now() < sim.plan.until {
             sim.time.sleep(sim.between_ms(1_000, APART_MS)).await;
-            if sim.happens(Fault::StackReplaced) {
+            if sim.happens(FaultKind::StackReplaced) {
                 self.replace_stack(sim);
                 let later = sim.between_ms(0, LATER_MS);
                 sim.unsettled_for(later);
                 sim.time.sleep(later).await;
                 self.replace_scaler();
             }
-            if sim.happens(Fault::HostsReplaced) {
+            if sim.happens(FaultKind::HostsReplaced) {
                 self.replace_hosts(sim);
             }
         }
+    }
+}
+
+/// The order in which stack and hosts of trainers are replaced by the next release.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UpgradeOrder {
+    StackFirst,
+    TrainerFirst,
+    /// Stack, then hosts; then both back, in the reverse order.
+    RolledBack,
+}
+
+/// The state of the job meanwhile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UpgradeMoment {
+    /// Its trainer trains.
+    JobRuns,
+    /// It has no trainer.
+    JobWaits,
+    /// Its trainer or its workers read the cache.
+    CacheIsRead,
+}
+
+/// An upgrade of stack and hosts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UpgradePlan {
+    pub order: UpgradeOrder,
+    pub moment: UpgradeMoment,
+}
+
+/// One replacement.
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    Stack,
+    Hosts,
+}
+
+impl UpgradeOrder {
+    fn steps(self) -> &'static [Step] {
+        match self {
+            Self::StackFirst => &[Step::Stack, Step::Hosts],
+            Self::TrainerFirst => &[Step::Hosts, Step::Stack],
+            Self::RolledBack => &[Step::Stack, Step::Hosts, Step::Hosts, Step::Stack],
+        }
+    }
+}
+
+/// Batches and reads of the cache before the upgrade begins.
+const BATCHES_BEFORE: usize = 20;
+const READS_BEFORE: u64 = 5;
+/// Pause after each step.
+const APART: Duration = Duration::from_secs(5);
+/// How long a job waits for its trainer, before the upgrade and after it.
+const WAITS: Duration = Duration::from_secs(60);
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Performs the upgrade of this simulation, if it has one.
+pub async fn perform_upgrade(cloud: &Arc<SimCloud>, log: &DeliveryLog) {
+    let sim = &cloud.sim;
+    let Some(UpgradePlan { order, moment }) = sim.plan.upgrade else { return };
+    loop {
+        let is_due = match moment {
+            UpgradeMoment::JobRuns | UpgradeMoment::JobWaits => {
+                log.delivered().batches.len() >= BATCHES_BEFORE
+            }
+            UpgradeMoment::CacheIsRead => sim.tally().cache_reads >= READS_BEFORE,
+        };
+        if is_due {
+            break;
+        }
+        sim.time.sleep(LOOK).await;
+    }
+    let waits = moment == UpgradeMoment::JobWaits;
+    if waits {
+        // No batch comes meanwhile.
+        sim.unsettled_for(2 * WAITS + 2 * APART * order.steps().len() as u32);
+        cloud.deployed.stop_hosts();
+        sim.time.sleep(WAITS).await;
+    }
+    for step in order.steps() {
+        match step {
+            Step::Stack => {
+                cloud.deployed.replace_stack(sim);
+                sim.time.sleep(APART).await;
+                cloud.deployed.replace_scaler();
+            }
+            Step::Hosts => cloud.deployed.replace_hosts(sim),
+        }
+        sim.time.sleep(APART).await;
+    }
+    sim.note_upgraded(log.delivered().batches.len());
+    if waits {
+        sim.time.sleep(WAITS).await;
+        cloud.deployed.start_hosts();
     }
 }

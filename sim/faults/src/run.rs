@@ -1,22 +1,19 @@
 //! Runs one simulation from its seed to its end.
 
 use crate::{
-    Fault, FaultPlan, Mutant, Simulation, Tally,
-    cloud::Cloud,
+    FaultKind, FaultPlan, FaultSimulation, Mutant, SimulationCounts,
+    checks::{has_ended, watch},
+    client,
+    cloud::SimCloud,
     host::{HostFetcher, TrainerHost},
-    jobs::{Jobs, reuse_name},
-    joins::change_options,
-    objects::Store,
-    progress::{has_ended, watch},
-    ranked::Launcher,
-    remover::remove_all,
-    scenario::{Cached, Expected, Scenario, expected, remember},
-    serving,
-    trainer::{Log, train, train_second},
-    upgrades::{self, UpgradePlan},
+    jobs::{JobArrangement, change_options, remove_all, reuse_name},
+    objects::SharedObjects,
+    ranked::RunLauncher,
+    releases::{UpgradePlan, perform_upgrade},
+    scenario::{CachePosition, ExpectedBatches, FaultScenario, expected, remember},
+    trainer::{DeliveryLog, train, train_second},
 };
-use gristmill_model::wire::Register;
-use gristmill_model::{JobName, Visitation};
+use gristmill_model::{JobName, Visitation, wire::RegisterCall};
 use gristmill_virtual_time::VirtualTime;
 use std::{io, sync::Arc, time::Duration};
 
@@ -27,10 +24,10 @@ const AFTERMATH: Duration = Duration::from_secs(7 * 3600);
 
 /// Result of one simulation.
 #[derive(Debug, Clone)]
-pub struct Outcome {
+pub struct SimulationOutcome {
     pub seed: u64,
-    pub scenario: Scenario,
-    pub tally: Tally,
+    pub scenario: FaultScenario,
+    pub tally: SimulationCounts,
     /// Time at which the job was done.
     pub took: Duration,
     pub batches: usize,
@@ -43,22 +40,22 @@ pub struct Outcome {
 ///
 /// # Errors
 /// The runtime cannot be created, or a run of the same job without faults fails.
-pub fn simulate(seed: u64, mutant: Option<Mutant>, verbose: bool) -> io::Result<Outcome> {
+pub fn simulate(seed: u64, mutant: Option<Mutant>, verbose: bool) -> io::Result<SimulationOutcome> {
     let mut random = fastrand::Rng::with_seed(seed);
-    let mut scenario = Scenario::draw(&mut random);
+    let mut scenario = FaultScenario::draw(&mut random);
     let plan = FaultPlan::draw(&mut random).with_rates(&mut rates_of(seed));
     let plan = plan.with_releases(&mut releases_of(seed));
     scenario.served |= mutant.is_some_and(Mutant::is_of_serving) && scenario.may_be_served();
     let plan = fitted(plan, (&scenario, seed), mutant);
-    let jobs = Jobs::draw(&mut random, &scenario);
+    let jobs = JobArrangement::draw(&mut random, &scenario);
     let expected = match jobs {
-        Jobs::One | Jobs::OfRanks => vec![expectation(&scenario)?],
-        Jobs::Concurrent | Jobs::SameName => {
+        JobArrangement::One | JobArrangement::OfRanks => vec![expectation(&scenario)?],
+        JobArrangement::Concurrent | JobArrangement::SameName => {
             vec![expectation(&scenario)?, expectation(&scenario.other())?]
         }
     };
     run(random.u64(..), (&scenario, jobs), plan, mutant, &expected, verbose)
-        .map(|(outcome, _)| Outcome { seed, ..outcome })
+        .map(|(outcome, _)| SimulationOutcome { seed, ..outcome })
 }
 
 /// The source of small limits, apart from that of faults.
@@ -74,7 +71,7 @@ fn releases_of(seed: u64) -> fastrand::Rng {
 /// `plan` with the faults that `mutant` needs, and without those that `scenario` does not stand.
 fn fitted(
     plan: FaultPlan,
-    (scenario, seed): (&Scenario, u64),
+    (scenario, seed): (&FaultScenario, u64),
     mutant: Option<Mutant>,
 ) -> FaultPlan {
     let mut plan = plan.with(mutant.map_or(&[], Mutant::needs));
@@ -83,11 +80,11 @@ fn fitted(
     }
     if scenario.poison {
         // Other deaths could incriminate its split.
-        plan = plan.without(&[Fault::WorkerDies, Fault::Frozen, Fault::ServiceDown]);
+        plan = plan.without(&[FaultKind::WorkerDies, FaultKind::Frozen, FaultKind::ServiceDown]);
     }
     if scenario.poison || scenario.visitation != Visitation::ExactlyOnce {
         // Deaths that are forgotten incriminate nobody. What was acknowledged stays, where it says what is not visited again.
-        plan = plan.without(&[Fault::WritesLost]);
+        plan = plan.without(&[FaultKind::WritesLost]);
     }
     if scenario.is_long() {
         // So that much work is left when the faults end.
@@ -100,25 +97,29 @@ fn fitted(
 ///
 /// # Errors
 /// As [`simulate`].
-pub fn simulate_ranks(seed: u64, mutant: Option<Mutant>, verbose: bool) -> io::Result<Outcome> {
+pub fn simulate_ranks(
+    seed: u64,
+    mutant: Option<Mutant>,
+    verbose: bool,
+) -> io::Result<SimulationOutcome> {
     let mut random = fastrand::Rng::with_seed(seed);
-    let scenario = Scenario::draw_for_ranks(&mut random);
+    let scenario = FaultScenario::draw_for_ranks(&mut random);
     let plan = FaultPlan::draw(&mut random).with_ranks(&mut random);
     let plan = plan.with_rates(&mut rates_of(seed));
     let plan = plan.with_releases(&mut releases_of(seed));
     let plan = fitted(plan, (&scenario, seed), mutant);
     let expected = [expectation(&scenario)?];
-    let ranked = (&scenario, Jobs::OfRanks);
+    let ranked = (&scenario, JobArrangement::OfRanks);
     run(random.u64(..), ranked, plan, mutant, &expected, verbose)
-        .map(|(outcome, _)| Outcome { seed, ..outcome })
+        .map(|(outcome, _)| SimulationOutcome { seed, ..outcome })
 }
 
 /// The expected delivery of `scenario`.
-fn expectation(scenario: &Scenario) -> io::Result<Arc<Expected>> {
+fn expectation(scenario: &FaultScenario) -> io::Result<Arc<ExpectedBatches>> {
     if let Some(expected) = expected(scenario) {
         return Ok(expected);
     }
-    let alone = (scenario, Jobs::One);
+    let alone = (scenario, JobArrangement::One);
     let (outcome, delivered) = run(0, alone, FaultPlan::none(), None, &[], false)?;
     if !outcome.tally.violations.is_empty() {
         let what = outcome.tally.violations.join("; ");
@@ -133,23 +134,30 @@ fn expectation(scenario: &Scenario) -> io::Result<Arc<Expected>> {
 ///
 /// # Errors
 /// The runtime cannot be created.
-pub fn simulate_large(splits: u32) -> io::Result<Outcome> {
-    run(0, (&Scenario::large(splits), Jobs::One), FaultPlan::none(), None, &[], false)
-        .map(|(outcome, _)| outcome)
+pub fn simulate_large(splits: u32) -> io::Result<SimulationOutcome> {
+    run(
+        0,
+        (&FaultScenario::large(splits), JobArrangement::One),
+        FaultPlan::none(),
+        None,
+        &[],
+        false,
+    )
+    .map(|(outcome, _)| outcome)
 }
 
 /// Runs a job of `seed` with only `faults`, for the first ten minutes.
 ///
 /// # Errors
 /// The runtime cannot be created, or a run of the same job without faults fails.
-pub fn simulate_only(seed: u64, faults: &[Fault]) -> io::Result<Outcome> {
+pub fn simulate_only(seed: u64, faults: &[FaultKind]) -> io::Result<SimulationOutcome> {
     let mut random = fastrand::Rng::with_seed(seed);
-    let drawn = Scenario::draw(&mut random);
-    let scenario = Scenario { poison: false, ..drawn };
+    let drawn = FaultScenario::draw(&mut random);
+    let scenario = FaultScenario { poison: false, ..drawn };
     let plan = FaultPlan::only(faults, Duration::from_secs(600));
     let expected = [expectation(&scenario)?];
-    run(random.u64(..), (&scenario, Jobs::One), plan, None, &expected, false)
-        .map(|(outcome, _)| Outcome { seed, ..outcome })
+    run(random.u64(..), (&scenario, JobArrangement::One), plan, None, &expected, false)
+        .map(|(outcome, _)| SimulationOutcome { seed, ..outcome })
 }
 
 /// Runs a job whose only fault is an upgrade in mid-job.
@@ -157,27 +165,28 @@ pub fn simulate_only(seed: u64, faults: &[Fault]) -> io::Result<Outcome> {
 /// # Errors
 /// As [`simulate`].
 pub fn simulate_upgrade(
-    scenario: &Scenario,
+    scenario: &FaultScenario,
     upgrade: UpgradePlan,
     mutant: Option<Mutant>,
-) -> io::Result<Outcome> {
+) -> io::Result<SimulationOutcome> {
     let expected = [expectation(scenario)?];
     let plan = FaultPlan::upgrading(upgrade);
-    run(0, (scenario, Jobs::One), plan, mutant, &expected, false).map(|(outcome, _)| outcome)
+    run(0, (scenario, JobArrangement::One), plan, mutant, &expected, false)
+        .map(|(outcome, _)| outcome)
 }
 
 fn run(
     seed: u64,
-    (scenario, jobs): (&Scenario, Jobs),
+    (scenario, jobs): (&FaultScenario, JobArrangement),
     plan: FaultPlan,
     mutant: Option<Mutant>,
-    expected: &[Arc<Expected>],
+    expected: &[Arc<ExpectedBatches>],
     verbose: bool,
-) -> io::Result<(Outcome, Expected)> {
+) -> io::Result<(SimulationOutcome, ExpectedBatches)> {
     let time = Arc::new(VirtualTime::default());
     let runtime = time.runtime()?;
-    let sim = Simulation::new(Arc::clone(&time), seed, plan, mutant, verbose);
-    let logs = [Arc::new(Log::default()), Arc::new(Log::default())];
+    let sim = FaultSimulation::new(Arc::clone(&time), seed, plan, mutant, verbose);
+    let logs = [Arc::new(DeliveryLog::default()), Arc::new(DeliveryLog::default())];
     let took = runtime.block_on(run_jobs(&sim, &logs, (scenario, jobs), expected))?;
     // Tasks that still wait end with the runtime.
     drop(runtime);
@@ -185,15 +194,17 @@ fn run(
         let whole = log.is_done() && !sim.is_violated();
         // Ranks may leave out the last batches of an epoch, which their run knows.
         let visitation = match jobs {
-            Jobs::OfRanks => Visitation::ZeroOnceOrMore,
-            Jobs::One | Jobs::Concurrent | Jobs::SameName => scenario.visitation,
+            JobArrangement::OfRanks => Visitation::ZeroOnceOrMore,
+            JobArrangement::One | JobArrangement::Concurrent | JobArrangement::SameName => {
+                scenario.visitation
+            }
         };
         if whole && !expected.allows(&log.delivered(), visitation) {
             sim.violated("invariant 8: the batches are not those of an undisturbed run");
         }
     }
     let (log, delivered) = (&logs[0], logs[0].delivered());
-    let outcome = Outcome {
+    let outcome = SimulationOutcome {
         seed,
         scenario: scenario.clone(),
         tally: sim.tally(),
@@ -206,15 +217,15 @@ fn run(
 }
 
 async fn run_jobs(
-    sim: &Arc<Simulation>,
-    logs: &[Arc<Log>; 2],
-    (scenario, jobs): (&Scenario, Jobs),
-    expected: &[Arc<Expected>],
+    sim: &Arc<FaultSimulation>,
+    logs: &[Arc<DeliveryLog>; 2],
+    (scenario, jobs): (&FaultScenario, JobArrangement),
+    expected: &[Arc<ExpectedBatches>],
 ) -> io::Result<Duration> {
     let name = |text: &str| text.parse().map_err(|_| io::Error::other("a bad name"));
     let job: JobName = "job".parse().map_err(|_| io::Error::other("a bad name"))?;
     let beside: JobName = "other".parse().map_err(|_| io::Error::other("a bad name"))?;
-    let cloud = Cloud::new(sim, Store::new(name("sim")?, job.clone(), scenario.clone()));
+    let cloud = SimCloud::new(sim, SharedObjects::new(name("sim")?, job.clone(), scenario.clone()));
     tokio::spawn(Arc::clone(&cloud).upkeep());
     if sim.mutant == Some(Mutant::CollectsEarly) {
         tokio::spawn(Arc::clone(&cloud).collect_early());
@@ -222,20 +233,20 @@ async fn run_jobs(
     let upgrading = (Arc::clone(&cloud), Arc::clone(&logs[0]));
     tokio::spawn(async move {
         let (cloud, log) = upgrading;
-        tokio::join!(cloud.deployed.replace_at_times(&cloud.sim), upgrades::perform(&cloud, &log));
+        tokio::join!(cloud.deployed.replace_at_times(&cloud.sim), perform_upgrade(&cloud, &log));
     });
     let mut clouds = vec![Arc::clone(&cloud)];
     match jobs {
-        Jobs::One => tokio::select! {
+        JobArrangement::One => tokio::select! {
             biased;
             ended = run_job(&cloud, &logs[0], scenario) => ended?,
             () = cloud.cut_power() => {}
         },
-        Jobs::OfRanks => run_ranked(&cloud, &logs[0], (scenario, expected)).await?,
-        Jobs::Concurrent => {
-            clouds[0] = cloud.of(job, scenario.clone(), true);
+        JobArrangement::OfRanks => run_ranked(&cloud, &logs[0], (scenario, expected)).await?,
+        JobArrangement::Concurrent => {
+            clouds[0] = cloud.with_job(job, scenario.clone(), true);
             let (other, shared) = (scenario.other(), Arc::clone(&clouds[0]));
-            let second = cloud.of(beside, other.clone(), true);
+            let second = cloud.with_job(beside, other.clone(), true);
             clouds.push(Arc::clone(&second));
             let both = tokio::join!(
                 run_job(&shared, &logs[0], scenario),
@@ -243,11 +254,11 @@ async fn run_jobs(
             );
             both.0.and(both.1)?;
         }
-        Jobs::SameName => {
+        JobArrangement::SameName => {
             run_job(&cloud, &logs[0], scenario).await?;
             let (log, other) = (&logs[0], scenario.other());
             if !sim.is_violated() && (log.is_done() || log.is_given_up()) {
-                let again = cloud.of(job, other.clone(), false);
+                let again = cloud.with_job(job, other.clone(), false);
                 let register = other.prepare(&again).await.map_err(io::Error::other)?;
                 if reuse_name(&again, register).await {
                     run_job(&again, &logs[1], &other).await?;
@@ -263,13 +274,13 @@ async fn run_jobs(
     sim.time.sleep(AFTERMATH).await;
     for cloud in &clouds {
         // Nobody comes back to say that all is delivered, if the table has lost that.
-        if sim.count(&[Fault::WritesLost]) == 0 && !has_ended(cloud).await {
+        if sim.count(&[FaultKind::WritesLost]) == 0 && !has_ended(cloud).await {
             sim.violated("invariant 16: all is delivered, and the job counts as living");
         }
     }
     // Objects of a shelf whose job the table has lost are named nowhere, and stay.
-    let is_whole = sim.count(&[Fault::WritesLost]) == 0;
-    if scenario.cached != Cached::Nowhere && is_whole && !sim.is_violated() {
+    let is_whole = sim.count(&[FaultKind::WritesLost]) == 0;
+    if scenario.cached != CachePosition::Nowhere && is_whole && !sim.is_violated() {
         remove_all(&clouds[0]).await;
     }
     Ok(took)
@@ -277,16 +288,16 @@ async fn run_jobs(
 
 /// Runs a job whose trainer has several ranks.
 async fn run_ranked(
-    cloud: &Arc<Cloud>,
-    log: &Arc<Log>,
-    (scenario, expected): (&Scenario, &[Arc<Expected>]),
+    cloud: &Arc<SimCloud>,
+    log: &Arc<DeliveryLog>,
+    (scenario, expected): (&FaultScenario, &[Arc<ExpectedBatches>]),
 ) -> io::Result<()> {
     let register = scenario.prepare(cloud).await.map_err(io::Error::other)?;
     let end = (register.spec.epochs, 0);
     let expected = expected.first().cloned().unwrap_or_default();
     let (cloud, log) = (Arc::clone(cloud), Arc::clone(log));
     let launcher =
-        Launcher { cloud: Arc::clone(&cloud), log: Arc::clone(&log), register, expected };
+        RunLauncher { cloud: Arc::clone(&cloud), log: Arc::clone(&log), register, expected };
     let register = launcher.register.clone();
     until_end(&cloud, &log, &register, launcher.train()).await;
     if log.is_done() && log.latest() != end {
@@ -296,7 +307,11 @@ async fn run_ranked(
 }
 
 /// Runs one job from its registration to its end, and checks the result.
-async fn run_job(cloud: &Arc<Cloud>, log: &Arc<Log>, scenario: &Scenario) -> io::Result<()> {
+async fn run_job(
+    cloud: &Arc<SimCloud>,
+    log: &Arc<DeliveryLog>,
+    scenario: &FaultScenario,
+) -> io::Result<()> {
     let register = scenario.prepare(cloud).await.map_err(io::Error::other)?;
     let joined = register.clone();
     let trained = async {
@@ -316,9 +331,9 @@ async fn run_job(cloud: &Arc<Cloud>, log: &Arc<Log>, scenario: &Scenario) -> io:
 
 /// Waits until the job has ended, makes no progress, or takes too long.
 async fn until_end(
-    cloud: &Arc<Cloud>,
-    log: &Log,
-    register: &Register,
+    cloud: &Arc<SimCloud>,
+    log: &DeliveryLog,
+    register: &RegisterCall,
     trained: impl Future<Output = ()>,
 ) {
     let sim = &cloud.sim;
@@ -335,20 +350,20 @@ async fn until_end(
 }
 
 /// Trains with trainers that connect to a fetcher.
-async fn train_served(cloud: &Arc<Cloud>, log: &Arc<Log>, register: Register) {
+async fn train_served(cloud: &Arc<SimCloud>, log: &Arc<DeliveryLog>, register: RegisterCall) {
     let host = TrainerHost::new(&cloud.sim, 0, cloud.sim.below(3) > 0);
     let with = || (Arc::clone(cloud), Arc::clone(&host), Arc::clone(log), register.clone());
-    let begin = |(cloud, host, log, register)| serving::train(cloud, host, log, register);
+    let begin = |(cloud, host, log, register)| client::train(cloud, host, log, register);
     let second = async {
         let sim = &cloud.sim;
         sim.time.sleep(sim.between_ms(100, 30_000)).await;
-        if sim.happens(Fault::SecondClient) {
+        if sim.happens(FaultKind::SecondClient) {
             begin(with()).await;
         }
     };
     let disturbed = {
         let (cloud, host, log, register) = with();
-        serving::disturb(cloud, host, log, register)
+        client::disturb(cloud, host, log, register)
     };
     let (cloud, host, log, register) = with();
     let serving = HostFetcher { cloud, run: None, host, log, register, is_old: false };

@@ -1,12 +1,12 @@
 //! The simulated jobs, and their expected delivery.
 
-use crate::cloud::Cloud;
+use crate::cloud::SimCloud;
 use bytes::Bytes;
 use gristmill_model::splits::{SplitPlan, order::visit};
-use gristmill_model::wire::{Dataset, JobSettings, JobSpec, Register, SourceFile};
+use gristmill_model::wire::{Dataset, JobSettings, JobSpec, RegisterCall, SourceFile};
 use gristmill_model::{Epoch, ErrorPolicy, Position, Sharding, SkipLimit, Visitation};
-use gristmill_ports::{ObjectPath, Objects as _};
-use gristmill_synthetic::tfrecord::{Example, RecordWriter};
+use gristmill_ports::{ObjectPath, ObjectStore as _};
+use gristmill_synthetic::tfrecord::{RecordWriter, TfExample};
 use parking_lot::Mutex;
 use std::{
     collections::{BTreeMap, HashMap},
@@ -17,7 +17,7 @@ const DATA: &str = "data";
 
 /// One job over a small dataset.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Scenario {
+pub struct FaultScenario {
     /// Records of each file.
     pub files: Vec<u32>,
     pub batch_size: u32,
@@ -34,7 +34,7 @@ pub struct Scenario {
     /// then skips the record.
     pub poison: bool,
     /// Position of `autocache` in the pipeline; caching is then always found worthwhile.
-    pub cached: Cached,
+    pub cached: CachePosition,
     /// Time to make a split, in addition to the latency of every operation.
     pub split_ms: u64,
     /// Batch that kills the first trainer that receives it.
@@ -46,7 +46,7 @@ pub struct Scenario {
 
 /// Position of a job's `autocache`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Cached {
+pub enum CachePosition {
     Nowhere,
     /// Before the batch: stored by one epoch, then read by workers.
     Inner,
@@ -59,11 +59,11 @@ pub type BatchName = (Epoch, u64);
 
 /// Delivery of a run without faults.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Expected {
+pub struct ExpectedBatches {
     pub batches: BTreeMap<BatchName, blake3::Hash>,
 }
 
-impl Expected {
+impl ExpectedBatches {
     /// Whether a run with faults may have delivered `other`: the same, or a part of it if trainers that died may
     /// have lost batches.
     pub fn allows(&self, other: &Self, visitation: Visitation) -> bool {
@@ -76,13 +76,13 @@ impl Expected {
     }
 }
 
-impl Scenario {
+impl FaultScenario {
     /// Draws one of a few dozen jobs, so that each expected delivery is computed only once.
     pub fn draw(random: &mut fastrand::Rng) -> Self {
         let scenario = match random.u64(0..90) {
             shape @ 0..72 => Self::short(shape),
             shape @ 72..78 => Self::long(shape),
-            shape => Self::of_bundles(shape),
+            shape => Self::with_bundles(shape),
         };
         Self { served: scenario.may_be_served() && random.u8(0..3) == 0, ..scenario }
     }
@@ -117,7 +117,7 @@ impl Scenario {
             sharding: Sharding::Dynamic,
             poison: false,
             in_order: false,
-            cached: Cached::Nowhere,
+            cached: CachePosition::Nowhere,
             split_ms: random.u64(1_000..3_000),
             dies_at: None,
             served: false,
@@ -126,7 +126,7 @@ impl Scenario {
     }
 
     /// A job of so many splits that a bundle has several, for workers on the trainer's host.
-    fn of_bundles(shape: u64) -> Self {
+    fn with_bundles(shape: u64) -> Self {
         let mut random = fastrand::Rng::with_seed(shape);
         let batch_size = random.u32(1..3);
         let splits = random.u32(256..600);
@@ -156,7 +156,7 @@ impl Scenario {
             sharding: Sharding::Dynamic,
             poison: false,
             in_order: false,
-            cached: Cached::Nowhere,
+            cached: CachePosition::Nowhere,
             split_ms: 0,
             dies_at: Some(u64::from(splits) / 100 * 99),
             served: false,
@@ -165,11 +165,11 @@ impl Scenario {
     }
 
     /// A job of some minutes, for an upgrade in mid-job.
-    pub fn of_upgrade(cached: Cached) -> Self {
+    pub fn for_upgrade(cached: CachePosition) -> Self {
         Self {
             files: vec![200, 200],
             batch_size: 2,
-            epochs: if cached == Cached::Nowhere { 1 } else { 12 },
+            epochs: if cached == CachePosition::Nowhere { 1 } else { 12 },
             workers: 4,
             split_ms: 500,
             cached,
@@ -212,9 +212,9 @@ impl Scenario {
             // A local worker dies with its trainer, which does not incriminate the split.
             poison: random.u8(0..6) == 0 && local_workers == 0 && shape < 48,
             cached: match shape {
-                0..48 => Cached::Nowhere,
-                48..60 => Cached::Inner,
-                _ => Cached::Whole,
+                0..48 => CachePosition::Nowhere,
+                48..60 => CachePosition::Inner,
+                _ => CachePosition::Whole,
             },
             split_ms: 0,
             dies_at: None,
@@ -229,9 +229,9 @@ impl Scenario {
         let Self { batch_size, drop_last, cached, .. } = self;
         let order = if self.in_order { "in_order, " } else { "" };
         let (before, after) = match cached {
-            Cached::Nowhere => ("", ""),
-            Cached::Inner => ("autocache, ", ""),
-            Cached::Whole => ("", ", autocache"),
+            CachePosition::Nowhere => ("", ""),
+            CachePosition::Inner => ("autocache, ", ""),
+            CachePosition::Whole => ("", ", autocache"),
         };
         format!(
             "source: {{ tfrecord: x, features: {{ value: {{ key: value, dtype: i64 }} }} }}\n\
@@ -240,13 +240,13 @@ impl Scenario {
     }
 
     /// Stores the dataset and returns the registration of the job.
-    pub async fn prepare(&self, cloud: &Cloud) -> Result<Register, String> {
+    pub async fn prepare(&self, cloud: &SimCloud) -> Result<RegisterCall, String> {
         let mut value = 0;
         for (i, &records) in self.files.iter().enumerate() {
             let mut file = Vec::new();
             let mut writer = RecordWriter::new(&mut file);
             for _ in 0..records {
-                let example = Example::default().with_int("value", value);
+                let example = TfExample::default().with_int("value", value);
                 writer.write(&example).map_err(|error| error.to_string())?;
                 value += 1;
             }
@@ -280,7 +280,7 @@ impl Scenario {
             ..JobSpec::new(pipeline.canonical_json())
         };
         let dataset = Dataset::one(DATA, files);
-        Ok(Register::new(cloud.store.job.clone(), spec, dataset))
+        Ok(RegisterCall::new(cloud.store.job.clone(), spec, dataset))
     }
 
     /// Number of times that an epoch visits the dataset.
@@ -298,7 +298,7 @@ impl Scenario {
         }
         let splits = SplitPlan::new(&self.files, self.split_records());
         let n = splits.map_or(0, |splits| splits.n_splits());
-        let visited = visit((n, self.copies()), self.seed, epoch, position);
+        let visited = visit(n, self.copies(), self.seed, epoch, position);
         visited.is_some_and(|(_, split)| split == 0)
     }
 
@@ -337,14 +337,15 @@ fn workers(random: &mut fastrand::Rng) -> (u32, u32) {
     }
 }
 
-static KNOWN: LazyLock<Mutex<HashMap<Scenario, Arc<Expected>>>> = LazyLock::new(Mutex::default);
+static KNOWN: LazyLock<Mutex<HashMap<FaultScenario, Arc<ExpectedBatches>>>> =
+    LazyLock::new(Mutex::default);
 
 /// The expected delivery of `scenario`, if a run without faults has determined it.
-pub fn expected(scenario: &Scenario) -> Option<Arc<Expected>> {
+pub fn expected(scenario: &FaultScenario) -> Option<Arc<ExpectedBatches>> {
     KNOWN.lock().get(scenario).cloned()
 }
 
 /// Stores the delivery of a run without faults.
-pub fn remember(scenario: &Scenario, expected: Arc<Expected>) {
+pub fn remember(scenario: &FaultScenario, expected: Arc<ExpectedBatches>) {
     KNOWN.lock().insert(scenario.clone(), expected);
 }

@@ -1,8 +1,10 @@
 //! State common to one simulation: time, randomness, faults so far, and its processes.
 
-use crate::{Fault, FaultPlan, Mutant, faults::LASTING_MAX, limits::RatesLeft};
-use gristmill_model::splits::invariants::Check;
-use gristmill_model::{Attempt, Epoch, Position};
+use crate::{
+    FaultKind, FaultPlan, Mutant,
+    faults::{LASTING_MAX, RemainingRates},
+};
+use gristmill_model::{Attempt, Epoch, Position, splits::invariants::InvariantCheck};
 use gristmill_virtual_time::VirtualTime;
 use parking_lot::Mutex;
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
@@ -12,13 +14,13 @@ const MAX_VIOLATIONS: usize = 10;
 
 struct State {
     random: fastrand::Rng,
-    faults: BTreeMap<Fault, u64>,
+    faults: BTreeMap<FaultKind, u64>,
     calls: u64,
     /// Splits that workers tried to store, each with its first attempt.
     offered: BTreeMap<(Epoch, Position), Attempt>,
     computed_again: u64,
     /// Ongoing faults and their ends.
-    lasting: BTreeMap<Fault, Duration>,
+    lasting: BTreeMap<FaultKind, Duration>,
     /// End of the faults.
     until: Duration,
     /// End of the faults' consequences: progress is required afterwards.
@@ -31,13 +33,13 @@ struct State {
 }
 
 /// State shared by all parts of one simulation.
-pub struct Simulation {
+pub struct FaultSimulation {
     pub time: Arc<VirtualTime>,
     pub plan: FaultPlan,
     /// The deliberate bug of this simulation, if any.
     pub mutant: Option<Mutant>,
     /// The rest of the rates that AWS limits.
-    pub(crate) rates: RatesLeft,
+    pub(crate) rates: RemainingRates,
     /// Whether to print every event.
     verbose: bool,
     state: Mutex<State>,
@@ -52,12 +54,12 @@ pub struct UpgradeCounts {
 
 /// Statistics of one simulation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Tally {
+pub struct SimulationCounts {
     /// Calls of the coordinator.
     pub calls: u64,
     /// Splits that were computed, offered to the store, and then computed by another attempt.
     pub computed_again: u64,
-    pub faults: BTreeMap<Fault, u64>,
+    pub faults: BTreeMap<FaultKind, u64>,
     pub violations: Vec<String>,
     /// Calls that were answered, by the version of the protocol.
     pub versions: BTreeMap<u32, u64>,
@@ -69,7 +71,7 @@ pub struct Tally {
     pub trace: blake3::Hash,
 }
 
-impl Simulation {
+impl FaultSimulation {
     pub fn new(
         time: Arc<VirtualTime>,
         seed: u64,
@@ -92,12 +94,12 @@ impl Simulation {
             upgraded: None,
             trace: blake3::Hasher::new(),
         };
-        let rates = RatesLeft::new(plan.rates);
+        let rates = RemainingRates::new(plan.rates);
         Arc::new(Self { time, plan, mutant, rates, verbose, state: Mutex::new(state) })
     }
 
     /// Draws whether a fault happens now.
-    pub fn happens(&self, fault: Fault) -> bool {
+    pub fn happens(&self, fault: FaultKind) -> bool {
         let probability = self.plan.probability(fault);
         if probability == 0.0 {
             return false;
@@ -119,7 +121,7 @@ impl Simulation {
     }
 
     /// Whether a lasting fault is active: begun earlier, or drawn now.
-    pub fn lasts(&self, fault: Fault) -> bool {
+    pub fn lasts(&self, fault: FaultKind) -> bool {
         if self.plan.probability(fault) == 0.0 {
             return false;
         }
@@ -144,7 +146,7 @@ impl Simulation {
     }
 
     /// Counts a fault that was not drawn.
-    pub fn suffers(&self, fault: Fault) {
+    pub fn suffers(&self, fault: FaultKind) {
         *self.state.lock().faults.entry(fault).or_default() += 1;
         self.event(format_args!("FAULT {fault:?}"));
     }
@@ -229,14 +231,14 @@ impl Simulation {
     }
 
     /// Records a violated invariant.
-    pub fn check(&self, check: Check) {
+    pub fn check(&self, check: InvariantCheck) {
         if let Err(violation) = check {
             self.violated(violation);
         }
     }
 
     /// Number of times that any of `faults` happened.
-    pub fn count(&self, faults: &[Fault]) -> u64 {
+    pub fn count(&self, faults: &[FaultKind]) -> u64 {
         let state = self.state.lock();
         faults.iter().filter_map(|fault| state.faults.get(fault)).sum()
     }
@@ -245,9 +247,9 @@ impl Simulation {
         !self.state.lock().violations.is_empty()
     }
 
-    pub fn tally(&self) -> Tally {
+    pub fn tally(&self) -> SimulationCounts {
         let state = self.state.lock();
-        Tally {
+        SimulationCounts {
             calls: state.calls,
             computed_again: state.computed_again,
             faults: state.faults.clone(),

@@ -1,55 +1,62 @@
-//! The table as seen by one process: slow, sometimes failing, never inconsistent. Every write is checked against the
-//! invariants of the split protocol.
+//! The table as seen by one process: slow, sometimes failing, never inconsistent, except for hints: they may be outdated,
+//! a mixture of two versions, or gone. Every write is checked against the invariants of the split protocol.
 
 use crate::{
-    Fault, Mutant, Process, Simulation, hints::Hints, link::DENIED, objects::Store,
-    ranked::mistakes, releases::DeployedStack,
+    FaultKind, FaultSimulation, Mutant, SimProcess, coordinator::DENIED, mutant,
+    objects::SharedObjects, releases::DeployedStack,
 };
 use async_trait::async_trait;
 use bytes::Bytes;
-use gristmill_coordinator::inspect::{self, Stored, decode};
-use gristmill_model::splits::{
-    Bundle, SplitKind,
-    collect::ChunkName,
-    invariants::{bundle_step, progress_step},
+use gristmill_coordinator::inspect::{self, DecodedItem, decode};
+use gristmill_model::{
+    BundleIndex, Epoch,
+    splits::{
+        Bundle, SplitKind,
+        collect::ChunkName,
+        invariants::{bundle_step, progress_step},
+    },
 };
 use gristmill_ports::{
-    Item, ItemKey, Table, TableError, WriteOutcome,
+    ItemKey, Table, TableError, TableItem, WriteOutcome,
     limits::ITEM_BYTES,
     memory::{ItemPage, MemoryTable, MeteredItems, PageQuery, TableLimits},
 };
 use parking_lot::Mutex;
-use std::{collections::VecDeque, sync::Arc};
+use serde_json::{Map, Value};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
 
 const LATENCY_MS: u64 = 15;
 /// Most writes that are lost together.
 pub const MOST_LOST: usize = 60;
 
 /// Stored items, shared by all processes.
-pub struct Items {
+pub struct SharedItems {
     pub memory: Arc<MemoryTable>,
     /// The same items behind the limits of a table.
     metered: MeteredItems,
-    hints: Hints,
+    hints: HintHistory,
     /// The items that the last writes replaced, oldest first.
-    replaced: Mutex<VecDeque<(ItemKey, Option<Item>)>>,
+    replaced: Mutex<VecDeque<(ItemKey, Option<TableItem>)>>,
     /// Processes that use the table.
-    users: Mutex<Vec<Process>>,
+    users: Mutex<Vec<SimProcess>>,
 }
 
-impl Items {
+impl SharedItems {
     pub fn new(limits: TableLimits) -> Self {
         let memory = Arc::new(MemoryTable::default());
         let metered = MeteredItems::new(Arc::clone(&memory), limits);
-        let (hints, replaced, users) = (Hints::default(), Mutex::default(), Mutex::default());
+        let (hints, replaced, users) = (HintHistory::default(), Mutex::default(), Mutex::default());
         Self { memory, metered, hints, replaced, users }
     }
 
     /// The table as `process` uses it.
     pub fn opened_by(
         self: &Arc<Self>,
-        process: &Process,
-        (store, deployed): (&Arc<Store>, &Arc<DeployedStack>),
+        process: &SimProcess,
+        (store, deployed): (&Arc<SharedObjects>, &Arc<DeployedStack>),
     ) -> SimTable {
         let mut users = self.users.lock();
         users.retain(|user| !user.is_dead());
@@ -63,7 +70,7 @@ impl Items {
     }
 
     /// Loses the last `writes`. No process that uses the table survives it.
-    pub fn lose(&self, sim: &Simulation, writes: usize) {
+    pub fn lose(&self, sim: &FaultSimulation, writes: usize) {
         for user in self.users.lock().drain(..) {
             user.kill();
         }
@@ -75,7 +82,7 @@ impl Items {
         }
     }
 
-    fn note_replaced(&self, key: &ItemKey, before: Option<Item>) {
+    fn note_replaced(&self, key: &ItemKey, before: Option<TableItem>) {
         let mut replaced = self.replaced.lock();
         replaced.push_back((key.clone(), before));
         if replaced.len() > MOST_LOST {
@@ -84,16 +91,16 @@ impl Items {
     }
 
     /// The item under `key`.
-    pub async fn item(&self, key: &ItemKey) -> Option<Item> {
+    pub async fn item(&self, key: &ItemKey) -> Option<TableItem> {
         self.memory.read(std::slice::from_ref(key)).await.ok()?.pop().flatten()
     }
 }
 
 /// The table as used by `process`.
 pub struct SimTable {
-    pub process: Process,
-    pub items: Arc<Items>,
-    pub store: Arc<Store>,
+    pub process: SimProcess,
+    pub items: Arc<SharedItems>,
+    pub store: Arc<SharedObjects>,
     pub deployed: Arc<DeployedStack>,
 }
 
@@ -101,14 +108,14 @@ impl SimTable {
     async fn meet(&self) -> Result<(), TableError> {
         self.process.point(LATENCY_MS).await;
         let sim = self.process.sim();
-        let throttled = sim.lasts(Fault::TableThrottled);
+        let throttled = sim.lasts(FaultKind::TableThrottled);
         if throttled && sim.mutant == Some(Mutant::ThrottlingIsFinal) {
             return Err(TableError::Rejected("too much at a time".to_owned()));
         }
-        if throttled || sim.happens(Fault::TableFails) {
+        if throttled || sim.happens(FaultKind::TableFails) {
             return Err(TableError::Unavailable("simulated".to_owned()));
         }
-        if !sim.happens(Fault::TableDenied) {
+        if !sim.happens(FaultKind::TableDenied) {
             return Ok(());
         }
         if sim.mutant == Some(Mutant::TableDenialIsFinal) {
@@ -118,9 +125,9 @@ impl SimTable {
         Err(TableError::Unavailable(DENIED.to_owned()))
     }
 
-    /// The items of `query`, page by page. Each page is outdated when it arrives. The adapter asks again for a page that
+    /// The items that `query` finds, page by page. Each page is outdated when it arrives. The adapter asks again for a page that
     /// fails, so faults are those of one request.
-    async fn pages(&self, query: PageQuery) -> Result<Vec<(String, Item)>, TableError> {
+    async fn pages(&self, query: PageQuery) -> Result<Vec<(String, TableItem)>, TableError> {
         let mut found = Vec::new();
         let mut next = Some(query);
         self.meet().await?;
@@ -137,30 +144,30 @@ impl SimTable {
     }
 
     /// Checks one applied write.
-    async fn check(&self, key: &ItemKey, before: Option<&Item>, after: &Bytes) {
+    async fn check(&self, key: &ItemKey, before: Option<&TableItem>, after: &Bytes) {
         let sim = self.process.sim();
         let before = before.map(|item| decode(key, &item.body));
         match (before, decode(key, after)) {
             (Some(Err(error)), _) | (_, Err(error)) => {
                 sim.violated(format_args!("{key:?} cannot be read: {error}"));
             }
-            (before, Ok(Stored::Bundle(bundle))) => {
+            (before, Ok(DecodedItem::Bundle(bundle))) => {
                 let before = match before {
-                    Some(Ok(Stored::Bundle(before))) => Some(before),
+                    Some(Ok(DecodedItem::Bundle(before))) => Some(before),
                     _ => None,
                 };
                 sim.check(bundle_step(before.as_deref(), &bundle));
                 self.check_commits(key, before.as_deref(), &bundle);
             }
-            (before, Ok(Stored::Progress(progress))) => {
+            (before, Ok(DecodedItem::Progress(progress))) => {
                 let before = match before {
-                    Some(Ok(Stored::Progress(before))) => Some(before),
+                    Some(Ok(DecodedItem::Progress(before))) => Some(before),
                     _ => None,
                 };
                 sim.check(progress_step(before.as_deref(), &progress));
                 self.store.runs.check(sim, &progress);
             }
-            (_, Ok(Stored::Job(_) | Stored::Other)) => {}
+            (_, Ok(DecodedItem::Job(_) | DecodedItem::Other)) => {}
         }
     }
 
@@ -206,12 +213,12 @@ impl SimTable {
 /// Whether the written item is a newly claimed bundle.
 fn is_claimed(key: &ItemKey, body: &[u8]) -> bool {
     let stored = decode(key, body);
-    matches!(stored, Ok(Stored::Bundle(bundle)) if bundle.is_held_by(bundle.owner))
+    matches!(stored, Ok(DecodedItem::Bundle(bundle)) if bundle.is_held_by(bundle.owner))
 }
 
 #[async_trait]
 impl Table for SimTable {
-    async fn read(&self, keys: &[ItemKey]) -> Result<Vec<Option<Item>>, TableError> {
+    async fn read(&self, keys: &[ItemKey]) -> Result<Vec<Option<TableItem>>, TableError> {
         self.meet().await?;
         let sim = self.process.sim();
         let arrives = |(key, item)| self.items.hints.arrives(sim, key, item);
@@ -219,7 +226,7 @@ impl Table for SimTable {
         let items = items.map(|items| keys.iter().zip(items).map(arrives).collect());
         // Results are outdated when they arrive.
         self.process.point(LATENCY_MS).await;
-        items.map(|items| mistakes::read(sim.mutant, keys, items))
+        items.map(|items| mutant::read(sim.mutant, keys, items))
     }
 
     async fn write(
@@ -232,7 +239,7 @@ impl Table for SimTable {
         self.meet().await?;
         let sim = self.process.sim();
         let admits = self.items.metered.admits_write(sim.time.now(), key, (&body, expires_at_s));
-        if !admits && sim.happens(Fault::WriteThrottled) {
+        if !admits && sim.happens(FaultKind::WriteThrottled) {
             return Err(TableError::Unavailable("simulated throttling".to_owned()));
         }
         if body.len() > ITEM_BYTES {
@@ -262,10 +269,10 @@ impl Table for SimTable {
             self.items.note_replaced(key, before);
         }
         self.process.point(LATENCY_MS).await;
-        if written && sim.happens(Fault::WriteUnreported) {
+        if written && sim.happens(FaultKind::WriteUnreported) {
             return Err(TableError::Unavailable("simulated lost answer".to_owned()));
         }
-        if written && sim.happens(Fault::WriteMeetsItself) {
+        if written && sim.happens(FaultKind::WriteMeetsItself) {
             if sim.mutant == Some(Mutant::ConflictsAreFailures) {
                 return Err(TableError::Rejected("the conditional request failed".to_owned()));
             }
@@ -279,14 +286,100 @@ impl Table for SimTable {
         pk: &str,
         from: &str,
         to: &str,
-    ) -> Result<Vec<(String, Item)>, TableError> {
+    ) -> Result<Vec<(String, TableItem)>, TableError> {
         let found = self.pages(PageQuery::range(pk, from, to)).await;
         let job = self.items.item(&inspect::progress_key(&self.store.ns, &self.store.job)).await;
         let mutant = self.process.sim().mutant;
-        found.map(|found| mistakes::ranged(mutant, job.as_ref(), found))
+        found.map(|found| mutant::ranged(mutant, job.as_ref(), found))
     }
 
-    async fn last(&self, pk: &str, limit: usize) -> Result<Vec<(String, Item)>, TableError> {
+    async fn last(&self, pk: &str, limit: usize) -> Result<Vec<(String, TableItem)>, TableError> {
         self.pages(PageQuery::last(pk, limit)).await
     }
+}
+
+/// Sort key of the hints that scans write.
+const FRONTIER: &str = "FRONTIER";
+/// Earlier versions kept for faults.
+const REMEMBERED: usize = 16;
+
+/// Earlier hints of each job.
+#[derive(Default)]
+pub struct HintHistory(Mutex<BTreeMap<String, Vec<Bytes>>>);
+
+impl HintHistory {
+    /// Records a written hint. Returns whether to write it: one bug writes only the first.
+    pub fn note(&self, sim: &FaultSimulation, key: &ItemKey, body: &Bytes) -> bool {
+        if key.sk != FRONTIER {
+            return true;
+        }
+        let mut hints = self.0.lock();
+        let earlier = hints.entry(key.pk.clone()).or_default();
+        earlier.push(body.clone());
+        let excess = earlier.len().saturating_sub(REMEMBERED);
+        earlier.drain(..excess);
+        sim.mutant != Some(Mutant::LooksOnce) || earlier.len() == 1
+    }
+
+    /// Whether a hint names the bundle under `key` as released.
+    pub fn name(&self, key: &ItemKey) -> bool {
+        let Some(bundle) = inspect::bundle_of(key) else { return false };
+        let hints = self.0.lock();
+        let of_job = |(pk, _): &(&String, _)| key.pk.starts_with(&format!("{pk}#"));
+        let mut named = hints.iter().filter(of_job).flat_map(|(_, hints)| hints);
+        named.any(|hint| names(hint).contains(&bundle))
+    }
+
+    /// The item as it arrives.
+    pub fn arrives(
+        &self,
+        sim: &FaultSimulation,
+        key: &ItemKey,
+        item: Option<TableItem>,
+    ) -> Option<TableItem> {
+        let item = item?;
+        if key.sk != FRONTIER {
+            return Some(item);
+        }
+        if sim.happens(FaultKind::HintLost) {
+            return None;
+        }
+        let stale = sim.happens(FaultKind::HintStale);
+        let torn = sim.happens(FaultKind::HintTorn);
+        if !stale && !torn {
+            return Some(item);
+        }
+        let hints = self.0.lock();
+        let earlier = hints.get(&key.pk).cloned().unwrap_or_default();
+        drop(hints);
+        let chosen = earlier.get(sim.below(earlier.len() as u64) as usize);
+        let Some(earlier) = chosen else { return Some(item) };
+        let body = if torn {
+            mixed(sim, &item.body, earlier).unwrap_or_else(|| earlier.clone())
+        } else {
+            earlier.clone()
+        };
+        Some(TableItem { body, ..item })
+    }
+}
+
+/// The bundles named by a hint.
+fn names(hint: &[u8]) -> Vec<(Epoch, BundleIndex)> {
+    let Ok(mut hint) = serde_json::from_slice::<Map<String, Value>>(hint) else {
+        return Vec::new();
+    };
+    let returned = hint.remove("returned").map(serde_json::from_value);
+    returned.and_then(Result::ok).unwrap_or_default()
+}
+
+/// A mixture: each field from one of the two.
+fn mixed(sim: &FaultSimulation, one: &[u8], other: &[u8]) -> Option<Bytes> {
+    let other: Map<String, Value> = serde_json::from_slice(other).ok()?;
+    let mut mixed: Map<String, Value> = serde_json::from_slice(one).ok()?;
+    for (name, value) in other {
+        if sim.below(2) == 0 {
+            mixed.insert(name, value);
+        }
+    }
+    serde_json::to_vec(&mixed).ok().map(Bytes::from)
 }

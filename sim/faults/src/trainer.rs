@@ -1,27 +1,27 @@
 //! Trainers: they receive batches, write checkpoints, die, and resume from a checkpoint.
 
 use crate::{
-    Fault, Kind, Process, SimClock, Simulation,
-    cloud::{BUCKET, Cloud},
-    scenario::{BatchName, Expected, Scenario},
-    verdict::{Fate, judge},
+    FaultKind, FaultSimulation, ProcessKind, SimClock, SimProcess,
+    checks::{TrainerEnd, judge},
+    cloud::{BUCKET, SimCloud},
+    scenario::{BatchName, ExpectedBatches, FaultScenario},
 };
 use bytes::Bytes;
-use gristmill_chunk::{Frame, Limits};
-use gristmill_client::{
-    Delivery, FetchError, Fetcher, FetcherConfig, FetcherPorts, PrefetchMemory,
-};
+use gristmill_chunk::{ChunkFrame, ChunkLimits};
 use gristmill_model::splits::{
     Cursor,
     invariants::{
         invariant_07_replay_is_identical, invariant_08_exactly_once, invariant_09_at_most_once,
         invariant_28_in_order,
     },
-    order::Ramp,
+    order::BundleDivision,
 };
-use gristmill_model::wire::Register;
+use gristmill_model::wire::RegisterCall;
 use gristmill_model::{Epoch, Visitation};
 use gristmill_pipeline::{COPY_FIELD, KEY_FIELD};
+use gristmill_stream::{
+    FetchError, Fetcher, FetcherConfig, FetcherPorts, PrefetchMemory, StreamDelivery,
+};
 use parking_lot::Mutex;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -33,7 +33,7 @@ const LARGE_PREFETCH_BYTES: u64 = 32 << 20;
 
 /// Deliveries to all trainers of a job, and their checkpoints.
 #[derive(Default)]
-pub struct Log(Mutex<Entries>);
+pub struct DeliveryLog(Mutex<Entries>);
 
 #[derive(Default)]
 struct Entries {
@@ -54,7 +54,7 @@ struct Entries {
     given_up: bool,
 }
 
-impl Log {
+impl DeliveryLog {
     pub fn is_done(&self) -> bool {
         self.0.lock().done
     }
@@ -83,8 +83,8 @@ impl Log {
         self.0.lock().replays
     }
 
-    pub fn delivered(&self) -> Expected {
-        Expected { batches: self.0.lock().batches.clone() }
+    pub fn delivered(&self) -> ExpectedBatches {
+        ExpectedBatches { batches: self.0.lock().batches.clone() }
     }
 
     /// Records a checkpoint on durable storage.
@@ -103,7 +103,7 @@ impl Log {
     }
 
     /// Records a batch; a replayed one must be identical.
-    pub fn note(&self, sim: &Simulation, visitation: Visitation, batch: &BatchSeen<'_>) {
+    pub fn note(&self, sim: &FaultSimulation, visitation: Visitation, batch: &ReceivedBatch<'_>) {
         let hash = blake3::hash(batch.frame);
         let name = (batch.epoch, batch.g);
         sim.event(format_args!("batch {name:?}"));
@@ -116,7 +116,7 @@ impl Log {
             }
             return sim.check(invariant_07_replay_is_identical(&before, &hash));
         }
-        let frame = Frame::parse(batch.frame.clone(), &Limits::default());
+        let frame = ChunkFrame::parse(batch.frame.clone(), &ChunkLimits::default());
         let Ok(frame) = frame else { return sim.violated("a batch cannot be read") };
         let (Some(keys), Some(copies)) = (frame.get(KEY_FIELD), frame.get(COPY_FIELD)) else {
             return sim.violated("a batch does not say where its rows come from");
@@ -132,7 +132,7 @@ impl Log {
 
     /// Invariant 8: every record of every epoch was delivered once, except those dropped for incomplete batches. Or
     /// invariant 9: at most once, if a trainer that died may have lost some.
-    pub fn check_visits(&self, sim: &Simulation, scenario: &Scenario) {
+    pub fn check_visits(&self, sim: &FaultSimulation, scenario: &FaultScenario) {
         let entries = self.0.lock();
         for epoch in 0..scenario.epochs {
             if scenario.in_order {
@@ -160,14 +160,14 @@ impl Log {
 }
 
 /// A batch as received by a trainer.
-pub struct BatchSeen<'a> {
+pub struct ReceivedBatch<'a> {
     pub epoch: Epoch,
     pub g: u64,
     pub frame: &'a Bytes,
 }
 
 /// Trains until the job is done or another trainer has taken it over, resuming after every death.
-pub async fn train(cloud: Arc<Cloud>, log: Arc<Log>, register: Register) {
+pub async fn train(cloud: Arc<SimCloud>, log: Arc<DeliveryLog>, register: RegisterCall) {
     let sim = Arc::clone(&cloud.sim);
     // A trainer that was let in may have opened an ended job again: its user sees it through.
     let mut was_let_in = false;
@@ -175,7 +175,7 @@ pub async fn train(cloud: Arc<Cloud>, log: Arc<Log>, register: Register) {
         let exactly = register.spec.settings.visitation == Visitation::ExactlyOnce;
         // Otherwise the trainer's position is not checkpointed.
         let resume = if exactly { choose_checkpoint(&sim, &log) } else { (0, 0) };
-        let process = Process::new(&sim, Kind::Trainer);
+        let process = SimProcess::new(&sim, ProcessKind::Trainer);
         cloud.deployed.host_starts(&process).await;
         sim.event(format_args!("a trainer starts at {resume:?}"));
         let lived = process.run(run_once(&cloud, &process, &log, &register, resume)).await;
@@ -187,9 +187,9 @@ pub async fn train(cloud: Arc<Cloud>, log: Arc<Log>, register: Register) {
                 let accepted = process.generation().is_some();
                 let entitled = exactly && (accepted || resume == log.latest());
                 match judge(&sim, &error, &register.spec, (accepted, entitled)) {
-                    Fate::GivenUp => log.give_up(),
-                    Fate::Broken | Fate::Superseded => return,
-                    Fate::Again => {}
+                    TrainerEnd::GivenUp => log.give_up(),
+                    TrainerEnd::Broken | TrainerEnd::Superseded => return,
+                    TrainerEnd::Again => {}
                 }
             }
             None => {}
@@ -200,9 +200,9 @@ pub async fn train(cloud: Arc<Cloud>, log: Arc<Log>, register: Register) {
 
 /// Invariant 12: a trainer that began at the horizon or later, and that was not superseded, finds all objects it needs,
 /// though it could recompute them.
-async fn check_loss(cloud: &Cloud, process: &Process, fetcher: &Fetcher) {
+async fn check_loss(cloud: &SimCloud, process: &SimProcess, fetcher: &Fetcher) {
     // A table that has lost its last writes names objects that were collected. Damaged objects are recomputed too.
-    let is_whole = cloud.sim.count(&[Fault::WritesLost, Fault::ObjectDamaged]) == 0;
+    let is_whole = cloud.sim.count(&[FaultKind::WritesLost, FaultKind::ObjectDamaged]) == 0;
     let lacking = process.missing().min(u64::from(fetcher.snapshot().healed));
     let lacking = if is_whole { lacking } else { 0 };
     let (Some(generation), 1..) = (process.generation(), lacking) else { return };
@@ -220,7 +220,7 @@ async fn check_loss(cloud: &Cloud, process: &Process, fetcher: &Fetcher) {
 }
 
 /// The splits that local workers hold stay within their bounds.
-fn check_memory(cloud: &Cloud, fetcher: &Fetcher, register: &Register) {
+fn check_memory(cloud: &SimCloud, fetcher: &Fetcher, register: &RegisterCall) {
     let (sim, snapshot) = (&cloud.sim, fetcher.snapshot());
     if sim.plan.memory.exceeds(&snapshot, register.spec.settings.local_workers) {
         let (held, bound) = (snapshot.local_bytes, snapshot.prefetch_bytes);
@@ -231,7 +231,7 @@ fn check_memory(cloud: &Cloud, fetcher: &Fetcher, register: &Register) {
 }
 
 /// Checks that everything which local workers made was taken or dropped.
-pub fn check_emptied(cloud: &Cloud, fetcher: &Fetcher) {
+pub fn check_emptied(cloud: &SimCloud, fetcher: &Fetcher) {
     let held = fetcher.snapshot().local_bytes;
     if held > 0 {
         cloud.sim.violated(format_args!("{held} bytes of splits made here are held at the end"));
@@ -239,9 +239,9 @@ pub fn check_emptied(cloud: &Cloud, fetcher: &Fetcher) {
 }
 
 /// The last checkpoint, or occasionally an earlier one.
-pub fn choose_checkpoint(sim: &Simulation, log: &Log) -> BatchName {
+pub fn choose_checkpoint(sim: &FaultSimulation, log: &DeliveryLog) -> BatchName {
     let saved = log.0.lock().saved.clone();
-    if saved.len() > 1 && sim.happens(Fault::OldCheckpoint) {
+    if saved.len() > 1 && sim.happens(FaultKind::OldCheckpoint) {
         return saved[sim.below(saved.len() as u64) as usize];
     }
     log.latest()
@@ -249,9 +249,9 @@ pub fn choose_checkpoint(sim: &Simulation, log: &Log) -> BatchName {
 
 /// Ports and configuration of the job's fetcher in `process`.
 pub fn fetcher_of(
-    cloud: &Arc<Cloud>,
-    process: &Process,
-    register: &Register,
+    cloud: &Arc<SimCloud>,
+    process: &SimProcess,
+    register: &RegisterCall,
 ) -> (FetcherPorts, FetcherConfig) {
     let ports = FetcherPorts {
         coordinator: cloud.link(process),
@@ -261,7 +261,7 @@ pub fn fetcher_of(
         operators: Arc::new(gristmill_operators::registry().clone()),
     };
     let memory = cloud.sim.plan.memory;
-    let Register { job, spec, .. } = register;
+    let RegisterCall { job, spec, .. } = register;
     let config = FetcherConfig {
         local_workers: spec.settings.local_workers,
         prefetch: if cloud.store.is_large() {
@@ -276,10 +276,10 @@ pub fn fetcher_of(
 }
 
 async fn run_once(
-    cloud: &Arc<Cloud>,
-    process: &Process,
-    log: &Arc<Log>,
-    register: &Register,
+    cloud: &Arc<SimCloud>,
+    process: &SimProcess,
+    log: &Arc<DeliveryLog>,
+    register: &RegisterCall,
     resume: BatchName,
 ) -> Result<(), FetchError> {
     let sim = &cloud.sim;
@@ -293,15 +293,17 @@ async fn run_once(
     let (mut unsaved, mut batches) = (None, 0);
     loop {
         match fetcher.next().await? {
-            Delivery::Batch(batch) => {
+            StreamDelivery::Batch(batch) => {
                 batches += 1;
                 if let Some(plan) = fetcher.view().and_then(|view| view.plan) {
-                    cloud.store.set_ramp(Ramp::new(plan.n_splits, plan.max_bundle_splits));
+                    cloud
+                        .store
+                        .set_ramp(BundleDivision::new(plan.n_splits, plan.max_bundle_splits));
                 }
                 check_loss(cloud, process, &fetcher).await;
                 check_memory(cloud, &fetcher, register);
                 let seen =
-                    BatchSeen { epoch: batch.epoch, g: batch.batch_index, frame: &batch.frame };
+                    ReceivedBatch { epoch: batch.epoch, g: batch.batch_index, frame: &batch.frame };
                 log.note(sim, spec.settings.visitation, &seen);
                 if cloud.store.dies_at() == Some(batch.batch_index) && !log.has_died() {
                     process.kill();
@@ -315,11 +317,11 @@ async fn run_once(
                     save(process, log, &fetcher, unsaved.take()).await;
                 }
             }
-            Delivery::EpochEnd(totals) => {
+            StreamDelivery::EpochEnd(totals) => {
                 sim.event(format_args!("{totals:?}"));
             }
-            Delivery::OfOthers { .. } => {}
-            Delivery::End => break,
+            StreamDelivery::OfOthers { .. } => {}
+            StreamDelivery::End => break,
         }
     }
     check_emptied(cloud, &fetcher);
@@ -337,7 +339,7 @@ async fn run_once(
 }
 
 /// Writes a checkpoint, and acknowledges it when it is durable.
-async fn save(process: &Process, log: &Log, fetcher: &Fetcher, last: Option<BatchName>) {
+async fn save(process: &SimProcess, log: &DeliveryLog, fetcher: &Fetcher, last: Option<BatchName>) {
     let Some((epoch, g)) = last else { return };
     process.point(50).await;
     log.save((epoch, g + 1));
@@ -346,11 +348,11 @@ async fn save(process: &Process, log: &Log, fetcher: &Fetcher, last: Option<Batc
 }
 
 /// A second trainer, some time after the first.
-pub async fn train_second(cloud: Arc<Cloud>, log: Arc<Log>, register: Register) {
+pub async fn train_second(cloud: Arc<SimCloud>, log: Arc<DeliveryLog>, register: RegisterCall) {
     let sim = Arc::clone(&cloud.sim);
     let after: Duration = sim.between_ms(100, 30_000);
     sim.time.sleep(after).await;
-    if sim.happens(Fault::SecondTrainer) {
+    if sim.happens(FaultKind::SecondTrainer) {
         train(cloud, log, register).await;
     }
 }

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a step that fails fails the test")]
 
 use gristmill_faults::{
-    Fault, Mutant, Outcome, simulate, simulate_large, simulate_only, simulate_ranks,
+    FaultKind, Mutant, SimulationOutcome, simulate, simulate_large, simulate_only, simulate_ranks,
 };
 use std::{
     io,
@@ -22,14 +22,14 @@ const SEEDS_OF_RANKS: u64 = 500;
 const SEEDS_PER_MUTANT: u64 = 2_000;
 
 /// A simulation of one seed.
-type Simulate = fn(u64, Option<Mutant>, bool) -> io::Result<Outcome>;
+type Simulate = fn(u64, Option<Mutant>, bool) -> io::Result<SimulationOutcome>;
 
 /// Runs `seeds` simulations on all cores, until `found` accepts one.
 fn search(
     simulate: Simulate,
     (seeds, mutant): (u64, Option<Mutant>),
-    found: impl Fn(&Outcome) -> bool + Sync,
-) -> Option<Outcome> {
+    found: impl Fn(&SimulationOutcome) -> bool + Sync,
+) -> Option<SimulationOutcome> {
     let next = AtomicU64::new(0);
     let result = Mutex::new(None);
     let threads = thread::available_parallelism().map_or(2, usize::from);
@@ -50,13 +50,14 @@ fn search(
     result.into_inner().unwrap()
 }
 
-fn is_broken(outcome: &Outcome) -> bool {
+fn is_broken(outcome: &SimulationOutcome) -> bool {
     !outcome.tally.violations.is_empty()
 }
 
 #[test]
 fn no_seed_breaks_an_invariant() {
-    if let Some(Outcome { seed, tally, .. }) = search(simulate, (SEEDS, None), is_broken) {
+    if let Some(SimulationOutcome { seed, tally, .. }) = search(simulate, (SEEDS, None), is_broken)
+    {
         panic!("seed {seed}: {:#?}", tally.violations);
     }
 }
@@ -64,7 +65,7 @@ fn no_seed_breaks_an_invariant() {
 #[test]
 fn no_seed_of_several_ranks_breaks_an_invariant() {
     let broken = search(simulate_ranks, (SEEDS_OF_RANKS, None), is_broken);
-    if let Some(Outcome { seed, tally, .. }) = broken {
+    if let Some(SimulationOutcome { seed, tally, .. }) = broken {
         panic!("seed {seed} with ranks: {:#?}", tally.violations);
     }
 }
@@ -91,7 +92,7 @@ fn every_mistake_is_noticed() {
 const LOCKS: [(Simulate, Mutant); 2] =
     [(simulate, Mutant::StoreStopsClaims), (simulate_ranks, Mutant::JudgedBySlowest)];
 
-fn is_locked(outcome: &Outcome) -> bool {
+fn is_locked(outcome: &SimulationOutcome) -> bool {
     outcome.tally.violations.first().is_some_and(|first| first.contains("no batch came for"))
 }
 
@@ -99,7 +100,7 @@ fn is_locked(outcome: &Outcome) -> bool {
 fn a_bound_that_stops_what_the_trainer_needs_next_is_noticed() {
     for (simulate, mutant) in LOCKS {
         let locked = search(simulate, (SEEDS_PER_MUTANT, Some(mutant)), is_locked);
-        let Some(Outcome { seed, .. }) = locked else {
+        let Some(SimulationOutcome { seed, .. }) = locked else {
             panic!("{mutant:?} locks no trainer in {SEEDS_PER_MUTANT} simulations");
         };
         let outcome = simulate(seed, None, false).unwrap();
@@ -110,7 +111,7 @@ fn a_bound_that_stops_what_the_trainer_needs_next_is_noticed() {
 fn check_noticed(simulate: Simulate, mutant: Mutant) {
     let began = Instant::now();
     let noticed = search(simulate, (SEEDS_PER_MUTANT, Some(mutant)), is_broken);
-    let Some(Outcome { seed, tally, .. }) = noticed else {
+    let Some(SimulationOutcome { seed, tally, .. }) = noticed else {
         panic!("{mutant:?} is not noticed in {SEEDS_PER_MUTANT} simulations");
     };
     let seconds = began.elapsed().as_secs_f64();
@@ -124,7 +125,8 @@ const MANY_SPLITS: u32 = 100_000;
 #[test]
 fn a_trainer_comes_back_at_the_end_of_an_epoch_of_many_splits() {
     let began = Instant::now();
-    let Outcome { tally, batches, replays, took, .. } = simulate_large(MANY_SPLITS).unwrap();
+    let SimulationOutcome { tally, batches, replays, took, .. } =
+        simulate_large(MANY_SPLITS).unwrap();
     assert_eq!(tally.violations, Vec::<String>::new());
     assert_eq!(batches, MANY_SPLITS as usize);
     println!(
@@ -138,11 +140,15 @@ fn a_trainer_comes_back_at_the_end_of_an_epoch_of_many_splits() {
 /// average, recurs quickly, and for the table may outlast a lease.
 #[test]
 fn throttling_costs_time_and_little_else() {
-    let expected = [(Fault::StoreThrottled, 20), (Fault::StoreFull, 5), (Fault::TableThrottled, 2)];
+    let expected = [
+        (FaultKind::StoreThrottled, 20),
+        (FaultKind::StoreFull, 5),
+        (FaultKind::TableThrottled, 2),
+    ];
     for (fault, spells_per_split) in expected {
         let (mut lasting, mut again) = (0, 0);
         for seed in 0..60 {
-            let Outcome { tally, .. } = simulate_only(seed, &[fault]).unwrap();
+            let SimulationOutcome { tally, .. } = simulate_only(seed, &[fault]).unwrap();
             assert_eq!(tally.violations, Vec::<String>::new(), "{fault:?}, seed {seed}");
             lasting += tally.faults.get(&fault).copied().unwrap_or_default();
             again += tally.computed_again;

@@ -3,13 +3,18 @@
 #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
 use gristmill_faults::{
-    Cached, Mutant, Outcome, Scenario, UpgradeMoment, UpgradeOrder, UpgradePlan, simulate_upgrade,
+    CachePosition, FaultScenario, Mutant, SimulationOutcome, UpgradeMoment, UpgradeOrder,
+    UpgradePlan, simulate_upgrade,
 };
 
 const ORDERS: [UpgradeOrder; 3] =
     [UpgradeOrder::StackFirst, UpgradeOrder::TrainerFirst, UpgradeOrder::RolledBack];
 
-fn upgraded(scenario: &Scenario, order: UpgradeOrder, moment: UpgradeMoment) -> Outcome {
+fn upgraded(
+    scenario: &FaultScenario,
+    order: UpgradeOrder,
+    moment: UpgradeMoment,
+) -> SimulationOutcome {
     simulate_upgrade(scenario, UpgradePlan { order, moment }, None).unwrap()
 }
 
@@ -24,8 +29,8 @@ fn spoken(order: UpgradeOrder, moment: UpgradeMoment) -> &'static [u32] {
 }
 
 /// Checks that all is delivered, part of it after the upgrade, in the versions `spoken`.
-fn check(outcome: &Outcome, cell: &str, spoken: &[u32]) {
-    let Outcome { tally, scenario, batches, .. } = outcome;
+fn check(outcome: &SimulationOutcome, cell: &str, spoken: &[u32]) {
+    let SimulationOutcome { tally, scenario, batches, .. } = outcome;
     assert_eq!(tally.violations, Vec::<String>::new(), "{cell}");
     let of_epoch = scenario.files.iter().sum::<u32>() / scenario.batch_size;
     assert_eq!(*batches, (of_epoch * scenario.epochs) as usize, "{cell}");
@@ -35,10 +40,10 @@ fn check(outcome: &Outcome, cell: &str, spoken: &[u32]) {
     assert_eq!(versions, spoken, "{cell}: {:?}", tally.versions);
 }
 
-fn check_all(moment: UpgradeMoment, cached: Cached) {
+fn check_all(moment: UpgradeMoment, cached: CachePosition) {
     for order in ORDERS {
         let cell = format!("{order:?}, {moment:?}, {cached:?}");
-        let outcome = upgraded(&Scenario::of_upgrade(cached), order, moment);
+        let outcome = upgraded(&FaultScenario::for_upgrade(cached), order, moment);
         println!("{cell}: {:?}, {:?}", outcome.tally.versions, outcome.tally.upgraded);
         check(&outcome, &cell, spoken(order, moment));
     }
@@ -46,18 +51,18 @@ fn check_all(moment: UpgradeMoment, cached: Cached) {
 
 #[test]
 fn a_job_that_runs_goes_on() {
-    check_all(UpgradeMoment::JobRuns, Cached::Nowhere);
+    check_all(UpgradeMoment::JobRuns, CachePosition::Nowhere);
 }
 
 #[test]
 fn a_job_that_waits_goes_on_with_its_next_trainer() {
-    check_all(UpgradeMoment::JobWaits, Cached::Nowhere);
+    check_all(UpgradeMoment::JobWaits, CachePosition::Nowhere);
 }
 
 #[test]
 fn a_cache_is_read_before_and_after() {
-    for cached in [Cached::Inner, Cached::Whole] {
-        let scenario = Scenario::of_upgrade(cached);
+    for cached in [CachePosition::Inner, CachePosition::Whole] {
+        let scenario = FaultScenario::for_upgrade(cached);
         check_all(UpgradeMoment::CacheIsRead, cached);
         for order in ORDERS {
             let tally = upgraded(&scenario, order, UpgradeMoment::CacheIsRead).tally;
@@ -70,7 +75,7 @@ fn a_cache_is_read_before_and_after() {
 
 #[test]
 fn peers_that_speak_one_version_alone_end_the_job() {
-    let scenario = Scenario::of_upgrade(Cached::Nowhere);
+    let scenario = FaultScenario::for_upgrade(CachePosition::Nowhere);
     for order in ORDERS {
         let upgrade = UpgradePlan { order, moment: UpgradeMoment::JobRuns };
         let outcome = simulate_upgrade(&scenario, upgrade, Some(Mutant::SpeaksOneVersion)).unwrap();

@@ -35,7 +35,7 @@ use std::time::Duration;
 #[derive(Debug, Clone, Parser)]
 #[command(name = "simulate-scale", max_term_width = 100, verbatim_doc_comment)]
 #[command(group = ArgGroup::new("mode").args(["outstanding", "real", "deployed", "index", "restart"]))]
-pub struct Args {
+pub struct ScaleArgs {
     /// Numbers of workers, a row each [default: 10,100,1000,5000; 100 with --index and --restart]
     #[arg(long, value_delimiter = ',', value_name = "N,..", value_parser = clap::value_parser!(u32).range(1..=20_000))]
     workers: Vec<u32>,
@@ -98,7 +98,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
-impl Args {
+impl ScaleArgs {
     /// The counts of workers to simulate.
     pub fn workers(&self) -> Vec<u32> {
         match () {
@@ -119,11 +119,12 @@ mod tests {
 
     #[test]
     fn the_command_line_is_sound() {
-        Args::command().debug_assert();
-        let args = Args::parse_from(["simulate-scale", "--workers", "10,20", "--split-s", "1.6"]);
+        ScaleArgs::command().debug_assert();
+        let args =
+            ScaleArgs::parse_from(["simulate-scale", "--workers", "10,20", "--split-s", "1.6"]);
         assert_eq!(args.workers(), [10, 20]);
         assert_eq!(args.split_s, Duration::from_millis(1600));
-        assert!(Args::try_parse_from(["simulate-scale", "--split-s", "0"]).is_err());
-        assert!(Args::try_parse_from(["simulate-scale", "--index", "--real"]).is_err());
+        assert!(ScaleArgs::try_parse_from(["simulate-scale", "--split-s", "0"]).is_err());
+        assert!(ScaleArgs::try_parse_from(["simulate-scale", "--index", "--real"]).is_err());
     }
 }

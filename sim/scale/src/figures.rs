@@ -1,6 +1,6 @@
 //! Measurements.
 
-use crate::table::Used;
+use crate::table::TableUsage;
 use gristmill_model::wire::AnyCall;
 use parking_lot::{Mutex, MutexGuard};
 use std::{collections::BTreeMap, time::Duration};
@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, time::Duration};
 #[derive(Debug, Default)]
 pub struct CallFigures {
     pub calls: u64,
-    pub used: Used,
+    pub used: TableUsage,
     /// Latency at the caller, in microseconds.
     pub latencies_us: Vec<u32>,
     /// Calls without an answer in time.
@@ -33,7 +33,7 @@ impl CallFigures {
 
 /// Results of one run.
 #[derive(Debug, Default)]
-pub struct Figures {
+pub struct ScaleFigures {
     pub calls: BTreeMap<&'static str, CallFigures>,
     /// Start and end of the measured part.
     pub began: Option<Duration>,
@@ -68,20 +68,20 @@ pub struct Figures {
 /// Calls of one reader.
 #[derive(Debug, Default)]
 pub struct ReaderFigures {
-    pub polls: Beats,
+    pub polls: CallTimes,
     /// Polls that report progress.
-    pub reports: Beats,
+    pub reports: CallTimes,
 }
 
 /// Times of calls of one kind.
 #[derive(Debug, Default)]
-pub struct Beats {
+pub struct CallTimes {
     calls: u64,
     first: Duration,
     last: Duration,
 }
 
-impl Beats {
+impl CallTimes {
     fn add(&mut self, at: Duration) {
         if self.calls == 0 {
             self.first = at;
@@ -96,7 +96,7 @@ impl Beats {
     }
 }
 
-impl Figures {
+impl ScaleFigures {
     pub fn is_measuring(&self) -> bool {
         self.began.is_some() && self.ended.is_none()
     }
@@ -128,8 +128,8 @@ impl Figures {
     }
 
     /// Usage of all calls in the measured part.
-    pub fn used(&self) -> Used {
-        let mut sum = Used::default();
+    pub fn used(&self) -> TableUsage {
+        let mut sum = TableUsage::default();
         for call in self.calls.values() {
             sum.add(&call.used);
         }
@@ -137,7 +137,7 @@ impl Figures {
     }
 
     /// Records a call of the measured part.
-    pub fn record(&mut self, name: &'static str, used: &Used, took: Duration) {
+    pub fn record(&mut self, name: &'static str, used: &TableUsage, took: Duration) {
         if self.is_measuring() {
             let kind = self.call(name);
             kind.calls += 1;
@@ -151,12 +151,12 @@ impl Figures {
     }
 }
 
-/// [`Figures`] being collected.
+/// [`ScaleFigures`] being collected.
 #[derive(Debug, Default)]
-pub struct Meter(Mutex<Figures>);
+pub struct FigureCollector(Mutex<ScaleFigures>);
 
-impl Meter {
-    pub fn figures(&self) -> MutexGuard<'_, Figures> {
+impl FigureCollector {
+    pub fn figures(&self) -> MutexGuard<'_, ScaleFigures> {
         self.0.lock()
     }
 
@@ -168,12 +168,12 @@ impl Meter {
     }
 
     /// The figures, after the run.
-    pub fn take(&self) -> Figures {
+    pub fn take(&self) -> ScaleFigures {
         std::mem::take(&mut self.figures())
     }
 }
 
-impl Used {
+impl TableUsage {
     pub fn add(&mut self, other: &Self) {
         let Self { read_units, write_units, round_trips, rejected } = other;
         self.read_units += read_units;
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn the_rate_of_calls_does_not_depend_on_when_the_measured_part_begins() {
-        let mut beats = Beats::default();
+        let mut beats = CallTimes::default();
         assert_eq!(beats.per_second(), 0.0);
         for call in 0..6 {
             beats.add(Duration::from_millis(70 + 200 * call));

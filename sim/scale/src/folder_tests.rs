@@ -1,9 +1,9 @@
 //! Workers that read the images of one folder: together they ask for more than S3 gives to its prefix.
 
-use crate::deployment::{Deployment, Setting};
+use crate::deployment::{DeploymentParameters, SimulatedDeployment};
 use bytes::Bytes;
 use gristmill_ports::{
-    ObjectPath, Objects as _, PrefixPaces,
+    ObjectPath, ObjectStore as _, PrefixReadLimits,
     limits::PREFIX_GETS_PER_S,
     memory::{LimitedObjects, MemoryObjects, ObjectLimits},
 };
@@ -19,8 +19,11 @@ const BACKOFF: Duration = Duration::from_millis(40);
 
 /// Requests a second that are served, and refused, with workers that keep to a pace or do not.
 fn requests(are_paced: bool) -> (f64, f64) {
-    let deployment =
-        Deployment::new(Setting::default(), "scale".parse().unwrap(), "job".parse().unwrap());
+    let deployment = SimulatedDeployment::new(
+        DeploymentParameters::default(),
+        "scale".parse().unwrap(),
+        "job".parse().unwrap(),
+    );
     let runtime = deployment.time.runtime().unwrap();
     let (served, refused) = runtime.block_on(async {
         let stored = Arc::new(MemoryObjects::default());
@@ -29,7 +32,7 @@ fn requests(are_paced: bool) -> (f64, f64) {
         let limits = ObjectLimits::default();
         let objects = Arc::new(LimitedObjects::new(stored, limits, deployment.clock()));
         for _ in 0..WORKERS {
-            let paces = Arc::new(PrefixPaces::default());
+            let paces = Arc::new(PrefixReadLimits::default());
             for _ in 0..READS {
                 let (deployment, objects) = (Arc::clone(&deployment), Arc::clone(&objects));
                 let (paces, image) = (Arc::clone(&paces), image.clone());

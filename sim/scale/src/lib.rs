@@ -3,7 +3,6 @@
 //! run.
 
 mod args;
-mod deployed;
 mod deployment;
 mod figures;
 #[cfg(test)]
@@ -12,10 +11,9 @@ mod modes;
 mod platform;
 pub mod readers;
 mod report;
-mod stack;
 mod table;
 mod training;
 
-pub use args::Args;
+pub use args::ScaleArgs;
 pub use modes::run;
-pub use training::Failure;
+pub use training::BoxedError;

@@ -1,18 +1,18 @@
 //! The simulations behind each row: training, a scaler, leaving workers, indexing, a restart.
 
 use crate::{
-    args::Args,
-    deployed,
-    deployment::{Deployment, Setting},
-    figures::Figures,
-    report::{self, Bar, Row},
-    training::{self, Failure},
+    args::ScaleArgs,
+    deployment::{self, DeploymentParameters, SimulatedDeployment},
+    figures::ScaleFigures,
+    report::{self, FigureBar, FigureRow},
+    training::{self, BoxedError},
 };
 use bytes::Bytes;
-use gristmill_model::stored::keys;
-use gristmill_model::wire::ScaleState;
-use gristmill_ports::limits::{GROWTH, GROWTH_PERIOD};
-use gristmill_ports::{ItemKey, Table as _};
+use gristmill_model::{stored::keys, wire::ScaleState};
+use gristmill_ports::{
+    ItemKey, Table as _,
+    limits::{GROWTH, GROWTH_PERIOD},
+};
 use gristmill_runner::JobContext;
 use std::{sync::Arc, time::Duration};
 
@@ -32,7 +32,7 @@ const END: Duration = Duration::from_secs(900);
 const INDEX_PATIENCE: Duration = Duration::from_secs(600);
 
 /// Runs and prints the requested simulations. Returns whether every bar holds.
-pub fn run(args: &Args) -> Result<bool, Failure> {
+pub fn run(args: &ScaleArgs) -> Result<bool, BoxedError> {
     let mut rows = Vec::new();
     for workers in args.workers() {
         for row in rows_of(args, workers)? {
@@ -47,17 +47,17 @@ pub fn run(args: &Args) -> Result<bool, Failure> {
     } else {
         print!("{}", report::bars_text(&rows));
     }
-    Ok(rows.iter().all(Row::holds))
+    Ok(rows.iter().all(FigureRow::holds))
 }
 
-fn rows_of(args: &Args, workers: u32) -> Result<Vec<Row>, Failure> {
+fn rows_of(args: &ScaleArgs, workers: u32) -> Result<Vec<FigureRow>, BoxedError> {
     let a_worker = match args {
-        Args { real: true, .. } => SPLITS_A_STARTED_WORKER,
-        Args { die_s: Some(_), .. } => SPLITS_A_MORTAL_WORKER,
+        ScaleArgs { real: true, .. } => SPLITS_A_STARTED_WORKER,
+        ScaleArgs { die_s: Some(_), .. } => SPLITS_A_MORTAL_WORKER,
         _ => SPLITS_A_WORKER,
     };
     let splits = workers.saturating_mul(a_worker).max(LEAST_SPLITS);
-    let mut setting = Setting {
+    let mut setting = DeploymentParameters {
         workers,
         split: args.split_s,
         splits: args.splits.unwrap_or(splits),
@@ -72,7 +72,7 @@ fn rows_of(args: &Args, workers: u32) -> Result<Vec<Row>, Failure> {
         seed: args.seed,
     };
     if args.deployed {
-        let mut setting = deployed::with_stack(setting, args.room);
+        let mut setting = deployment::with_stack(setting, args.room);
         setting.splits = args.splits.unwrap_or(setting.splits);
         return Ok(vec![trained(setting)?]);
     }
@@ -89,7 +89,7 @@ fn rows_of(args: &Args, workers: u32) -> Result<Vec<Row>, Failure> {
         return Ok(vec![restart(setting, after)?]);
     }
     if args.real {
-        let killed = Setting { kill_scaler_at: Some(workers / 2), ..setting.clone() };
+        let killed = DeploymentParameters { kill_scaler_at: Some(workers / 2), ..setting.clone() };
         return Ok(vec![trained(setting)?, trained(killed)?]);
     }
     Ok(vec![trained(setting)?])
@@ -97,10 +97,10 @@ fn rows_of(args: &Args, workers: u32) -> Result<Vec<Row>, Failure> {
 
 /// Builds a simulation and runs `work` in it.
 pub fn in_deployment<T>(
-    setting: Setting,
-    work: impl AsyncFnOnce(&Arc<Deployment>) -> Result<T, Failure>,
-) -> Result<(T, Figures, Arc<Deployment>), Failure> {
-    let deployment = Deployment::new(setting, "scale".parse()?, "job".parse()?);
+    setting: DeploymentParameters,
+    work: impl AsyncFnOnce(&Arc<SimulatedDeployment>) -> Result<T, BoxedError>,
+) -> Result<(T, ScaleFigures, Arc<SimulatedDeployment>), BoxedError> {
+    let deployment = SimulatedDeployment::new(setting, "scale".parse()?, "job".parse()?);
     let runtime = deployment.time.runtime()?;
     let outcome = runtime.block_on(async {
         training::register(&deployment).await?;
@@ -114,7 +114,7 @@ pub fn in_deployment<T>(
     Ok((outcome, figures, deployment))
 }
 
-pub async fn start_workers(deployment: &Arc<Deployment>) -> Result<(), Failure> {
+pub async fn start_workers(deployment: &Arc<SimulatedDeployment>) -> Result<(), BoxedError> {
     let context = JobContext::load(&training::runner(deployment), &deployment.job).await?;
     let _ = deployment.context.set(context.clone());
     if !deployment.setting.real {
@@ -126,8 +126,8 @@ pub async fn start_workers(deployment: &Arc<Deployment>) -> Result<(), Failure> 
 }
 
 /// Completes when the measured part can no longer meet its bars, or the job does not end.
-async fn give_up(deployment: &Deployment) {
-    let Setting { splits, split, .. } = &deployment.setting;
+async fn give_up(deployment: &SimulatedDeployment) {
+    let DeploymentParameters { splits, split, .. } = &deployment.setting;
     let ideal = split.mul_f64(f64::from(*splits) / f64::from(deployment.setting.runnable()));
     if deployment.stack.is_some() {
         // Time for the workers to begin.
@@ -150,7 +150,7 @@ async fn give_up(deployment: &Deployment) {
 }
 
 /// A whole job, at its workers' speed.
-pub fn trained(setting: Setting) -> Result<Row, Failure> {
+pub fn trained(setting: DeploymentParameters) -> Result<FigureRow, BoxedError> {
     let (delivered, figures, deployment) = in_deployment(setting, async |deployment| {
         start_workers(deployment).await?;
         let training = training::train(deployment, u64::MAX, true);
@@ -167,8 +167,12 @@ pub fn trained(setting: Setting) -> Result<Row, Failure> {
 }
 
 /// Workers that leave almost simultaneously.
-fn leaves(setting: Setting, outstanding: u32, within_ms: u64) -> Result<Row, Failure> {
-    let setting = Setting { workers: outstanding, ..setting };
+fn leaves(
+    setting: DeploymentParameters,
+    outstanding: u32,
+    within_ms: u64,
+) -> Result<FigureRow, BoxedError> {
+    let setting = DeploymentParameters { workers: outstanding, ..setting };
     let (reported, figures, deployment) = in_deployment(setting, async |deployment| {
         let key = scale_key(deployment);
         let mut scale_state: ScaleState =
@@ -216,23 +220,23 @@ fn leaves(setting: Setting, outstanding: u32, within_ms: u64) -> Result<Row, Fai
     row.facts.push(("bytes of SCALE at most", most as f64));
     row.at_most("workers that stay outstanding", 0.0);
     row.at_most("leaves not reported", 0.0);
-    row.bars.push(Bar::at_most("bytes of SCALE", most as f64, 2_048.0));
+    row.bars.push(FigureBar::at_most("bytes of SCALE", most as f64, 2_048.0));
     Ok(row)
 }
 
-fn scale_key(deployment: &Deployment) -> ItemKey {
+fn scale_key(deployment: &SimulatedDeployment) -> ItemKey {
     ItemKey { pk: keys::job_partition(&deployment.ns, &deployment.job), sk: keys::SCALE.into() }
 }
 
 /// Indexes a dataset until the job has a plan.
-fn index(setting: Setting) -> Result<Row, Failure> {
+fn index(setting: DeploymentParameters) -> Result<FigureRow, BoxedError> {
     let files = f64::from(setting.files);
     let (indexed, figures, deployment) = in_deployment(setting, async |deployment| {
         training::begin(&mut deployment.meter.figures(), deployment);
         start_workers(deployment).await?;
         let planned = async {
             // The trainer's polls are part of the cost of indexing.
-            let fetcher = gristmill_client::Fetcher::start(
+            let fetcher = gristmill_stream::Fetcher::start(
                 training::ports(deployment),
                 training::fetcher_config(deployment),
             );
@@ -240,7 +244,7 @@ fn index(setting: Setting) -> Result<Row, Failure> {
             while fetcher.view().is_none_or(|view| view.plan.is_none()) {
                 deployment.time.sleep(Duration::from_millis(50)).await;
             }
-            Ok::<_, Failure>(())
+            Ok::<_, BoxedError>(())
         };
         let indexed = tokio::select! {
             biased;
@@ -260,7 +264,7 @@ fn index(setting: Setting) -> Result<Row, Failure> {
 }
 
 /// A trainer without checkpoints restarts after `after` batches.
-fn restart(setting: Setting, after: u32) -> Result<Row, Failure> {
+fn restart(setting: DeploymentParameters, after: u32) -> Result<FigureRow, BoxedError> {
     let splits = setting.splits;
     let (delivered, figures, deployment) = in_deployment(setting, async |deployment| {
         start_workers(deployment).await?;
@@ -292,12 +296,12 @@ fn restart(setting: Setting, after: u32) -> Result<Row, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::Used;
+    use crate::table::TableUsage;
 
     /// The calls of a job that one trainer reads, from its registration to its end, with the read and write units of
     /// each kind.
     fn cost(keeps: bool) -> Vec<(&'static str, u64, u64, u64)> {
-        let setting = Setting {
+        let setting = DeploymentParameters {
             workers: 8,
             split: Duration::from_millis(200),
             splits: 400,
@@ -306,7 +310,7 @@ mod tests {
             limits: true,
             real: true,
             seed: 1,
-            ..Setting::default()
+            ..DeploymentParameters::default()
         };
         let (delivered, figures, _) = in_deployment(setting, async |deployment| {
             start_workers(deployment).await?;
@@ -320,7 +324,7 @@ mod tests {
         .unwrap();
         assert_eq!((delivered, figures.troubles.len()), (400, 0), "{:?}", figures.troubles);
         let kinds = figures.calls.iter().map(|(kind, call)| {
-            let Used { read_units, write_units, .. } = call.used;
+            let TableUsage { read_units, write_units, .. } = call.used;
             (*kind, call.calls, read_units, write_units)
         });
         kinds.collect()

@@ -1,22 +1,24 @@
 //! The deployed functions: the coordinator behind its URL, the scaler, and the workers that it invokes.
 
 use crate::{
-    deployment::{BUCKET, Deployment},
-    figures::Figures,
-    table::{MeteredTable, Used},
+    deployment::{BUCKET, SimulatedDeployment},
+    figures::ScaleFigures,
+    table::{MeteredTable, TableUsage},
     training,
 };
 use async_trait::async_trait;
 use bytes::Bytes;
-use gristmill_coordinator::{Coordinator as Function, Settings};
+use gristmill_coordinator::{CoordinatorFunction as Function, CoordinatorSettings};
 use gristmill_model::InvocationId;
 use gristmill_model::wire::{
-    AnyCall, AnyReply, ClaimReply, IdleReason, Release, Request, ScalerEvent, SpokenVersions,
-    VERSION, WorkerEvent,
+    AnyCall, AnyReply, CallEnvelope, ClaimReply, IdleReason, ReleaseCall, ScalerEvent,
+    SpokenVersions, VERSION, WorkerEvent,
 };
 use gristmill_ports::limits::{EVENT_AGE, EventWaits, event_backoff};
-use gristmill_ports::{CallError, Coordinator, InvokeError, Invoked, Invoker, Metrics, Table};
-use gristmill_scaler::Scaler;
+use gristmill_ports::{
+    CallError, Coordinator, FunctionMetrics, InvokeError, InvokeOutcome, Invoker, Table,
+};
+use gristmill_scaler::ScalerFunction;
 use parking_lot::Mutex;
 use std::{sync::Arc, time::Duration};
 use tokio::sync::Notify;
@@ -44,41 +46,44 @@ pub const LEADING: &str = "poll, leading";
 pub const FOLLOWING: &str = "poll, following";
 
 /// A warm coordinator and its table.
-pub struct Environment {
+pub struct CoordinatorEnvironment {
     function: Function,
     table: Arc<MeteredTable>,
 }
 
-impl Environment {
-    fn new(deployment: &Arc<Deployment>) -> Self {
+impl CoordinatorEnvironment {
+    fn new(deployment: &Arc<SimulatedDeployment>) -> Self {
         let table = MeteredTable::new(deployment);
         let function = Function::new(
             Arc::clone(&table) as Arc<dyn Table>,
             deployment.objects(GET, PUT),
-            Arc::new(Platform::new(deployment)),
+            Arc::new(PlatformInvoker::new(deployment)),
             deployment.clock(),
-            Settings::new(deployment.ns.clone(), BUCKET.to_owned(), SCALER.to_owned()),
+            CoordinatorSettings::new(deployment.ns.clone(), BUCKET.to_owned(), SCALER.to_owned()),
         );
         Self { function, table }
     }
 }
 
 /// The coordinator's URL.
-pub struct Link(pub Arc<Deployment>);
+pub struct UrlCoordinator(pub Arc<SimulatedDeployment>);
 
 struct Answered {
     reply: AnyReply,
-    used: Used,
+    used: TableUsage,
     busy: Duration,
 }
 
-impl Link {
+impl UrlCoordinator {
     /// Runs the call in an environment of its own until it ends. None if it times out.
-    async fn serve(deployment: Arc<Deployment>, request: Request) -> Option<Answered> {
+    async fn serve(
+        deployment: Arc<SimulatedDeployment>,
+        request: CallEnvelope,
+    ) -> Option<Answered> {
         let began = deployment.now();
         // The lock is not held while the call runs.
         let idle = deployment.idle_environments().pop();
-        let environment = idle.unwrap_or_else(|| Environment::new(&deployment));
+        let environment = idle.unwrap_or_else(|| CoordinatorEnvironment::new(&deployment));
         let reply = tokio::select! {
             biased;
             reply = environment.function.answer(&request) => reply,
@@ -97,12 +102,12 @@ impl Link {
 }
 
 #[async_trait]
-impl Coordinator for Link {
+impl Coordinator for UrlCoordinator {
     async fn exchange(&self, call: &AnyCall) -> Result<AnyReply, CallError> {
         let deployment = &self.0;
         let began = deployment.now();
         deployment.meter.figures().note_poll(call, began);
-        let request = Request { v: VERSION, ns: deployment.ns.clone(), call: call.clone() };
+        let request = CallEnvelope { v: VERSION, ns: deployment.ns.clone(), call: call.clone() };
         deployment.pause(CALL / 2).await;
         if let Some(stack) = &deployment.stack
             && !stack.begin_call(deployment.now())
@@ -154,8 +159,8 @@ impl Coordinator for Link {
 
 /// Adds one call to the figures.
 fn note(
-    figures: &mut Figures,
-    deployment: &Deployment,
+    figures: &mut ScaleFigures,
+    deployment: &SimulatedDeployment,
     call: &AnyCall,
     answered: &Answered,
     bytes: u64,
@@ -190,16 +195,16 @@ fn note(
 }
 
 /// The platform's asynchronous invocations.
-pub struct Platform {
-    deployment: Arc<Deployment>,
+pub struct PlatformInvoker {
+    deployment: Arc<SimulatedDeployment>,
     /// Whether a scaler invokes workers, how many it has, and its end.
     is_scaler: bool,
     invoked: Mutex<u32>,
     killed: Notify,
 }
 
-impl Platform {
-    fn new(deployment: &Arc<Deployment>) -> Self {
+impl PlatformInvoker {
+    fn new(deployment: &Arc<SimulatedDeployment>) -> Self {
         let deployment = Arc::clone(deployment);
         Self { deployment, is_scaler: false, invoked: Mutex::default(), killed: Notify::new() }
     }
@@ -223,12 +228,12 @@ impl Platform {
 }
 
 #[async_trait]
-impl Invoker for Platform {
-    async fn invoke(&self, function: &str, payload: Bytes) -> Result<Invoked, InvokeError> {
+impl Invoker for PlatformInvoker {
+    async fn invoke(&self, function: &str, payload: Bytes) -> Result<InvokeOutcome, InvokeError> {
         let deployment = Arc::clone(&self.deployment);
         deployment.pause(INVOKE).await;
         if !deployment.setting.real {
-            return Ok(Invoked::Accepted);
+            return Ok(InvokeOutcome::Accepted);
         }
         if function == SCALER {
             if let Ok(event) = serde_json::from_slice::<ScalerEvent>(&payload) {
@@ -240,12 +245,12 @@ impl Invoker for Platform {
             deployment.meter.figures().events += 1;
             tokio::spawn(run_event(deployment, event));
         }
-        Ok(Invoked::Accepted)
+        Ok(InvokeOutcome::Accepted)
     }
 }
 
 /// A worker's event: it waits until there is an environment, or expires, which the platform reports.
-async fn run_event(deployment: Arc<Deployment>, event: WorkerEvent) {
+async fn run_event(deployment: Arc<SimulatedDeployment>, event: WorkerEvent) {
     if let Some(stack) = &deployment.stack {
         let mut waits = EventWaits::begin(deployment.now(), EVENT_AGE);
         while !stack.begin_worker(deployment.now()) {
@@ -265,10 +270,10 @@ async fn run_event(deployment: Arc<Deployment>, event: WorkerEvent) {
 }
 
 /// The platform sends the report of an event to the coordinator as another event.
-async fn report_expired(deployment: Arc<Deployment>, event: WorkerEvent) {
-    let release = Release {
+async fn report_expired(deployment: Arc<SimulatedDeployment>, event: WorkerEvent) {
+    let release = ReleaseCall {
         job: event.job,
-        invocation: InvocationId::of(event.worker, &format!("expired-{}", event.worker)),
+        invocation: InvocationId::new(event.worker, &format!("expired-{}", event.worker)),
         worker: Some(event.worker),
         blameless: true,
         expired: true,
@@ -281,8 +286,8 @@ async fn report_expired(deployment: Arc<Deployment>, event: WorkerEvent) {
         deployment.time.sleep(event_backoff(tries, deployment.uniform())).await;
     }
     let began = deployment.now();
-    let request = Request { v: VERSION, ns: deployment.ns.clone(), call: release.into() };
-    let served = Link::serve(Arc::clone(&deployment), request).await;
+    let request = CallEnvelope { v: VERSION, ns: deployment.ns.clone(), call: release.into() };
+    let served = UrlCoordinator::serve(Arc::clone(&deployment), request).await;
     let Some(Answered { reply, used, busy }) = served else { return };
     if let AnyReply::Refused(refusal) = reply {
         deployment.meter.trouble(&format!("the report of an expired event: {refusal}"));
@@ -295,18 +300,19 @@ async fn report_expired(deployment: Arc<Deployment>, event: WorkerEvent) {
 }
 
 /// One event of the scaler function.
-async fn scale(deployment: Arc<Deployment>, event: ScalerEvent) {
+async fn scale(deployment: Arc<SimulatedDeployment>, event: ScalerEvent) {
     deployment.pause(CALL).await;
     let began = deployment.now();
     let table = MeteredTable::new(&deployment);
-    let platform = Arc::new(Platform { is_scaler: true, ..Platform::new(&deployment) });
-    let scaler = Scaler {
+    let platform =
+        Arc::new(PlatformInvoker { is_scaler: true, ..PlatformInvoker::new(&deployment) });
+    let scaler = ScalerFunction {
         table: Arc::clone(&table) as Arc<dyn Table>,
         invoker: Arc::clone(&platform) as Arc<dyn Invoker>,
         worker_function: "worker".to_owned(),
         max_workers: None,
         spoken: SpokenVersions::BUILD,
-        metrics: Metrics::default(),
+        metrics: FunctionMetrics::default(),
     };
     tokio::select! {
         biased;

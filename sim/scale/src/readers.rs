@@ -1,21 +1,36 @@
 //! Calls and table units of several fetchers of one run, by their number and that of workers: `gristmill bench readers`.
 
-mod fleet;
-
 use crate::{
-    deployment::{Deployment, Setting},
-    figures::{Figures, ReaderFigures},
+    deployment::{DeploymentParameters, SimulatedDeployment},
+    figures::{ReaderFigures, ScaleFigures},
+    modes::{in_deployment, start_workers},
     platform::{FOLLOWING, LEADING},
-    report::{self, Bar, Row},
-    table::Used,
-    training::Failure,
+    report::{self, FigureBar, FigureRow},
+    table::TableUsage,
+    training::{self, BoxedError},
 };
-use fleet::{Fleet, RANKS};
-use gristmill_model::splits::readers::poll_every_ms;
-use gristmill_ports::limits::{PARTITION_READS_PER_S, PARTITION_WRITES_PER_S};
-use gristmill_ports::memory::TableUnits;
+use gristmill_model::{
+    RunToken,
+    splits::{
+        Cursor,
+        ranks::{RunRanks, TailPolicy},
+        readers::{RankRange, poll_every_ms},
+        run::TrainingRun,
+    },
+};
+use gristmill_ports::{
+    limits::{PARTITION_READS_PER_S, PARTITION_WRITES_PER_S},
+    memory::TableUnits,
+};
+use gristmill_stream::{
+    FetchError, Fetcher, FetcherConfig, PrefetchMemory, ServedRanks, StepDelivery, StepStream,
+};
 use serde_json::json;
-use std::{io::Write, time::Duration};
+use std::{io::Write, num::NonZeroU32, sync::Arc, time::Duration};
+use tokio::{
+    sync::Barrier,
+    task::{JoinSet, LocalSet},
+};
 
 /// Bars of calls per second: of all readers but the one that leads together, of all reports. A reader that is
 /// alone polls as a trainer of one rank does.
@@ -34,7 +49,7 @@ const WINDOW_SPLITS: u32 = 24;
 /// Arguments of the measurement.
 #[derive(Debug, Clone, clap::Args)]
 #[group(skip)]
-pub struct Args {
+pub struct ReaderCostArgs {
     /// Numbers of readers, each of which serves equally many of 256 ranks
     #[arg(long, value_delimiter = ',', value_name = "N,..", default_value = "1,8,64,256", value_parser = divisor)]
     readers: Vec<u32>,
@@ -69,8 +84,8 @@ fn divisor(text: &str) -> Result<u32, String> {
 ///
 /// # Errors
 /// A simulation could not run, or `out` could not be written.
-pub fn run(args: &Args, out: &mut impl Write) -> Result<bool, Failure> {
-    let mut rows: Vec<Row> = Vec::new();
+pub fn run(args: &ReaderCostArgs, out: &mut impl Write) -> Result<bool, BoxedError> {
+    let mut rows: Vec<FigureRow> = Vec::new();
     for &readers in &args.readers {
         let first = rows.len();
         for &workers in &args.workers {
@@ -84,7 +99,7 @@ pub fn run(args: &Args, out: &mut impl Write) -> Result<bool, Failure> {
             rows.push(row);
         }
     }
-    let holds = rows.iter().all(Row::holds);
+    let holds = rows.iter().all(FigureRow::holds);
     if args.json {
         let result = json!({
             "ranks": RANKS,
@@ -100,13 +115,13 @@ pub fn run(args: &Args, out: &mut impl Write) -> Result<bool, Failure> {
     Ok(holds)
 }
 
-fn measure(args: &Args, readers: u32, workers: u32) -> Result<Row, Failure> {
+fn measure(args: &ReaderCostArgs, readers: u32, workers: u32) -> Result<FigureRow, BoxedError> {
     let step = Duration::from_millis(args.step_ms);
     let splits_a_second = f64::from(RANKS) / f64::from(SPLIT_BATCHES) / step.as_secs_f64();
-    let seconds = (args.seconds + fleet::WARM_UP.as_secs()) * 2;
+    let seconds = (args.seconds + WARM_UP.as_secs()) * 2;
     let split = Duration::from_secs_f64(f64::from(workers) / splits_a_second / HEADROOM);
     let splits = workers * WINDOW_SPLITS + (splits_a_second * seconds as f64) as u32 + 1_000;
-    let setting = Setting {
+    let setting = DeploymentParameters {
         workers,
         split,
         splits,
@@ -114,10 +129,10 @@ fn measure(args: &Args, readers: u32, workers: u32) -> Result<Row, Failure> {
         files: 4,
         limits: true,
         seed: args.seed,
-        ..Setting::default()
+        ..DeploymentParameters::default()
     };
-    let fleet = Fleet { readers, step, measured: Duration::from_secs(args.seconds) };
-    let (figures, deployment) = fleet::run(setting, fleet)?;
+    let fleet = ReaderFleet { readers, step, measured: Duration::from_secs(args.seconds) };
+    let (figures, deployment) = run_fleet(setting, fleet)?;
     Ok(row(&deployment, &figures, readers))
 }
 
@@ -134,9 +149,9 @@ fn per_second<'a>(
 const READS_A_STEP: &str = "polls' read units a step";
 const WRITES_A_STEP: &str = "polls' write units a step";
 
-fn row(deployment: &Deployment, figures: &Figures, readers: u32) -> Row {
+fn row(deployment: &SimulatedDeployment, figures: &ScaleFigures, readers: u32) -> FigureRow {
     let (seconds, steps) = (figures.seconds(), figures.steps as f64);
-    let mut polls = Used::default();
+    let mut polls = TableUsage::default();
     for kind in ["poll", LEADING, FOLLOWING] {
         figures.calls.get(kind).into_iter().for_each(|call| polls.add(&call.used));
     }
@@ -168,7 +183,7 @@ fn row(deployment: &Deployment, figures: &Figures, readers: u32) -> Row {
         ("most writes of a partition in 1 s", most_writes),
         ("requests rejected", all.rejected as f64),
     ];
-    let at_most = Bar::at_most;
+    let at_most = FigureBar::at_most;
     let (reads, writes) = (f64::from(PARTITION_READS_PER_S), f64::from(PARTITION_WRITES_PER_S));
     row.bars = vec![
         match readers {
@@ -187,12 +202,142 @@ fn row(deployment: &Deployment, figures: &Figures, readers: u32) -> Row {
 }
 
 /// Bars of a row against `few`, the row of as many readers with the fewest workers.
-fn flat_bars(few: &Row, row: &Row) -> [Bar; 2] {
-    let bar = |name, of: &str| Bar::at_most(name, 100.0 * row.fact(of) / few.fact(of), FLAT);
+fn flat_bars(few: &FigureRow, row: &FigureRow) -> [FigureBar; 2] {
+    let bar = |name, of: &str| FigureBar::at_most(name, 100.0 * row.fact(of) / few.fact(of), FLAT);
     [
         bar("% of the read units a step with the fewest workers", READS_A_STEP),
         bar("% of the write units a step with the fewest workers", WRITES_A_STEP),
     ]
+}
+
+/// Ranks of the run.
+pub const RANKS: u32 = 256;
+/// Time from the first step to the measured part.
+pub const WARM_UP: Duration = Duration::from_secs(10);
+/// Longest wait for workers to make a third of the window before the first step.
+const MADE_WITHIN: Duration = Duration::from_secs(900);
+/// A third of the window, in splits for each worker.
+const THIRD_OF_WINDOW: u64 = 8;
+/// Steps between two checkpoints.
+const CHECKPOINT_STEPS: u64 = 50;
+/// Memory that an object of these sizes takes in a fetcher.
+const OBJECT_BYTES: u64 = 1 << 16;
+
+/// The readers of one run.
+#[derive(Debug, Clone, Copy)]
+pub struct ReaderFleet {
+    pub readers: u32,
+    /// Time that ranks compute for a step.
+    pub step: Duration,
+    pub measured: Duration,
+}
+
+impl ReaderFleet {
+    /// The ranks of reader `number`.
+    fn own(&self, number: u32) -> Result<ServedRanks, BoxedError> {
+        let positive = |n| NonZeroU32::new(n).ok_or("no ranks");
+        let ranks =
+            RunRanks { count: positive(RANKS)?, from: Cursor::default(), tail: TailPolicy::Repeat };
+        let count = positive(RANKS / self.readers)?;
+        Ok(ServedRanks {
+            run: TrainingRun { token: RunToken::from_name("bench"), ranks, epochs: None },
+            range: RankRange { first: number * count.get(), count },
+            is_successor: false,
+            local_workers: 0,
+        })
+    }
+}
+
+/// Runs until `fleet.measured` is over. Returns the measurements.
+fn run_fleet(
+    setting: DeploymentParameters,
+    fleet: ReaderFleet,
+) -> Result<(ScaleFigures, Arc<SimulatedDeployment>), BoxedError> {
+    let ((), figures, deployment) = in_deployment(setting, async |deployment| {
+        start_workers(deployment).await?;
+        let local = LocalSet::new();
+        let mut readers = start(deployment, fleet, &local)?;
+        let measured = async {
+            tokio::select! {
+                biased;
+                Some(ended) = readers.join_next() => Err(match ended? {
+                    Ok(()) => "a reader ended before the measurement".into(),
+                    Err(error) => error.into(),
+                }),
+                () = measure_fleet(deployment, fleet.measured) => Ok(()),
+            }
+        };
+        local.run_until(measured).await
+    })?;
+    Ok((figures, deployment))
+}
+
+fn start(
+    deployment: &Arc<SimulatedDeployment>,
+    fleet: ReaderFleet,
+    local: &LocalSet,
+) -> Result<JoinSet<Result<(), String>>, BoxedError> {
+    let together = Arc::new(Barrier::new(fleet.readers as usize));
+    let mut readers = JoinSet::new();
+    for number in 0..fleet.readers {
+        let (deployment, together) = (Arc::clone(deployment), Arc::clone(&together));
+        readers.spawn_local_on(read(deployment, fleet.own(number)?, fleet.step, together), local);
+    }
+    Ok(readers)
+}
+
+async fn measure_fleet(deployment: &Arc<SimulatedDeployment>, measured: Duration) {
+    window_made(Arc::clone(deployment)).await;
+    deployment.time.sleep(WARM_UP).await;
+    training::begin(&mut deployment.meter.figures(), deployment);
+    deployment.time.sleep(measured).await;
+    deployment.meter.figures().ended = Some(deployment.now());
+}
+
+/// Resolves once workers have made a third of the window.
+async fn window_made(deployment: Arc<SimulatedDeployment>) {
+    let third = u64::from(deployment.setting.workers) * THIRD_OF_WINDOW;
+    let is_made = || deployment.meter.figures().committed >= third;
+    while !is_made() && deployment.now() < MADE_WITHIN {
+        deployment.time.sleep(Duration::from_millis(100)).await;
+    }
+}
+
+fn in_words(error: FetchError) -> String {
+    format!("a reader: {error}")
+}
+
+/// One reader, and the ranks that it serves.
+async fn read(
+    deployment: Arc<SimulatedDeployment>,
+    own: ServedRanks,
+    step: Duration,
+    together: Arc<Barrier>,
+) -> Result<(), String> {
+    // Two steps of its ranks.
+    let objects = own.range.count.get().div_ceil(deployment.setting.split_batches);
+    let config = FetcherConfig {
+        own: Some(own),
+        prefetch: PrefetchMemory::Bytes(2 * u64::from(objects) * OBJECT_BYTES),
+        ..training::fetcher_config(&deployment)
+    };
+    let fetcher = Fetcher::start(training::ports(&deployment), config).await.map_err(in_words)?;
+    let mut steps = StepStream::new(fetcher);
+    window_made(Arc::clone(&deployment)).await;
+    loop {
+        let StepDelivery::Step { step: taken, next, .. } = steps.next().await.map_err(in_words)?
+        else {
+            return Ok(());
+        };
+        if together.wait().await.is_leader() {
+            let mut figures = deployment.meter.figures();
+            figures.steps += u64::from(figures.is_measuring());
+        }
+        deployment.time.sleep(step).await;
+        if taken.number % CHECKPOINT_STEPS == CHECKPOINT_STEPS - 1 {
+            steps.checkpointed(next);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -203,7 +348,7 @@ mod tests {
     #[derive(Debug, Parser)]
     struct Line {
         #[command(flatten)]
-        args: Args,
+        args: ReaderCostArgs,
     }
 
     #[test]

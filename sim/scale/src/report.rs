@@ -1,11 +1,11 @@
 //! Rows and bars, as text and as JSON.
 
 use crate::{
-    args::Args,
-    deployment::{Deployment, Setting},
-    figures::Figures,
+    args::ScaleArgs,
+    deployment::{DeploymentParameters, SimulatedDeployment},
+    figures::ScaleFigures,
 };
-use gristmill_policy::cost::Prices;
+use gristmill_policy::cost::PriceList;
 use gristmill_ports::limits::{
     GROWTH, GROWTH_PERIOD, PARTITION_READS_PER_S, PARTITION_WRITES_PER_S, StackLimits,
 };
@@ -35,14 +35,14 @@ const FURTHER_EVENTS: f64 = 5.0;
 
 /// A figure and its required bound.
 #[derive(Debug, Clone)]
-pub struct Bar {
+pub struct FigureBar {
     pub name: &'static str,
     pub value: f64,
     pub bound: f64,
     at_most: bool,
 }
 
-impl Bar {
+impl FigureBar {
     pub fn at_most(name: &'static str, value: f64, bound: f64) -> Self {
         Self { name, value, bound, at_most: true }
     }
@@ -66,13 +66,13 @@ impl Bar {
 
 /// One run.
 #[derive(Debug)]
-pub struct Row {
+pub struct FigureRow {
     pub workers: u32,
     /// The readers of the run, if it has several ranks.
     pub readers: Option<u32>,
     /// Name and value, in column order.
     pub facts: Vec<(&'static str, f64)>,
-    pub bars: Vec<Bar>,
+    pub bars: Vec<FigureBar>,
     calls: Vec<CallRow>,
     /// Lines that are printed with the calls.
     notes: Vec<String>,
@@ -93,7 +93,7 @@ pub struct CallRow {
     largest_bytes: u64,
 }
 
-impl Row {
+impl FigureRow {
     /// The value of a fact, NaN if there is none of that name.
     pub fn fact(&self, name: &str) -> f64 {
         self.facts.iter().find(|(of, _)| *of == name).map_or(f64::NAN, |(_, value)| *value)
@@ -101,12 +101,13 @@ impl Row {
 
     /// Wants a fact to be at most `bound`.
     pub fn at_most(&mut self, fact: &'static str, bound: f64) {
-        self.bars.push(Bar::at_most(fact, self.fact(fact), bound));
+        self.bars.push(FigureBar::at_most(fact, self.fact(fact), bound));
     }
 
     /// Wants a fact to be at least `bound`.
     pub fn at_least(&mut self, fact: &'static str, bound: f64) {
-        self.bars.push(Bar { at_most: false, ..Bar::at_most(fact, self.fact(fact), bound) });
+        self.bars
+            .push(FigureBar { at_most: false, ..FigureBar::at_most(fact, self.fact(fact), bound) });
     }
 
     fn name(&self) -> String {
@@ -123,12 +124,12 @@ impl Row {
     }
 
     pub fn holds(&self) -> bool {
-        self.bars.iter().all(Bar::holds)
+        self.bars.iter().all(FigureBar::holds)
     }
 }
 
 /// A row without additional facts.
-pub fn plain_row(deployment: &Deployment, figures: &Figures) -> Row {
+pub fn plain_row(deployment: &SimulatedDeployment, figures: &ScaleFigures) -> FigureRow {
     let calls = figures.calls.iter().map(|(name, call)| CallRow {
         name,
         calls: call.calls,
@@ -140,7 +141,7 @@ pub fn plain_row(deployment: &Deployment, figures: &Figures) -> Row {
         unanswered: call.unanswered,
         largest_bytes: figures.largest.get(name).copied().unwrap_or(0),
     });
-    Row {
+    FigureRow {
         workers: deployment.setting.workers,
         readers: None,
         facts: vec![("seconds measured", figures.seconds())],
@@ -152,8 +153,8 @@ pub fn plain_row(deployment: &Deployment, figures: &Figures) -> Row {
 }
 
 /// Dollars of control per million records in the measured part: the table, the coordinators' time, and calls.
-fn dollars(figures: &Figures) -> f64 {
-    let prices = Prices::default();
+fn dollars(figures: &ScaleFigures) -> f64 {
+    let prices = PriceList::default();
     let used = figures.used();
     let calls: u64 = figures.calls.values().map(|call| call.calls).sum();
     let table = used.read_units as f64 * prices.table.usd_per_million_reads
@@ -166,7 +167,11 @@ fn dollars(figures: &Figures) -> f64 {
 }
 
 /// A training job: `delivered` batches of one split each, if it ended.
-pub fn training_row(deployment: &Deployment, figures: &Figures, delivered: Option<u64>) -> Row {
+pub fn training_row(
+    deployment: &SimulatedDeployment,
+    figures: &ScaleFigures,
+    delivered: Option<u64>,
+) -> FigureRow {
     let setting = &deployment.setting;
     let mut row = plain_row(deployment, figures);
     let none = Default::default();
@@ -223,7 +228,7 @@ pub fn training_row(deployment: &Deployment, figures: &Figures, delivered: Optio
 }
 
 /// Least share of the ideal throughput without deaths, in percent.
-fn least_percent(setting: &Setting) -> f64 {
+fn least_percent(setting: &DeploymentParameters) -> f64 {
     if setting.workers < MANY {
         92.0
     } else if setting.split >= LONG_SPLIT {
@@ -234,7 +239,7 @@ fn least_percent(setting: &Setting) -> f64 {
 }
 
 /// Time until all workers that the scaler must invoke have started.
-fn real_facts(row: &mut Row, figures: &Figures) {
+fn real_facts(row: &mut FigureRow, figures: &ScaleFigures) {
     let started = figures.all_started.map_or(f64::NAN, |at| at.as_secs_f64());
     row.facts.push(("workers started", f64::from(figures.started)));
     row.facts.push(("all started after s", started));
@@ -243,7 +248,7 @@ fn real_facts(row: &mut Row, figures: &Figures) {
     if killed.is_nan() {
         row.at_most("all started after s", 15.0)
     } else {
-        row.bars.push(Bar::at_most(
+        row.bars.push(FigureBar::at_most(
             "from the scaler's death to all started, s",
             started - killed,
             60.0,
@@ -252,7 +257,7 @@ fn real_facts(row: &mut Row, figures: &Figures) {
 }
 
 /// The effects of a stack's limits, and the least that it reaches within them.
-fn stack_facts(row: &mut Row, deployment: &Deployment, figures: &Figures) {
+fn stack_facts(row: &mut FigureRow, deployment: &SimulatedDeployment, figures: &ScaleFigures) {
     let most_used = deployment.stack.as_ref().map_or(0, StackLimits::most_used);
     let setting = &deployment.setting;
     let seconds = figures.seconds();
@@ -290,7 +295,7 @@ fn number(value: f64) -> String {
 }
 
 /// One row, after the column names if it is the first.
-pub fn row_text(row: &Row, is_first: bool, calls: bool) -> String {
+pub fn row_text(row: &FigureRow, is_first: bool, calls: bool) -> String {
     let mut lines = Vec::new();
     if is_first {
         lines.push(wrapped_names(row));
@@ -323,7 +328,7 @@ pub fn joined(lines: &[String]) -> String {
 }
 
 /// Column names above their columns, on as many lines as the longest needs.
-fn wrapped_names(row: &Row) -> String {
+fn wrapped_names(row: &FigureRow) -> String {
     let wrap = |name: &str| {
         let mut lines: Vec<String> = Vec::new();
         for word in name.split(' ') {
@@ -352,7 +357,7 @@ fn wrapped_names(row: &Row) -> String {
 }
 
 /// The missed bars, and how many hold.
-pub fn bars_text(rows: &[Row]) -> String {
+pub fn bars_text(rows: &[FigureRow]) -> String {
     let bars: Vec<_> =
         rows.iter().flat_map(|row| row.bars.iter().map(move |bar| (row, bar))).collect();
     let missed = bars.iter().filter(|(_, bar)| !bar.holds()).map(|(row, bar)| {
@@ -366,8 +371,8 @@ pub fn bars_text(rows: &[Row]) -> String {
 }
 
 /// A line for each bar: the bound, and the value that is furthest off of all rows.
-pub fn worst_text(rows: &[Row]) -> String {
-    let mut worst: Vec<(&Row, &Bar)> = Vec::new();
+pub fn worst_text(rows: &[FigureRow]) -> String {
+    let mut worst: Vec<(&FigureRow, &FigureBar)> = Vec::new();
     for (row, bar) in rows.iter().flat_map(|row| row.bars.iter().map(move |bar| (row, bar))) {
         match worst.iter_mut().find(|(_, other)| other.name == bar.name) {
             None => worst.push((row, bar)),
@@ -384,8 +389,8 @@ pub fn worst_text(rows: &[Row]) -> String {
 }
 
 /// The rows as objects; values that could not be measured are null.
-pub fn rows_json(rows: &[Row]) -> Vec<Value> {
-    let row = |row: &Row| {
+pub fn rows_json(rows: &[FigureRow]) -> Vec<Value> {
+    let row = |row: &FigureRow| {
         let facts: serde_json::Map<_, _> =
             row.facts.iter().map(|(name, value)| ((*name).to_owned(), json!(value))).collect();
         let bars = row.bars.iter().map(|bar| {
@@ -403,12 +408,12 @@ pub fn rows_json(rows: &[Row]) -> Vec<Value> {
 }
 
 /// All results as one object.
-pub fn as_json(args: &Args, rows: &[Row]) -> Value {
+pub fn as_json(args: &ScaleArgs, rows: &[FigureRow]) -> Value {
     json!({
         "limits": args.limits,
         "split_s": args.split_s.as_secs_f64(),
         "seed": args.seed,
         "rows": rows_json(rows),
-        "holds": rows.iter().all(Row::holds),
+        "holds": rows.iter().all(FigureRow::holds),
     })
 }

@@ -1,10 +1,10 @@
 //! The table: units, latencies and rejections as in DynamoDB, requests and retries as in the adapter.
 
-use crate::deployment::Deployment;
+use crate::deployment::SimulatedDeployment;
 use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_ports::{
-    Item, ItemKey, Table, TableError, WriteOutcome,
+    ItemKey, Table, TableError, TableItem, WriteOutcome,
     limits::QUERY_PAGE_BYTES,
     memory::{ItemPage, MeteredItems, PageQuery, ServedRequest, TableUnits},
 };
@@ -28,7 +28,7 @@ const MAX_BODY_BYTES: usize = 390 << 10;
 
 /// Usage of one call.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Used {
+pub struct TableUsage {
     pub read_units: u64,
     pub write_units: u64,
     /// Sequential waits for the table.
@@ -38,17 +38,17 @@ pub struct Used {
 
 /// The table as used by one process.
 pub struct MeteredTable {
-    deployment: Arc<Deployment>,
-    used: Mutex<Used>,
+    deployment: Arc<SimulatedDeployment>,
+    used: Mutex<TableUsage>,
 }
 
 impl MeteredTable {
-    pub fn new(deployment: &Arc<Deployment>) -> Arc<Self> {
+    pub fn new(deployment: &Arc<SimulatedDeployment>) -> Arc<Self> {
         Arc::new(Self { deployment: Arc::clone(deployment), used: Mutex::default() })
     }
 
     /// Usage since the last call of this function.
-    pub fn take_used(&self) -> Used {
+    pub fn take_used(&self) -> TableUsage {
         std::mem::take(&mut self.used.lock())
     }
 
@@ -84,7 +84,7 @@ impl MeteredTable {
         Err(TableError::Unavailable("ProvisionedThroughputExceededException".to_owned()))
     }
 
-    async fn read_one(&self, key: &ItemKey) -> Result<Option<Item>, TableError> {
+    async fn read_one(&self, key: &ItemKey) -> Result<Option<TableItem>, TableError> {
         // The size of one item adds no time.
         let serve = |items: &MeteredItems, now| {
             items.get(now, key).map(|served| ServedRequest { bytes: 0, ..served })
@@ -97,7 +97,7 @@ impl MeteredTable {
     async fn read_batches(
         &self,
         keys: &[ItemKey],
-        found: &mut Vec<Option<Item>>,
+        found: &mut Vec<Option<TableItem>>,
     ) -> Result<(), TableError> {
         let start = found.len();
         found.resize(start + keys.len(), None);
@@ -133,8 +133,8 @@ impl MeteredTable {
     }
 
     /// Reads what `query` finds, page by page.
-    async fn pages(&self, query: PageQuery) -> Result<Vec<(String, Item)>, TableError> {
-        let mut found: Vec<(String, Item)> = Vec::new();
+    async fn pages(&self, query: PageQuery) -> Result<Vec<(String, TableItem)>, TableError> {
+        let mut found: Vec<(String, TableItem)> = Vec::new();
         let mut next = Some(query);
         while let Some(query) = next {
             let serve = |items: &MeteredItems, now| items.page(now, &query);
@@ -148,7 +148,7 @@ impl MeteredTable {
 
 #[async_trait]
 impl Table for MeteredTable {
-    async fn read(&self, keys: &[ItemKey]) -> Result<Vec<Option<Item>>, TableError> {
+    async fn read(&self, keys: &[ItemKey]) -> Result<Vec<Option<TableItem>>, TableError> {
         if let [key] = keys {
             return Ok(vec![self.read_one(key).await?]);
         }
@@ -179,14 +179,14 @@ impl Table for MeteredTable {
         pk: &str,
         from: &str,
         to: &str,
-    ) -> Result<Vec<(String, Item)>, TableError> {
+    ) -> Result<Vec<(String, TableItem)>, TableError> {
         if from > to || to.is_empty() {
             return Ok(Vec::new());
         }
         self.pages(PageQuery::range(pk, from, to)).await
     }
 
-    async fn last(&self, pk: &str, limit: usize) -> Result<Vec<(String, Item)>, TableError> {
+    async fn last(&self, pk: &str, limit: usize) -> Result<Vec<(String, TableItem)>, TableError> {
         if limit == 0 { Ok(Vec::new()) } else { self.pages(PageQuery::last(pk, limit)).await }
     }
 }

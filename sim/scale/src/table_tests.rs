@@ -1,11 +1,11 @@
 //! Units and retries of the metered table.
 
 use super::*;
-use crate::deployment::Setting;
+use crate::deployment::DeploymentParameters;
 use gristmill_ports::conformance;
 
-fn deployment(limits: bool) -> Arc<Deployment> {
-    let setting = Setting {
+fn deployment(limits: bool) -> Arc<SimulatedDeployment> {
+    let setting = DeploymentParameters {
         workers: 1,
         split: Duration::from_millis(300),
         splits: 100,
@@ -19,14 +19,14 @@ fn deployment(limits: bool) -> Arc<Deployment> {
         stack: None,
         seed: 0,
     };
-    Deployment::new(setting, "scale".parse().unwrap(), "job".parse().unwrap())
+    SimulatedDeployment::new(setting, "scale".parse().unwrap(), "job".parse().unwrap())
 }
 
 fn key(sk: &str) -> ItemKey {
     ItemKey { pk: "p".to_owned(), sk: sk.to_owned() }
 }
 
-fn run(deployment: &Deployment, work: impl Future<Output = ()>) {
+fn run(deployment: &SimulatedDeployment, work: impl Future<Output = ()>) {
     deployment.time.runtime().unwrap().block_on(work);
 }
 

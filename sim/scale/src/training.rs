@@ -1,18 +1,21 @@
 //! A job from its registration to its end: data, workers and trainer.
 
 use crate::{
-    deployment::{BUCKET, DATA, Deployment},
-    figures::Figures,
-    platform::Link,
+    deployment::{BUCKET, DATA, SimulatedDeployment},
+    figures::ScaleFigures,
+    platform::UrlCoordinator,
 };
-use gristmill_client::{Delivery, Fetcher, FetcherConfig, FetcherPorts, PrefetchMemory};
 use gristmill_model::InvocationId;
 use gristmill_model::wire::{
-    Dataset, Describe, IdleReason, JobSettings, JobSpec, Leave, Register, Release, SourceFile,
+    Dataset, DescribeCall, IdleReason, JobSettings, JobSpec, LeaveCall, RegisterCall, ReleaseCall,
+    SourceFile,
 };
-use gristmill_ports::{Coordinator, ObjectPath, Objects as _, call_with_retry};
-use gristmill_runner::{Compute, Ended, JobContext, ObjectSink, RunError, Runner, RunnerConfig};
-use gristmill_synthetic::tfrecord::{Example, RecordWriter};
+use gristmill_ports::{Coordinator, ObjectPath, ObjectStore as _, call_with_retry};
+use gristmill_runner::{
+    ComputeMode, JobContext, LeaseError, ObjectSink, Runner, RunnerConfig, WorkerStopReason,
+};
+use gristmill_stream::{Fetcher, FetcherConfig, FetcherPorts, PrefetchMemory, StreamDelivery};
+use gristmill_synthetic::tfrecord::{RecordWriter, TfExample};
 use std::{sync::Arc, time::Duration};
 
 /// Latencies of the object store for workers.
@@ -38,10 +41,10 @@ const FROM: f64 = 0.3;
 const TO: f64 = 0.9;
 const PIPELINE: &str = "source: { tfrecord: x, features: { value: { key: value, dtype: i64 } } }\nops: [batch: { size: 1 }]\n";
 
-pub type Failure = Box<dyn std::error::Error>;
+pub type BoxedError = Box<dyn std::error::Error>;
 
 /// Records committed splits, which begin and end the measured part.
-pub fn committed(figures: &mut Figures, deployment: &Deployment, splits: u64) {
+pub fn committed(figures: &mut ScaleFigures, deployment: &SimulatedDeployment, splits: u64) {
     let total = f64::from(deployment.setting.splits);
     figures.committed += splits;
     if figures.is_measuring() {
@@ -57,23 +60,23 @@ pub fn committed(figures: &mut Figures, deployment: &Deployment, splits: u64) {
     }
 }
 
-pub fn begin(figures: &mut Figures, deployment: &Deployment) {
+pub fn begin(figures: &mut ScaleFigures, deployment: &SimulatedDeployment) {
     figures.began = Some(deployment.now());
     deployment.items.forget_demand();
 }
 
 /// Ports of the trainer's fetcher.
-pub fn ports(deployment: &Arc<Deployment>) -> FetcherPorts {
+pub fn ports(deployment: &Arc<SimulatedDeployment>) -> FetcherPorts {
     FetcherPorts {
         coordinator: link(deployment),
         objects: deployment.objects(TRAINER_GET, PUT),
         clock: deployment.clock(),
-        compute: Compute::Inline,
+        compute: ComputeMode::Inline,
         operators: Arc::new(gristmill_operators::registry().clone()),
     }
 }
 
-pub fn fetcher_config(deployment: &Deployment) -> FetcherConfig {
+pub fn fetcher_config(deployment: &SimulatedDeployment) -> FetcherConfig {
     FetcherConfig {
         prefetch: PrefetchMemory::Bytes(64 << 20),
         patience: Duration::from_secs(600),
@@ -81,16 +84,16 @@ pub fn fetcher_config(deployment: &Deployment) -> FetcherConfig {
     }
 }
 
-fn link(deployment: &Arc<Deployment>) -> Arc<dyn Coordinator> {
-    Arc::new(Link(Arc::clone(deployment)))
+fn link(deployment: &Arc<SimulatedDeployment>) -> Arc<dyn Coordinator> {
+    Arc::new(UrlCoordinator(Arc::clone(deployment)))
 }
 
-pub fn runner(deployment: &Arc<Deployment>) -> Runner {
+pub fn runner(deployment: &Arc<SimulatedDeployment>) -> Runner {
     Runner {
         coordinator: link(deployment),
         objects: deployment.objects(GET, PUT),
         clock: deployment.clock(),
-        compute: Compute::Modelled(deployment.setting.split),
+        compute: ComputeMode::Modelled(deployment.setting.split),
         operators: Arc::new(gristmill_operators::registry().clone()),
         config: RunnerConfig {
             ns: deployment.ns.clone(),
@@ -102,7 +105,7 @@ pub fn runner(deployment: &Arc<Deployment>) -> Runner {
 }
 
 /// Stores a dataset of one record for each batch, and registers its job.
-pub async fn register(deployment: &Arc<Deployment>) -> Result<(), Failure> {
+pub async fn register(deployment: &Arc<SimulatedDeployment>) -> Result<(), BoxedError> {
     let setting = &deployment.setting;
     let records = u64::from(setting.splits) * u64::from(setting.split_batches);
     let mut value = 0;
@@ -110,7 +113,7 @@ pub async fn register(deployment: &Arc<Deployment>) -> Result<(), Failure> {
         let (mut bytes, to) = (Vec::new(), records * u64::from(file + 1));
         let mut writer = RecordWriter::new(&mut bytes);
         while value < to / u64::from(setting.files) {
-            writer.write(&Example::default().with_int("value", value as i64))?;
+            writer.write(&TfExample::default().with_int("value", value as i64))?;
             value += 1;
         }
         writer.finish()?;
@@ -131,7 +134,7 @@ pub async fn register(deployment: &Arc<Deployment>) -> Result<(), Failure> {
         ..JobSpec::new(gristmill_operators::parse(PIPELINE)?.canonical_json())
     };
     let dataset = Dataset::one(DATA, files);
-    let register = Register::new(deployment.job.clone(), spec, dataset);
+    let register = RegisterCall::new(deployment.job.clone(), spec, dataset);
     Fetcher::register(
         &ports(deployment),
         (&deployment.ns, BUCKET),
@@ -144,7 +147,7 @@ pub async fn register(deployment: &Arc<Deployment>) -> Result<(), Failure> {
 
 /// One place for a worker: runs one invocation after the other, each until it dies, its time is
 /// over or there is nothing to do.
-pub async fn worker(deployment: Arc<Deployment>, number: u32, context: JobContext) {
+pub async fn worker(deployment: Arc<SimulatedDeployment>, number: u32, context: JobContext) {
     let runner = runner(&deployment);
     deployment.time.sleep(STAGGER.mul_f64(deployment.uniform())).await;
     // Invocations of a job that has run for a while end at different times.
@@ -156,11 +159,11 @@ pub async fn worker(deployment: Arc<Deployment>, number: u32, context: JobContex
         }
         let invocation = InvocationId(format!("{number:08x}-0000-4000-8000-{life:012x}"));
         match live(&deployment, &runner, &context, &invocation, deadline_ms).await {
-            Some(Ok(Ended::Idle(IdleReason::JobEnded))) => return,
-            Some(Ok(Ended::Idle(_))) => {
+            Some(Ok(WorkerStopReason::Idle(IdleReason::JobEnded))) => return,
+            Some(Ok(WorkerStopReason::Idle(_))) => {
                 deployment.time.sleep(IDLE.mul_f64(0.5 + 0.5 * deployment.uniform())).await;
             }
-            Some(Ok(Ended::OutOfTime)) => deadline_ms = 0,
+            Some(Ok(WorkerStopReason::OutOfTime)) => deadline_ms = 0,
             Some(Err(error)) => {
                 deployment.meter.trouble(&format!("worker: {error}"));
                 deployment.time.sleep(IDLE).await;
@@ -181,12 +184,12 @@ pub async fn worker(deployment: Arc<Deployment>, number: u32, context: JobContex
 
 /// Works until the worker ends; `None` if it is killed.
 async fn live(
-    deployment: &Arc<Deployment>,
+    deployment: &Arc<SimulatedDeployment>,
     runner: &Runner,
     context: &JobContext,
     invocation: &InvocationId,
     deadline_ms: u64,
-) -> Option<Result<Ended, RunError>> {
+) -> Option<Result<WorkerStopReason, LeaseError>> {
     let sink = ObjectSink { runner: runner.clone(), job: deployment.job.clone() };
     let work = runner.work(context, invocation, deadline_ms, &sink);
     let Some(mean) = deployment.setting.die else { return Some(work.await) };
@@ -203,7 +206,7 @@ async fn live(
 
 /// The platform reports a worker that was killed.
 async fn report_death(
-    deployment: Arc<Deployment>,
+    deployment: Arc<SimulatedDeployment>,
     runner: Runner,
     invocation: InvocationId,
     number: u32,
@@ -214,7 +217,7 @@ async fn report_death(
     deployment.pause(REPORTED).await;
     let (job, worker) = (deployment.job.clone(), Some(number));
     let (blameless, expired, error) = (false, false, String::new());
-    let call = Release { job, invocation, worker, blameless, expired, error };
+    let call = ReleaseCall { job, invocation, worker, blameless, expired, error };
     let sent = call_with_retry(&*runner.coordinator, &*runner.clock, call, RELEASE_PATIENCE).await;
     if let Err(error) = sent {
         deployment.meter.trouble(&format!("a death was not reported: {error}"));
@@ -222,7 +225,7 @@ async fn report_death(
 }
 
 /// Notes how many workers run, of which one has just begun.
-pub fn note_running(deployment: &Deployment, running: u32) {
+pub fn note_running(deployment: &SimulatedDeployment, running: u32) {
     let runnable = deployment.setting.runnable();
     let mut figures = deployment.meter.figures();
     figures.surplus += u32::from(running > deployment.setting.workers);
@@ -232,7 +235,7 @@ pub fn note_running(deployment: &Deployment, running: u32) {
 }
 
 /// A worker that the scaler invoked.
-pub async fn invoked_worker(deployment: Arc<Deployment>, number: u32) {
+pub async fn invoked_worker(deployment: Arc<SimulatedDeployment>, number: u32) {
     {
         let mut figures = deployment.meter.figures();
         figures.started += 1;
@@ -242,9 +245,9 @@ pub async fn invoked_worker(deployment: Arc<Deployment>, number: u32) {
     }
     let runner = runner(&deployment);
     let Some(context) = deployment.context.get().cloned() else { return };
-    let described = Describe { job: deployment.job.clone() };
+    let described = DescribeCall { job: deployment.job.clone() };
     let _ = call_with_retry(&*runner.coordinator, &*runner.clock, described, LEAVE_PATIENCE).await;
-    let invocation = InvocationId::of(number, "0000-4000-8000-000000000000");
+    let invocation = InvocationId::new(number, "0000-4000-8000-000000000000");
     let deadline_ms = runner.clock.now_ms() + LIFE_MS;
     match live(&deployment, &runner, &context, &invocation, deadline_ms).await {
         None => return report_death(deployment, runner, invocation, number).await,
@@ -255,8 +258,8 @@ pub async fn invoked_worker(deployment: Arc<Deployment>, number: u32) {
 }
 
 /// Reports that a worker leaves. Returns whether the report was accepted.
-pub async fn leave(deployment: &Deployment, runner: &Runner, worker: u32) -> bool {
-    let call = Leave { job: deployment.job.clone(), worker, error: None };
+pub async fn leave(deployment: &SimulatedDeployment, runner: &Runner, worker: u32) -> bool {
+    let call = LeaveCall { job: deployment.job.clone(), worker, error: None };
     let sent = call_with_retry(&*runner.coordinator, &*runner.clock, call, LEAVE_PATIENCE).await;
     if let Err(error) = &sent {
         deployment.meter.trouble(&format!("leave: {error}"));
@@ -266,20 +269,24 @@ pub async fn leave(deployment: &Deployment, runner: &Runner, worker: u32) -> boo
 
 /// Trains until the job is done or `most` batches are delivered; returns how many were. A trainer that
 /// keeps checkpoints makes one every four batches a worker.
-pub async fn train(deployment: &Arc<Deployment>, most: u64, keeps: bool) -> Result<u64, Failure> {
+pub async fn train(
+    deployment: &Arc<SimulatedDeployment>,
+    most: u64,
+    keeps: bool,
+) -> Result<u64, BoxedError> {
     let mut fetcher = Fetcher::start(ports(deployment), fetcher_config(deployment)).await?;
     let every = (u64::from(deployment.setting.workers) * 4).max(32);
     let mut delivered = 0;
     while delivered < most {
         match fetcher.next().await? {
-            Delivery::Batch(batch) => {
+            StreamDelivery::Batch(batch) => {
                 delivered += 1;
                 if keeps && batch.batch_index % every == every - 1 {
                     fetcher.checkpointed(batch.cursor());
                 }
             }
-            Delivery::EpochEnd(_) | Delivery::OfOthers { .. } => {}
-            Delivery::End => {
+            StreamDelivery::EpochEnd(_) | StreamDelivery::OfOthers { .. } => {}
+            StreamDelivery::End => {
                 fetcher.checkpointed_epochs(1);
                 fetcher.finish().await?;
                 break;

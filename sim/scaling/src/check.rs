@@ -1,9 +1,13 @@
-//! Compares a policy with the swept optimum over many seeds, and with plain Cachew.
+//! Compares a policy with the swept optimum over many seeds, and with plain Cachew, and shows the results as a table.
 
-use crate::{Conditions, Run, Scenario, Sweep, run::FOLLOWED_REPORTS, simulate, sweeps};
+use crate::{
+    ModelConditions, PhaseSweep, ScalingScenario, SimulatedRun, run::FOLLOWED_REPORTS, simulate,
+    sweeps,
+};
 use gristmill_model::wire::TrainingReport;
 use gristmill_policy::scaling::{Cachew, PolicyName, ScalerFacts, ScalingPolicy, Settings};
 use serde::Serialize;
+use std::fmt::Write;
 
 /// Relative distance to the new optimum that counts as following a change: nearer needs more than ten reports of 10 % noise.
 const FOLLOWED_SHARE: f64 = 0.10;
@@ -12,7 +16,7 @@ const CHOSEN_SHARE: f64 = 0.03;
 
 /// Result of one phase of a scenario over all seeds.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct PhaseVerdict {
+pub struct PhaseCheck {
     pub phase: usize,
     /// The fewest workers within the tolerance of the best batch time, from the sweep; and the lowest and highest count
     /// within its error.
@@ -32,11 +36,11 @@ pub struct PhaseVerdict {
 
 /// Whether a scenario's bars hold, and the figures.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Verdict {
+pub struct ScenarioCheck {
     pub name: String,
     pub paper: Option<f64>,
     pub seeds: u32,
-    pub phases: Vec<PhaseVerdict>,
+    pub phases: Vec<PhaseCheck>,
     /// Median of the changes of the target until it first converged.
     pub decisions: usize,
     /// Median of the reports until it first converged.
@@ -48,25 +52,25 @@ pub struct Verdict {
     pub failures: Vec<String>,
 }
 
-impl Verdict {
+impl ScenarioCheck {
     pub fn holds(&self) -> bool {
         self.failures.is_empty()
     }
 }
 
 /// Runs the production policy with `seeds` seeds, starting with `first`, and compares.
-pub fn check(scenario: &Scenario, first: u64, seeds: u32) -> Verdict {
+pub fn check(scenario: &ScalingScenario, first: u64, seeds: u32) -> ScenarioCheck {
     let sweeps = sweeps(scenario);
-    let runs: Vec<Run> = (0..u64::from(seeds))
+    let runs: Vec<SimulatedRun> = (0..u64::from(seeds))
         .map(|seed| simulate(scenario, first.wrapping_add(seed), PolicyName::default()))
         .collect();
-    let mut verdict = Verdict {
+    let mut verdict = ScenarioCheck {
         name: scenario.name.clone(),
         paper: scenario.paper.as_ref().and_then(|paper| paper.workers),
         seeds,
         phases: sweeps.iter().map(|sweep| judge(scenario, sweep, &runs)).collect(),
-        decisions: median(runs.iter().map(Run::decisions)),
-        reports: median(runs.iter().map(Run::reports_to_convergence)),
+        decisions: median(runs.iter().map(SimulatedRun::decisions)),
+        reports: median(runs.iter().map(SimulatedRun::reports_to_convergence)),
         cachew: cachew(&sweeps[0], &scenario.settings),
         failures: Vec::new(),
     };
@@ -82,33 +86,34 @@ fn is_near(chosen: u32, (first, last): (u32, u32), share: f64) -> bool {
 
 /// Seconds after a change before it can be observed. A trainer's step shows at once; another cost of a split shows
 /// when a split begun after the change is done.
-fn unseen_s(before: &Conditions, after: &Conditions) -> f64 {
-    let same_workers = Conditions { step_s: before.step_s, ..after.clone() } == *before;
+fn unseen_s(before: &ModelConditions, after: &ModelConditions) -> f64 {
+    let same_workers = ModelConditions { step_s: before.step_s, ..after.clone() } == *before;
     if same_workers {
         return 0.0;
     }
-    let split_s =
-        |conditions: &Conditions| conditions.worker_batch_s() * f64::from(conditions.split_batches);
+    let split_s = |conditions: &ModelConditions| {
+        conditions.worker_batch_s() * f64::from(conditions.split_batches)
+    };
     split_s(before).max(split_s(after))
 }
 
-fn judge(scenario: &Scenario, sweep: &Sweep, runs: &[Run]) -> PhaseVerdict {
+fn judge(scenario: &ScalingScenario, sweep: &PhaseSweep, runs: &[SimulatedRun]) -> PhaseCheck {
     let phase = sweep.phase;
-    let share = |holds: &dyn Fn(&Run) -> bool| {
+    let share = |holds: &dyn Fn(&SimulatedRun) -> bool| {
         100.0 * runs.iter().filter(|run| holds(run)).count() as f64 / runs.len().max(1) as f64
     };
     let unseen_s = match phase {
         0 => 0.0,
         _ => unseen_s(&scenario.phases[phase - 1].conditions, &scenario.phases[phase].conditions),
     };
-    let followed = |run: &Run| {
+    let followed = |run: &SimulatedRun| {
         let begun_s = run.phase(phase).next().map_or(0.0, |tick| tick.at_s);
         let unseen = run.phase(phase).take_while(|tick| tick.at_s < begun_s + unseen_s).count();
         run.phase(phase)
             .take(unseen + FOLLOWED_REPORTS)
             .any(|tick| is_near(tick.target, sweep.optima, FOLLOWED_SHARE))
     };
-    PhaseVerdict {
+    PhaseCheck {
         phase,
         optimum: sweep.optimum,
         optima: sweep.optima,
@@ -121,7 +126,7 @@ fn judge(scenario: &Scenario, sweep: &Sweep, runs: &[Run]) -> PhaseVerdict {
 }
 
 /// Plain Cachew with exact and immediate measurements: on the swept curve of the first phase.
-fn cachew(sweep: &Sweep, settings: &Settings) -> Option<(usize, u32)> {
+fn cachew(sweep: &PhaseSweep, settings: &Settings) -> Option<(usize, u32)> {
     let most = settings.cap().0.min(sweep.counts.last().map_or(1, |at| at.workers));
     let mut cachew = Cachew::default();
     let mut decisions = 0;
@@ -145,7 +150,7 @@ fn cachew(sweep: &Sweep, settings: &Settings) -> Option<(usize, u32)> {
     None
 }
 
-fn failures(verdict: &Verdict, at_least: f64) -> Vec<String> {
+fn failures(verdict: &ScenarioCheck, at_least: f64) -> Vec<String> {
     let mut failures = Vec::new();
     for phase in &verdict.phases {
         let at = phase.phase;
@@ -180,4 +185,65 @@ fn median<T: Ord + Default + Copy>(values: impl Iterator<Item = T>) -> T {
     let mut values: Vec<T> = values.collect();
     values.sort_unstable();
     values.get(values.len() / 2).copied().unwrap_or_default()
+}
+
+const HEAD: [&str; 11] = [
+    "scenario",
+    "paper",
+    "chosen",
+    "optimum",
+    "within",
+    "followed",
+    "decisions",
+    "Cachew",
+    "Cachew at",
+    "reversals",
+    "",
+];
+
+/// A line for each phase of each scenario, then the missed bars.
+pub fn table(verdicts: &[ScenarioCheck]) -> String {
+    let mut rows: Vec<[String; 11]> = vec![HEAD.map(str::to_owned)];
+    for verdict in verdicts {
+        for phase in &verdict.phases {
+            let first = phase.phase == 0;
+            let of_first = |text: String| if first { text } else { String::new() };
+            let (theirs, at) = verdict
+                .cachew
+                .map_or(("-".into(), "-".into()), |(n, at)| (n.to_string(), at.to_string()));
+            rows.push([
+                if first { verdict.name.clone() } else { format!("  from change {}", phase.phase) },
+                of_first(verdict.paper.map_or(String::new(), |workers| workers.to_string())),
+                phase.chosen.to_string(),
+                phase.optimum.to_string(),
+                format!("{:.0} %", phase.within),
+                phase.followed.map_or(String::new(), |share| format!("{share:.0} %")),
+                of_first(verdict.decisions.to_string()),
+                of_first(theirs),
+                of_first(at),
+                phase.reversals.to_string(),
+                of_first(if verdict.holds() { "ok".into() } else { "FAILS".into() }),
+            ]);
+        }
+    }
+    let mut widths = [0; 11];
+    for row in &rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let mut text = String::new();
+    for row in &rows {
+        let mut line = format!("{:<width$}", row[0], width = widths[0]);
+        for (cell, width) in row.iter().zip(widths).skip(1) {
+            let _ = write!(line, "  {cell:>width$}");
+        }
+        let _ = writeln!(text, "{}", line.trim_end());
+    }
+    for verdict in verdicts {
+        for failure in &verdict.failures {
+            let _ = writeln!(text, "{}: {failure}", verdict.name);
+        }
+    }
+    text
 }

@@ -1,8 +1,8 @@
 //! The `simulate` command: arguments and output.
 
 use crate::{
-    Run, Scenario, ScenarioError, Verdict, check, quantity::show_seconds, random_scenario, shipped,
-    simulate, sweeps, table, vary,
+    ScalingScenario, ScenarioCheck, ScenarioError, SimulatedRun, check, random_scenario,
+    read::show_seconds, shipped, simulate, sweeps, table, vary,
 };
 use gristmill_policy::scaling::{PolicyName, UnknownPolicy};
 use parking_lot::Mutex;
@@ -15,7 +15,7 @@ use std::{
 
 /// Runs scaling policies against modelled jobs: how many workers they choose, and how many are optimal.
 #[derive(Debug, Clone, clap::Args)]
-pub struct Args {
+pub struct ScalingArgs {
     /// A scenario file (docs/scenarios.md), or the name of one that is built in.
     pub scenario: Option<String>,
     /// Check every built-in scenario.
@@ -53,7 +53,7 @@ pub struct Args {
 
 /// Result of the command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub enum SimulateOutcome {
     /// Exit code 0.
     Held,
     /// A bar is missed: exit code 1. Errors are 2.
@@ -64,7 +64,7 @@ pub enum Outcome {
 const SEEDS: u32 = 100;
 
 /// Runs the command; all output goes to `out`.
-pub fn run(args: &Args, out: &mut dyn Write) -> Result<Outcome, ScenarioError> {
+pub fn run(args: &ScalingArgs, out: &mut dyn Write) -> Result<SimulateOutcome, ScenarioError> {
     let say = |out: &mut dyn Write, text: &str| {
         out.write_all(text.as_bytes())
             .and_then(|()| out.flush())
@@ -108,22 +108,22 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<Outcome, ScenarioError> {
         show_run(&scenario, &run, &sweeps)
     };
     say(out, &text)?;
-    Ok(Outcome::Held)
+    Ok(SimulateOutcome::Held)
 }
 
 /// Scenario files to check together; `None` for a single run.
-fn many(args: &Args) -> Result<Option<Vec<(String, String)>>, ScenarioError> {
+fn many(args: &ScalingArgs) -> Result<Option<Vec<(String, String)>>, ScenarioError> {
     let shipped = || shipped().iter().copied();
     Ok(match *args {
-        Args { all: true, .. } => {
+        ScalingArgs { all: true, .. } => {
             let file = |(name, text)| (format!("{name}.toml"), String::from(text));
             Some(shipped().map(file).collect())
         }
-        Args { random: Some(count), first, .. } => {
+        ScalingArgs { random: Some(count), first, .. } => {
             let numbers = first..first.saturating_add(count);
             Some(numbers.map(|n| (format!("random-{n}.toml"), random_scenario(n))).collect())
         }
-        Args { vary: Some(count), .. } => {
+        ScalingArgs { vary: Some(count), .. } => {
             let file = |(name, text), n| Ok((format!("{name}-{n}.toml"), vary(name, text, n)?));
             let variants = |of| (0..count).map(move |n| file(of, n));
             Some(shipped().flat_map(variants).collect::<Result<_, ScenarioError>>()?)
@@ -132,25 +132,29 @@ fn many(args: &Args) -> Result<Option<Vec<(String, String)>>, ScenarioError> {
     })
 }
 
-fn outcome(verdicts: &[Verdict]) -> Outcome {
-    if verdicts.iter().all(Verdict::holds) { Outcome::Held } else { Outcome::Failed }
+fn outcome(verdicts: &[ScenarioCheck]) -> SimulateOutcome {
+    if verdicts.iter().all(ScenarioCheck::holds) {
+        SimulateOutcome::Held
+    } else {
+        SimulateOutcome::Failed
+    }
 }
 
-fn show_verdicts(verdicts: &[Verdict], json: bool) -> String {
+fn show_verdicts(verdicts: &[ScenarioCheck], json: bool) -> String {
     if json {
-        let holds = verdicts.iter().all(Verdict::holds);
+        let holds = verdicts.iter().all(ScenarioCheck::holds);
         return format!("{}\n", serde_json::json!({ "holds": holds, "scenarios": verdicts }));
     }
     table(verdicts)
 }
 
-fn load(name: &str) -> Result<Scenario, ScenarioError> {
+fn load(name: &str) -> Result<ScalingScenario, ScenarioError> {
     if let Some((_, text)) = shipped().iter().find(|(shipped, _)| *shipped == name) {
-        return Scenario::parse(text, name);
+        return ScalingScenario::parse(text, name);
     }
     let text = read_file(name)
         .map_err(|source| ScenarioError::Unreadable { path: name.to_owned(), source })?;
-    Scenario::parse(&text, name)
+    ScalingScenario::parse(&text, name)
 }
 
 /// Largest scenario file.
@@ -183,7 +187,10 @@ fn write_all(directory: &Path, files: &[(String, String)]) -> Result<(), Scenari
 }
 
 /// The policy that `--policy` names, and the scenario for it: `fixed:N` holds a number of workers.
-fn select(name: &str, scenario: &Scenario) -> Result<(PolicyName, Scenario), ScenarioError> {
+fn select(
+    name: &str,
+    scenario: &ScalingScenario,
+) -> Result<(PolicyName, ScalingScenario), ScenarioError> {
     let mut scenario = scenario.clone();
     if let Some(Ok(workers)) = name.strip_prefix("fixed:").map(str::parse) {
         scenario.settings.fixed = Some(workers);
@@ -198,11 +205,13 @@ fn check_all(
     texts: &[(String, String)],
     first: u64,
     seeds: u32,
-) -> Result<Vec<Verdict>, ScenarioError> {
-    let scenarios: Vec<Scenario> =
-        texts.iter().map(|(name, text)| Scenario::parse(text, name)).collect::<Result<_, _>>()?;
+) -> Result<Vec<ScenarioCheck>, ScenarioError> {
+    let scenarios: Vec<ScalingScenario> = texts
+        .iter()
+        .map(|(name, text)| ScalingScenario::parse(text, name))
+        .collect::<Result<_, _>>()?;
     let threads = thread::available_parallelism().map_or(1, |count| count.get());
-    let mut verdicts: Vec<Option<Verdict>> = vec![None; scenarios.len()];
+    let mut verdicts: Vec<Option<ScenarioCheck>> = vec![None; scenarios.len()];
     let open = Mutex::new(scenarios.iter().zip(&mut verdicts));
     let next = || open.lock().next();
     thread::scope(|scope| {
@@ -217,7 +226,11 @@ fn check_all(
     Ok(verdicts.into_iter().flatten().collect())
 }
 
-fn show_run(scenario: &Scenario, run: &Run, sweeps: &[crate::Sweep]) -> String {
+fn show_run(
+    scenario: &ScalingScenario,
+    run: &SimulatedRun,
+    sweeps: &[crate::PhaseSweep],
+) -> String {
     let mut text = format!("{}\n", scenario.name);
     let mut last = 0;
     for tick in &run.ticks {

@@ -4,16 +4,17 @@
 //! Events are kept in a heap; the trainer's next batch and the next poll are scalars beside it, because they are the
 //! most frequent events. Scenario, seed and policy determine everything.
 
-mod event;
-
 use crate::{
-    Conditions, Run, Scenario, meter::Meter, noise::Noise, platform::Platform, run::Tick,
-    server::Server, splits::Splits, trainer::Trainer,
+    ModelConditions, ScalingScenario, SimulatedRun,
+    model::{ModelPlatform, ModelSplits, ModelTrainer, NoiseStream, ReportMeter, SharedLimit},
+    run::ScalingTick,
 };
-use event::{Event, What};
 use gristmill_model::wire::TrainingReport;
 use gristmill_policy::scaling::{Policy, PolicyName, ScalerFacts, top_up};
-use std::{cmp::Reverse, collections::BinaryHeap};
+use std::{
+    cmp::{Ordering, Reverse},
+    collections::BinaryHeap,
+};
 
 /// One running function.
 #[derive(Debug, Clone, Copy, Default)]
@@ -36,35 +37,35 @@ struct Worker {
 /// Leases per worker in the window.
 const LEASES_A_WORKER: u64 = 3;
 
-pub(crate) struct Engine<'s> {
-    scenario: &'s Scenario,
-    conditions: Conditions,
+pub(crate) struct ScalingEngine<'s> {
+    scenario: &'s ScalingScenario,
+    conditions: ModelConditions,
     phase: usize,
     policy: Policy,
     target: u32,
     now_s: f64,
     numbers: u64,
-    events: BinaryHeap<Reverse<Event>>,
+    events: BinaryHeap<Reverse<EngineEvent>>,
     workers: Vec<Worker>,
     idle_slots: Vec<u32>,
-    platform: Platform,
-    splits: Splits,
-    trainer: Trainer,
-    source: Server,
-    gets: Server,
-    puts: Server,
-    table: Server,
-    work_noise: Noise,
-    life_noise: Noise,
-    report_noise: Noise,
-    meter: Meter,
+    platform: ModelPlatform,
+    splits: ModelSplits,
+    trainer: ModelTrainer,
+    source: SharedLimit,
+    gets: SharedLimit,
+    puts: SharedLimit,
+    table: SharedLimit,
+    work_noise: NoiseStream,
+    life_noise: NoiseStream,
+    report_noise: NoiseStream,
+    meter: ReportMeter,
     next_poll_s: f64,
     wants_workers: bool,
-    run: Run,
+    run: SimulatedRun,
 }
 
-impl<'s> Engine<'s> {
-    pub fn new(scenario: &'s Scenario, seed: u64, policy: PolicyName) -> Self {
+impl<'s> ScalingEngine<'s> {
+    pub fn new(scenario: &'s ScalingScenario, seed: u64, policy: PolicyName) -> Self {
         let conditions = scenario.phases[0].conditions.clone();
         let policy = policy.begin(&scenario.settings);
         let target = policy.target(&scenario.settings);
@@ -77,27 +78,27 @@ impl<'s> Engine<'s> {
             events: BinaryHeap::new(),
             workers: Vec::new(),
             idle_slots: Vec::new(),
-            platform: Platform::default(),
-            splits: Splits::new(scenario.batches, &conditions),
-            trainer: Trainer::new(Noise::new(seed, 1)),
-            source: Server::default(),
-            gets: Server::default(),
-            puts: Server::default(),
-            table: Server::default(),
-            work_noise: Noise::new(seed, 2),
-            life_noise: Noise::new(seed, 3),
-            report_noise: Noise::new(seed, 4),
-            meter: Meter::default(),
+            platform: ModelPlatform::default(),
+            splits: ModelSplits::new(scenario.batches, &conditions),
+            trainer: ModelTrainer::new(NoiseStream::new(seed, 1)),
+            source: SharedLimit::default(),
+            gets: SharedLimit::default(),
+            puts: SharedLimit::default(),
+            table: SharedLimit::default(),
+            work_noise: NoiseStream::new(seed, 2),
+            life_noise: NoiseStream::new(seed, 3),
+            report_noise: NoiseStream::new(seed, 4),
+            meter: ReportMeter::default(),
             next_poll_s: 0.0,
             wants_workers: true,
-            run: Run { seed, start: target, ..Run::default() },
+            run: SimulatedRun { seed, start: target, ..SimulatedRun::default() },
             scenario,
             conditions,
         }
     }
 
     /// Runs to the scenario's last batch, or until `stop` accepts a report.
-    pub fn run(mut self, mut stop: impl FnMut(&Tick) -> bool) -> Run {
+    pub fn run(mut self, mut stop: impl FnMut(&ScalingTick) -> bool) -> SimulatedRun {
         // A remainder of the division by clients is never taken.
         while self.splits.delivered() + u64::from(self.conditions.clients) <= self.splits.batches()
         {
@@ -134,10 +135,10 @@ impl<'s> Engine<'s> {
         self.now_s = to_s;
     }
 
-    fn schedule(&mut self, at_s: f64, what: What, worker: u32) {
+    fn schedule(&mut self, at_s: f64, what: EngineEventKind, worker: u32) {
         let turn = self.workers[worker as usize].turn;
         self.numbers += 1;
-        self.events.push(Reverse(Event { at_s, number: self.numbers, what, worker, turn }));
+        self.events.push(Reverse(EngineEvent { at_s, number: self.numbers, what, worker, turn }));
     }
 
     /// As in the service, the window has room for three leases of each target worker, and one more.
@@ -184,17 +185,21 @@ impl<'s> Engine<'s> {
         let turn = self.workers[slot as usize].turn + 1;
         self.workers[slot as usize] =
             Worker { born_s: self.now_s, kind, turn, ..Worker::default() };
-        self.schedule(self.now_s + self.conditions.invoke_delay_s + cold_s, What::Ready, slot);
+        self.schedule(
+            self.now_s + self.conditions.invoke_delay_s + cold_s,
+            EngineEventKind::Ready,
+            slot,
+        );
     }
 
-    fn handle(&mut self, event: Event) {
+    fn handle(&mut self, event: EngineEvent) {
         let worker = &mut self.workers[event.worker as usize];
         if worker.turn != event.turn {
             return;
         }
         match event.what {
-            What::Ready => self.claim(event.worker),
-            What::Computed => {
+            EngineEventKind::Ready => self.claim(event.worker),
+            EngineEventKind::Computed => {
                 let bytes = self.conditions.batch_bytes * self.splits.split_batches();
                 let sent_s = bytes / self.conditions.network_per_s;
                 let admitted = self.puts.serve(self.now_s, 1.0, self.conditions.puts_per_s);
@@ -203,10 +208,10 @@ impl<'s> Engine<'s> {
                 // Requested now: a request in the future would delay earlier ones.
                 let flushed = self.table.serve(self.now_s, 1.0, self.conditions.table_per_s);
                 let flushed_s = flushed + put_s + self.conditions.call_s;
-                self.schedule(flushed_s, What::Committed, event.worker);
+                self.schedule(flushed_s, EngineEventKind::Committed, event.worker);
             }
-            What::Committed => self.committed(event.worker),
-            What::Died => {
+            EngineEventKind::Committed => self.committed(event.worker),
+            EngineEventKind::Died => {
                 // Cancels its pending events.
                 worker.turn += 1;
                 worker.holds_lease = false;
@@ -214,11 +219,11 @@ impl<'s> Engine<'s> {
                 self.run.deaths += 1;
                 self.schedule(
                     self.now_s + self.conditions.death_notice_s,
-                    What::Noticed,
+                    EngineEventKind::Noticed,
                     event.worker,
                 );
             }
-            What::Noticed => {
+            EngineEventKind::Noticed => {
                 let (first, left) = (worker.split, worker.lease_left);
                 self.splits.give_back(first, left);
                 self.end(event.worker, false);
@@ -299,11 +304,11 @@ impl<'s> Engine<'s> {
         if conditions.mean_life_s.is_finite() {
             let dies_s = self.now_s + self.life_noise.exponential(conditions.mean_life_s);
             if dies_s < done_s {
-                self.schedule(dies_s, What::Died, slot);
+                self.schedule(dies_s, EngineEventKind::Died, slot);
                 return;
             }
         }
-        self.schedule(done_s, What::Computed, slot);
+        self.schedule(done_s, EngineEventKind::Computed, slot);
     }
 
     fn end(&mut self, slot: u32, stays_warm: bool) {
@@ -322,7 +327,7 @@ impl<'s> Engine<'s> {
         let next = self.scenario.phases.get(self.phase + 1);
         if let Some(next) = next.filter(|next| self.splits.delivered() >= next.from_batch) {
             let window_batches = self.conditions.window_batches;
-            self.conditions = Conditions { window_batches, ..next.conditions.clone() };
+            self.conditions = ModelConditions { window_batches, ..next.conditions.clone() };
             self.phase += 1;
         }
         self.meter.rounds >= self.conditions.report_batches
@@ -338,7 +343,7 @@ impl<'s> Engine<'s> {
         }
     }
 
-    fn report(&mut self) -> Tick {
+    fn report(&mut self) -> ScalingTick {
         let facts = self.facts();
         let (conditions, noise) = (&self.conditions, &mut self.report_noise);
         let mut noisy = |value: f64| value * noise.factor(conditions.report_noise);
@@ -363,7 +368,7 @@ impl<'s> Engine<'s> {
         };
         let decision = self.policy.decide(&report, &facts, &self.scenario.settings);
         let before = std::mem::replace(&mut self.target, decision.target);
-        Tick {
+        ScalingTick {
             at_s: self.now_s,
             batches: report.batches,
             phase: self.phase,
@@ -378,5 +383,43 @@ impl<'s> Engine<'s> {
             reason: decision.reason,
             has_converged: self.policy.has_converged(&self.scenario.settings),
         }
+    }
+}
+
+/// An event of a worker.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct EngineEvent {
+    pub at_s: f64,
+    /// Order of creation, which orders simultaneous events.
+    pub number: u64,
+    pub what: EngineEventKind,
+    pub worker: u32,
+    /// The worker's turn when the event was created; the event is void if it has changed.
+    pub turn: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum EngineEventKind {
+    /// Its environment has started.
+    Ready,
+    /// Its split is computed; the put is next.
+    Computed,
+    /// Its split is committed.
+    Committed,
+    /// It dies while working.
+    Died,
+    /// Its death is detected.
+    Noticed,
+}
+
+impl Eq for EngineEvent {}
+impl PartialOrd for EngineEvent {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for EngineEvent {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.at_s.total_cmp(&other.at_s).then(self.number.cmp(&other.number))
     }
 }

@@ -1,24 +1,24 @@
 //! Strict reading of TOML: every key is read by name, and unknown keys are errors with a line and a suggestion. A value
 //! may carry its provenance: `{ value = "120ms", published = "Cachew Fig. 6" }`.
 
-use crate::{ScenarioError, quantity};
+use crate::ScenarioError;
 use serde::Serialize;
 use std::ops::RangeInclusive;
 use toml::de::{DeTable, DeValue};
 
 /// Provenance of a key's value.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Provenance {
+pub struct ValueProvenance {
     /// `trainer.step`
     pub key: String,
-    pub origin: Origin,
+    pub origin: ValueOrigin,
     /// Figure, or description of the fit.
     pub source: String,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Origin {
+pub enum ValueOrigin {
     /// Printed in a paper or a vendor's documentation.
     Published,
     /// Chosen so that a published result is reproduced.
@@ -29,12 +29,12 @@ pub enum Origin {
 
 /// Text and path, for positions in errors.
 #[derive(Clone, Copy)]
-pub(crate) struct Source<'d> {
+pub(crate) struct ScenarioText<'d> {
     pub text: &'d str,
     pub path: &'d str,
 }
 
-impl Source<'_> {
+impl ScenarioText<'_> {
     pub fn error(&self, at: usize, message: String) -> ScenarioError {
         let line = 1 + self.text.bytes().take(at).filter(|&byte| byte == b'\n').count();
         ScenarioError::Invalid { path: self.path.to_owned(), line, message }
@@ -42,20 +42,25 @@ impl Source<'_> {
 }
 
 /// One table of the file.
-pub(crate) struct Section<'d> {
-    source: Source<'d>,
+pub(crate) struct TomlSection<'d> {
+    source: ScenarioText<'d>,
     name: String,
     at: usize,
     table: Option<&'d DeTable<'d>>,
     /// Keys that are known.
     pub asked: Vec<&'static str>,
-    pub provenance: Vec<Provenance>,
+    pub provenance: Vec<ValueProvenance>,
     /// Keys without provenance.
     pub untagged: Vec<String>,
 }
 
-impl<'d> Section<'d> {
-    pub fn new(source: Source<'d>, name: &str, at: usize, table: Option<&'d DeTable<'d>>) -> Self {
+impl<'d> TomlSection<'d> {
+    pub fn new(
+        source: ScenarioText<'d>,
+        name: &str,
+        at: usize,
+        table: Option<&'d DeTable<'d>>,
+    ) -> Self {
         let name = name.to_owned();
         let (asked, provenance, untagged) = Default::default();
         Self { source, name, at, table, asked, provenance, untagged }
@@ -89,9 +94,9 @@ impl<'d> Section<'d> {
                     inner = Some((value.get_ref(), at));
                     continue;
                 }
-                "published" => Origin::Published,
-                "fitted" => Origin::Fitted,
-                "assumed" => Origin::Assumed,
+                "published" => ValueOrigin::Published,
+                "fitted" => ValueOrigin::Fitted,
+                "assumed" => ValueOrigin::Assumed,
                 other => {
                     let known = ["value", "published", "fitted", "assumed"];
                     return Err(self.source.error(at, unknown(&full, other, &known)));
@@ -101,7 +106,11 @@ impl<'d> Section<'d> {
                 let message = format!("`{full}`: say in a string where the value comes from");
                 return Err(self.source.error(at, message));
             };
-            self.provenance.push(Provenance { key: full.clone(), origin, source: source.into() });
+            self.provenance.push(ValueProvenance {
+                key: full.clone(),
+                origin,
+                source: source.into(),
+            });
         }
         match inner {
             Some(inner) => Ok(Some(inner)),
@@ -198,20 +207,20 @@ impl<'d> Section<'d> {
 
     /// A duration of at most a day, in seconds.
     pub fn seconds(&mut self, key: &'static str) -> Result<Option<f64>, ScenarioError> {
-        self.quantity(key, quantity::seconds, 0.0..=86_400.0)
+        self.quantity(key, seconds, 0.0..=86_400.0)
     }
 
     /// A positive duration, in seconds.
     pub fn positive_seconds(&mut self, key: &'static str) -> Result<Option<f64>, ScenarioError> {
-        self.quantity(key, quantity::seconds, 1e-6..=86_400.0)
+        self.quantity(key, seconds, 1e-6..=86_400.0)
     }
 
     pub fn bytes(&mut self, key: &'static str) -> Result<Option<f64>, ScenarioError> {
-        self.quantity(key, quantity::bytes, 0.0..=1e12)
+        self.quantity(key, bytes, 0.0..=1e12)
     }
 
     pub fn rate(&mut self, key: &'static str) -> Result<Option<f64>, ScenarioError> {
-        self.quantity(key, quantity::bytes_per_second, 1.0..=1e15)
+        self.quantity(key, bytes_per_second, 1.0..=1e15)
     }
 
     /// Error for a missing key.
@@ -259,5 +268,81 @@ fn unknown(section: &str, key: &str, known: &[&str]) -> String {
             format!("unknown key `{key}`{place}; did you mean `{name}`?")
         }
         _ => format!("unknown key `{key}`{place}; known are: {}", known.join(", ")),
+    }
+}
+
+/// Seconds of a duration such as `120ms`, `2.5s`, `15min`.
+pub fn seconds(text: &str) -> Result<f64, String> {
+    const UNITS: &[(&str, f64)] =
+        &[("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0), ("min", 60.0), ("h", 3_600.0)];
+    parse(text, UNITS, "a duration such as \"120ms\" (ns, us, ms, s, min, h)")
+}
+
+/// Bytes of a size such as `64MiB`, `9.6MB`.
+pub fn bytes(text: &str) -> Result<f64, String> {
+    parse(text, BYTES, "a size such as \"64MiB\" (B, KB, MB, GB, KiB, MiB, GiB)")
+}
+
+/// Bytes per second of a rate such as `71MB/s`.
+pub fn bytes_per_second(text: &str) -> Result<f64, String> {
+    const EXPECTED: &str = "a rate such as \"71MB/s\" (B, KB, MB, GB, KiB, MiB, GiB per s)";
+    let size = text.trim().strip_suffix("/s").ok_or_else(|| wrong(text, EXPECTED))?;
+    parse(size, BYTES, EXPECTED)
+}
+
+const BYTES: &[(&str, f64)] = &[
+    ("B", 1.0),
+    ("KB", 1e3),
+    ("MB", 1e6),
+    ("GB", 1e9),
+    ("KiB", 1024.0),
+    ("MiB", 1_048_576.0),
+    ("GiB", 1_073_741_824.0),
+];
+
+fn parse(text: &str, units: &[(&str, f64)], expected: &str) -> Result<f64, String> {
+    let (number, unit) = number_and_unit(text.trim());
+    let number: f64 = number.parse().map_err(|_| wrong(text, expected))?;
+    let (_, factor) =
+        units.iter().find(|(name, _)| *name == unit.trim()).ok_or_else(|| wrong(text, expected))?;
+    Ok(number * factor)
+}
+
+/// Splits at the start of the unit; the number may be empty.
+pub fn number_and_unit(text: &str) -> (&str, &str) {
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.');
+    text.split_at(end.unwrap_or(text.len()))
+}
+
+fn wrong(text: &str, expected: &str) -> String {
+    format!("`{text}` is not {expected}")
+}
+
+/// A duration for people, three digits.
+pub fn show_seconds(seconds: f64) -> String {
+    match seconds {
+        s if s >= 100.0 => format!("{s:.0} s"),
+        s if s >= 1.0 => format!("{s:.2} s"),
+        s if s >= 0.01 => format!("{:.1} ms", s * 1e3),
+        s if s >= 0.001 => format!("{:.2} ms", s * 1e3),
+        s => format!("{:.0} us", s * 1e6),
+    }
+}
+
+#[cfg(test)]
+mod quantity_tests {
+    use super::*;
+
+    #[test]
+    fn units_are_read() {
+        assert_eq!(seconds("120ms"), Ok(0.12));
+        assert_eq!(seconds("2.5 s"), Ok(2.5));
+        assert_eq!(seconds("15min"), Ok(900.0));
+        assert_eq!(bytes("64MiB"), Ok(67_108_864.0));
+        assert_eq!(bytes_per_second("71MB/s"), Ok(71e6));
+        for wrong in ["", "ms", "12", "12 parsecs", "1.2.3s", "-1s", "NaNs", "1e3s"] {
+            assert!(seconds(wrong).is_err(), "{wrong}");
+        }
+        assert!(bytes_per_second("71MB").is_err());
     }
 }

@@ -1,17 +1,17 @@
 //! Results of one run.
 
-use crate::scenario::Prices;
+use crate::scenario::ScenarioPrices;
 use gristmill_policy::scaling::Reason;
 use serde::Serialize;
 
 /// A run of one policy with one seed.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
-pub struct Run {
+pub struct SimulatedRun {
     pub seed: u64,
     /// Workers before the first report.
     pub start: u32,
     /// One for each report.
-    pub ticks: Vec<Tick>,
+    pub ticks: Vec<ScalingTick>,
     pub elapsed_s: f64,
     pub batches: u64,
     pub splits: u64,
@@ -19,12 +19,12 @@ pub struct Run {
     pub deaths: u64,
     /// Seconds of all workers, from invocation to end.
     pub worker_s: f64,
-    pub cost: Cost,
+    pub cost: SimulatedCost,
 }
 
 /// Dollars of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
-pub struct Cost {
+pub struct SimulatedCost {
     pub workers_usd: f64,
     pub requests_usd: f64,
     pub accelerator_usd: f64,
@@ -32,7 +32,7 @@ pub struct Cost {
 
 /// One report and its decision. Means are over the report's batches, without measurement noise.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Tick {
+pub struct ScalingTick {
     pub at_s: f64,
     pub batches: u64,
     pub phase: usize,
@@ -62,12 +62,12 @@ pub(crate) const FOLLOWED_REPORTS: usize = 10;
 /// Requests of a split: a put, two gets, four writes and four reads of the table.
 const REQUESTS_PER_SPLIT: f64 = 11.0;
 
-impl Run {
-    pub(crate) fn finish(&mut self, now_s: f64, batches: u64, prices: &Prices) {
+impl SimulatedRun {
+    pub(crate) fn finish(&mut self, now_s: f64, batches: u64, prices: &ScenarioPrices) {
         self.elapsed_s = now_s;
         self.batches = batches;
         let requests = self.splits as f64 * REQUESTS_PER_SPLIT + self.invocations as f64;
-        self.cost = Cost {
+        self.cost = SimulatedCost {
             workers_usd: self.worker_s / 3_600.0 * prices.usd_per_worker_hour,
             requests_usd: requests / 1e6 * prices.usd_per_million_requests,
             accelerator_usd: now_s / 3_600.0 * prices.accelerator_usd_per_hour,
@@ -75,7 +75,7 @@ impl Run {
     }
 
     /// The reports of a phase.
-    pub fn phase(&self, phase: usize) -> impl Iterator<Item = &Tick> {
+    pub fn phase(&self, phase: usize) -> impl Iterator<Item = &ScalingTick> {
         self.ticks.iter().filter(move |tick| tick.phase == phase)
     }
 
@@ -87,7 +87,7 @@ impl Run {
     /// Changes of the target until it first converged. Lowering the target to what the account granted does not count: it
     /// has no effect.
     pub fn decisions(&self) -> usize {
-        let is_decision = |tick: &&Tick| {
+        let is_decision = |tick: &&ScalingTick| {
             tick.target != tick.before && !matches!(tick.reason, Reason::Throttled { .. })
         };
         self.phase(0).take(self.reports_to_convergence()).filter(is_decision).count()

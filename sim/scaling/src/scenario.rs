@@ -1,39 +1,36 @@
-//! A scenario file: the modelled conditions, their changes, the policy's settings, and the checks.
+//! A scenario file: the modelled conditions, in base units, their changes, the policy's settings, and the checks.
 
-use crate::{
-    Conditions, ScenarioError,
-    read::{Provenance, Section, Source},
-};
+use crate::read::{ScenarioText, TomlSection, ValueProvenance};
 use gristmill_policy::scaling::Settings;
 use toml::de::{DeTable, DeValue};
 
 /// A scenario as parsed: see `docs/scenarios.md` for every key.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Scenario {
+pub struct ScalingScenario {
     pub name: String,
     pub about: String,
     /// Conditions in sequence: the first from batch 0, each further one from its batch on.
-    pub phases: Vec<Phase>,
+    pub phases: Vec<ScenarioPhase>,
     pub settings: Settings,
     /// Batches delivered in a run.
     pub batches: u64,
-    pub prices: Prices,
-    pub paper: Option<Paper>,
-    pub provenance: Vec<Provenance>,
+    pub prices: ScenarioPrices,
+    pub paper: Option<PaperResult>,
+    pub provenance: Vec<ValueProvenance>,
     /// Fewest of 100 seeds that must choose well.
     pub at_least: f64,
 }
 
 /// Conditions from a batch on.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Phase {
+pub struct ScenarioPhase {
     pub from_batch: u64,
-    pub conditions: Conditions,
+    pub conditions: ModelConditions,
 }
 
 /// Dollars.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Prices {
+pub struct ScenarioPrices {
     pub usd_per_worker_hour: f64,
     pub accelerator_usd_per_hour: f64,
     pub usd_per_million_requests: f64,
@@ -41,7 +38,7 @@ pub struct Prices {
 
 /// Results in a paper.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Paper {
+pub struct PaperResult {
     pub source: String,
     pub workers: Option<f64>,
 }
@@ -56,10 +53,10 @@ const BATCHES_MOST: u64 = 20_000_000;
 /// Most workers of a scenario.
 const WORKERS_MOST: u64 = 20_000;
 
-impl Scenario {
+impl ScalingScenario {
     /// Reads a scenario; `path` is for errors only.
     pub fn parse(text: &str, path: &str) -> Result<Self, ScenarioError> {
-        let source = Source { text, path };
+        let source = ScenarioText { text, path };
         let document = DeTable::parse(text).map_err(|error| {
             let at = error.span().map_or(0, |span| span.start);
             source.error(at, error.message().lines().collect::<Vec<_>>().join(" "))
@@ -68,41 +65,41 @@ impl Scenario {
     }
 
     /// Most workers under these conditions, by all limits.
-    pub fn most_workers(&self, conditions: &Conditions) -> u32 {
+    pub fn most_workers(&self, conditions: &ModelConditions) -> u32 {
         self.settings.cap().0.min(conditions.grantable())
     }
 }
 
 struct Document<'d> {
-    source: Source<'d>,
+    source: ScenarioText<'d>,
     root: &'d DeTable<'d>,
-    provenance: Vec<Provenance>,
+    provenance: Vec<ValueProvenance>,
     untagged: Vec<String>,
 }
 
 impl<'d> Document<'d> {
-    fn section(&self, name: &'static str) -> Result<Section<'d>, ScenarioError> {
+    fn section(&self, name: &'static str) -> Result<TomlSection<'d>, ScenarioError> {
         let found = self.root.iter().find(|(key, _)| *key.get_ref() == name);
         let Some((key, value)) = found else {
-            return Ok(Section::new(self.source, name, 0, None));
+            return Ok(TomlSection::new(self.source, name, 0, None));
         };
         match value.get_ref() {
             DeValue::Table(table) => {
-                Ok(Section::new(self.source, name, key.span().start, Some(table)))
+                Ok(TomlSection::new(self.source, name, key.span().start, Some(table)))
             }
             _ => Err(self.source.error(key.span().start, format!("`{name}` must be a table"))),
         }
     }
 
-    fn close(&mut self, section: Section<'_>) -> Result<(), ScenarioError> {
+    fn close(&mut self, section: TomlSection<'_>) -> Result<(), ScenarioError> {
         section.finish()?;
         self.provenance.extend(section.provenance);
         self.untagged.extend(section.untagged);
         Ok(())
     }
 
-    fn read(mut self) -> Result<Scenario, ScenarioError> {
-        let mut top = Section::new(self.source, "", 0, Some(self.root));
+    fn read(mut self) -> Result<ScalingScenario, ScenarioError> {
+        let mut top = TomlSection::new(self.source, "", 0, Some(self.root));
         let name = top.text("name")?.ok_or_else(|| top.missing("name", "a word or two"))?;
         let about = top.text("about")?.unwrap_or_default();
         top.asked.extend(SECTIONS);
@@ -138,11 +135,21 @@ impl<'d> Document<'d> {
             return Err(self.source.error(0, message));
         }
         let provenance = self.provenance;
-        Ok(Scenario { name, about, phases, settings, batches, prices, paper, provenance, at_least })
+        Ok(ScalingScenario {
+            name,
+            about,
+            phases,
+            settings,
+            batches,
+            prices,
+            paper,
+            provenance,
+            at_least,
+        })
     }
 
     /// Conditions of the first phase.
-    fn conditions(&mut self) -> Result<Conditions, ScenarioError> {
+    fn conditions(&mut self) -> Result<ModelConditions, ScenarioError> {
         let mut trainer = self.section("trainer")?;
         let mut worker = self.section("worker")?;
         let mut data = self.section("data")?;
@@ -152,7 +159,7 @@ impl<'d> Document<'d> {
         let step_s = trainer
             .positive_seconds("step")?
             .ok_or_else(|| trainer.missing("step", "the trainer's own time for a batch"))?;
-        let conditions = Conditions {
+        let conditions = ModelConditions {
             step_s,
             clients: trainer.count("clients", 1..=256)?.unwrap_or(1) as u32,
             step_noise: trainer.number("noise", 0.0..=1.0)?.unwrap_or(0.1),
@@ -200,7 +207,7 @@ impl<'d> Document<'d> {
         Ok(conditions)
     }
 
-    fn settings(&mut self, conditions: &Conditions) -> Result<Settings, ScenarioError> {
+    fn settings(&mut self, conditions: &ModelConditions) -> Result<Settings, ScenarioError> {
         let mut policy = self.section("policy")?;
         let defaults = Settings::default();
         let settings = Settings {
@@ -219,9 +226,9 @@ impl<'d> Document<'d> {
         Ok(settings)
     }
 
-    fn prices(&mut self) -> Result<Prices, ScenarioError> {
+    fn prices(&mut self) -> Result<ScenarioPrices, ScenarioError> {
         let mut prices = self.section("prices")?;
-        let read = Prices {
+        let read = ScenarioPrices {
             // 1,769 MB of an arm function: one vCPU.
             usd_per_worker_hour: prices.number("usd_per_worker_hour", 0.0..=1e6)?.unwrap_or(0.083),
             accelerator_usd_per_hour: prices
@@ -236,8 +243,12 @@ impl<'d> Document<'d> {
         Ok(read)
     }
 
-    fn changes(&mut self, first: Conditions, batches: u64) -> Result<Vec<Phase>, ScenarioError> {
-        let mut phases = vec![Phase { from_batch: 0, conditions: first }];
+    fn changes(
+        &mut self,
+        first: ModelConditions,
+        batches: u64,
+    ) -> Result<Vec<ScenarioPhase>, ScenarioError> {
+        let mut phases = vec![ScenarioPhase { from_batch: 0, conditions: first }];
         let found = self.root.iter().find(|(key, _)| *key.get_ref() == "change");
         let Some((key, value)) = found else { return Ok(phases) };
         let list = value.get_ref().as_array().filter(|list| list.len() <= 16);
@@ -248,7 +259,7 @@ impl<'d> Document<'d> {
         for item in list {
             let at = item.span().start;
             let table = item.get_ref().as_table();
-            let mut change = Section::new(self.source, "change", at, table);
+            let mut change = TomlSection::new(self.source, "change", at, table);
             let from_batch = change
                 .count("at_batch", 1..=BATCHES_MOST)?
                 .ok_or_else(|| change.missing("at_batch", "the batch from which on it holds"))?;
@@ -260,13 +271,13 @@ impl<'d> Document<'d> {
                 return Err(change.error(message));
             }
             let conditions = changed(&mut change, &before.conditions)?;
-            phases.push(Phase { from_batch, conditions });
+            phases.push(ScenarioPhase { from_batch, conditions });
             self.close(change)?;
         }
         Ok(phases)
     }
 
-    fn paper(&mut self) -> Result<Option<Paper>, ScenarioError> {
+    fn paper(&mut self) -> Result<Option<PaperResult>, ScenarioError> {
         let mut section = self.section("paper")?;
         if !section.is_present() {
             return Ok(None);
@@ -276,13 +287,16 @@ impl<'d> Document<'d> {
             .ok_or_else(|| section.missing("source", "which paper and figure"))?;
         let workers = section.number("workers", 0.0..=1e6)?;
         section.finish()?;
-        Ok(Some(Paper { source, workers }))
+        Ok(Some(PaperResult { source, workers }))
     }
 }
 
 /// The conditions after a change.
-fn changed(change: &mut Section<'_>, before: &Conditions) -> Result<Conditions, ScenarioError> {
-    Ok(Conditions {
+fn changed(
+    change: &mut TomlSection<'_>,
+    before: &ModelConditions,
+) -> Result<ModelConditions, ScenarioError> {
+    Ok(ModelConditions {
         step_s: change.positive_seconds("step")?.unwrap_or(before.step_s),
         compute_s: change.positive_seconds("compute")?.unwrap_or(before.compute_s),
         source_bytes: change.bytes("source_batch")?.unwrap_or(before.source_bytes),
@@ -303,8 +317,105 @@ fn is_input(key: &str) -> bool {
 }
 
 /// Room for four leases of each of twice the workers suggested by the times.
-fn default_window(conditions: &Conditions, settings: &Settings) -> u64 {
+fn default_window(conditions: &ModelConditions, settings: &Settings) -> u64 {
     let most = f64::from(settings.cap().0.min(conditions.grantable()));
     let workers = (2.0 * conditions.need()).ceil().clamp(8.0, most.max(8.0)) as u64;
     4 * workers * u64::from(conditions.split_batches) * u64::from(conditions.lease_splits)
+}
+
+/// Conditions of a phase; a change of load makes another. Times are in seconds, sizes in bytes, rates per second; an
+/// absent limit is infinite.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct ModelConditions {
+    /// Clients that train in lockstep, each on its own batch.
+    pub clients: u32,
+    /// The trainer's own time per batch, and its relative deviation between batches.
+    pub step_s: f64,
+    pub step_noise: f64,
+    /// Receiving rate of the trainer's host.
+    pub ingest_per_s: f64,
+    /// One vCPU's time per batch, and its relative deviation between splits.
+    pub compute_s: f64,
+    pub worker_noise: f64,
+    pub vcpus: f64,
+    /// Network rate of one worker.
+    pub network_per_s: f64,
+    pub cold_start_s: f64,
+    /// Factors on the compute time, one drawn for each environment.
+    pub speeds: Vec<f64>,
+    /// Mean working time until a worker dies, and time until that is detected.
+    pub mean_life_s: f64,
+    pub death_notice_s: f64,
+    /// Share by which each further worker at work slows the computing of all.
+    pub interference: f64,
+    /// Overhead of a worker per split: claim and flush.
+    pub call_s: f64,
+    /// Bytes read and put per batch.
+    pub source_bytes: f64,
+    pub batch_bytes: f64,
+    pub split_batches: u32,
+    /// Splits in a lease.
+    pub lease_splits: u32,
+    /// Splits of an epoch, and whether the next epoch waits until the last is delivered.
+    pub epoch_splits: u64,
+    pub epoch_barrier: bool,
+    /// Batches that workers may be ahead of the trainer.
+    pub window_batches: u64,
+    pub source_per_s: f64,
+    pub gets_per_s: f64,
+    pub puts_per_s: f64,
+    pub table_per_s: f64,
+    pub invoke_delay_s: f64,
+    /// Concurrency of the account, and the part used by other jobs.
+    pub concurrency: u32,
+    pub others: u32,
+    /// Environments that a function may add in 10 s.
+    pub scale_up_per_10s: f64,
+    /// Time limit of a worker.
+    pub lifetime_s: f64,
+    pub poll_s: f64,
+    pub report_batches: u32,
+    /// Relative deviation of every measured number in a report.
+    pub report_noise: f64,
+    pub mode: u32,
+}
+
+impl ModelConditions {
+    /// Seconds of a single worker per batch, without noise. For mixed speeds the harmonic mean, because faster workers make
+    /// more.
+    pub fn worker_batch_s(&self) -> f64 {
+        let rates: f64 = self.speeds.iter().map(|speed| 1.0 / speed).sum();
+        let speed = if rates > 0.0 { self.speeds.len() as f64 / rates } else { 1.0 };
+        let network_s = (self.source_bytes + self.batch_bytes) / self.network_per_s;
+        let calls_s = 2.0 * self.call_s / f64::from(self.split_batches);
+        self.compute_s * speed / self.vcpus + network_s + calls_s
+    }
+
+    /// Workers that keep up with the trainer without contention.
+    pub fn need(&self) -> f64 {
+        self.worker_batch_s() * f64::from(self.clients) / self.step_s
+    }
+
+    /// Concurrency available to this job.
+    pub fn grantable(&self) -> u32 {
+        self.concurrency.saturating_sub(self.others).max(1)
+    }
+
+    /// The same conditions without noise.
+    pub fn quiet(&self) -> Self {
+        Self { step_noise: 0.0, worker_noise: 0.0, report_noise: 0.0, ..self.clone() }
+    }
+}
+
+/// One line: place, problem and remedy.
+#[derive(Debug, thiserror::Error)]
+pub enum ScenarioError {
+    #[error("{path}:{line}: {message}")]
+    Invalid { path: String, line: usize, message: String },
+    #[error("{path}: cannot be read: {source}")]
+    Unreadable { path: String, source: std::io::Error },
+    #[error("cannot write {path}: {source}")]
+    Unwritable { path: String, source: std::io::Error },
+    #[error("{0}")]
+    Usage(String),
 }

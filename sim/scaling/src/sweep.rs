@@ -4,22 +4,22 @@
 //! not matter. Every count is tried with one seed, those near the optimum with several; remaining noise is removed by
 //! the known shape of the curve: it falls, and then may rise.
 
-use crate::{Conditions, Scenario, engine::Engine, scenario::Phase, unimodal::unimodal};
+use crate::{ModelConditions, ScalingScenario, engine::ScalingEngine, scenario::ScenarioPhase};
 use gristmill_policy::scaling::{PolicyName, Settings};
 use serde::Serialize;
 
 /// Mean batch time of a count, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Measured {
+pub struct SweptCount {
     pub workers: u32,
     pub batch_time_s: f64,
 }
 
 /// Batch times over counts in one phase, and the count to choose.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Sweep {
+pub struct PhaseSweep {
     pub phase: usize,
-    pub counts: Vec<Measured>,
+    pub counts: Vec<SweptCount>,
     pub best_batch_time_s: f64,
     /// The fewest workers whose batch time is within the tolerance of the best.
     pub optimum: u32,
@@ -83,12 +83,12 @@ fn mean(values: &[f64]) -> f64 {
 }
 
 /// Tries the counts of every phase.
-pub fn sweeps(scenario: &Scenario) -> Vec<Sweep> {
+pub fn sweeps(scenario: &ScalingScenario) -> Vec<PhaseSweep> {
     (0..scenario.phases.len()).map(|phase| sweep(scenario, phase)).collect()
 }
 
 /// Tries the counts of a phase.
-pub fn sweep(scenario: &Scenario, phase: usize) -> Sweep {
+pub fn sweep(scenario: &ScalingScenario, phase: usize) -> PhaseSweep {
     let conditions = &scenario.phases[phase].conditions;
     let try_count = |tried: &mut Tried, waves: u64| {
         let seed = SEED + tried.logs.len() as u64;
@@ -139,21 +139,21 @@ pub fn sweep(scenario: &Scenario, phase: usize) -> Sweep {
     conclude(phase, &tried, tolerance)
 }
 
-fn conclude(phase: usize, tried: &[Tried], tolerance: f64) -> Sweep {
+fn conclude(phase: usize, tried: &[Tried], tolerance: f64) -> PhaseSweep {
     let curve = fit(tried);
     let enough = best(&curve) + tolerance;
     let variances: Vec<f64> = tried.iter().filter_map(Tried::variance).collect();
     let error = (mean(&variances) / SEEDS as f64).sqrt().clamp(ERROR_LEAST, ERROR_MOST);
     let count = |log: f64| tried[first_below(&curve, log)].workers;
     let counts = tried.iter().zip(&curve);
-    Sweep {
+    PhaseSweep {
         phase,
         best_batch_time_s: best(&curve).exp(),
         optimum: count(enough),
         // Errors of the best, and of the counts compared with it.
         optima: (count(enough + error), count(enough - error)),
         counts: counts
-            .map(|(tried, log)| Measured { workers: tried.workers, batch_time_s: log.exp() })
+            .map(|(tried, log)| SweptCount { workers: tried.workers, batch_time_s: log.exp() })
             .collect(),
     }
 }
@@ -193,7 +193,7 @@ fn grid(most: u32) -> Vec<u32> {
 }
 
 /// The count beyond which nothing improves: twice the need by times, unless workers slow each other.
-fn useful(scenario: &Scenario, conditions: &Conditions) -> u32 {
+fn useful(scenario: &ScalingScenario, conditions: &ModelConditions) -> u32 {
     let most = scenario.most_workers(conditions);
     let mut useful = ((2.0 * conditions.need()) as u32 + 32).min(most);
     if conditions.interference == 0.0 {
@@ -213,33 +213,33 @@ fn useful(scenario: &Scenario, conditions: &Conditions) -> u32 {
 }
 
 /// Mean batch time of a fixed count, measured after all earlier batches are past.
-pub fn measure(scenario: &Scenario, phase: usize, workers: u32) -> Measured {
+pub fn measure(scenario: &ScalingScenario, phase: usize, workers: u32) -> SweptCount {
     let conditions = &scenario.phases[phase].conditions;
-    Measured { workers, batch_time_s: batch_time_s(scenario, conditions, workers, SEED, WAVES) }
+    SweptCount { workers, batch_time_s: batch_time_s(scenario, conditions, workers, SEED, WAVES) }
 }
 
 /// Batches worked on at a time. Counts beyond those that the window keeps busy are measured alike.
-fn wave(conditions: &Conditions, workers: u32) -> u64 {
+fn wave(conditions: &ModelConditions, workers: u32) -> u64 {
     let lease = u64::from(conditions.split_batches) * u64::from(conditions.lease_splits);
     (lease * u64::from(workers)).min(conditions.window_batches)
 }
 
 /// Mean batch time of a fixed count with one seed, over at least so many waves.
 fn batch_time_s(
-    scenario: &Scenario,
-    conditions: &Conditions,
+    scenario: &ScalingScenario,
+    conditions: &ModelConditions,
     workers: u32,
     seed: u64,
     waves: u64,
 ) -> f64 {
-    let conditions = Conditions { report_noise: 0.0, ..conditions.clone() };
+    let conditions = ModelConditions { report_noise: 0.0, ..conditions.clone() };
     let clients = f64::from(conditions.clients);
     let wave = wave(&conditions, workers);
     let warm_up = (2 * wave + 200).max(conditions.window_batches.min(10 * wave));
     let measured = MEASURED_BATCHES.max(waves * wave).max(conditions.window_batches.min(20_000));
     let batches = warm_up + measured + wave + conditions.window_batches.min(4 * wave);
-    let still = Scenario {
-        phases: vec![Phase { from_batch: 0, conditions }],
+    let still = ScalingScenario {
+        phases: vec![ScenarioPhase { from_batch: 0, conditions }],
         settings: Settings {
             fixed: Some(workers),
             max_workers: u32::MAX,
@@ -251,7 +251,7 @@ fn batch_time_s(
         ..scenario.clone()
     };
     let (mut batches, mut times_s) = (Vec::new(), Vec::new());
-    Engine::new(&still, seed, PolicyName::default()).run(|tick| {
+    ScalingEngine::new(&still, seed, PolicyName::default()).run(|tick| {
         if tick.batches >= warm_up {
             batches.push(tick.batches as f64 / clients);
             times_s.push(tick.at_s);
@@ -267,4 +267,79 @@ fn slope(xs: &[f64], ys: &[f64]) -> f64 {
     let xx: f64 = xs.iter().map(|x| (x - mean_x).powi(2)).sum();
     let xy: f64 = xs.iter().zip(ys).map(|(x, y)| (x - mean_x) * (y - mean_y)).sum();
     if xx > 0.0 { xy / xx } else { f64::INFINITY }
+}
+
+/// Values pooled to one mean.
+#[derive(Debug, Clone, Copy)]
+struct Pool {
+    mean: f64,
+    weight: f64,
+    members: usize,
+}
+
+/// Fits (value, weight) with a curve that does not rise before its minimum and does not fall after it. Chooses the best
+/// fit among all positions of the minimum.
+pub(crate) fn unimodal(values: &[(f64, f64)]) -> Vec<f64> {
+    let falling = |values: &[(f64, f64)]| monotone(values.iter().map(|(v, w)| (-v, *w)));
+    let rising = |values: &[(f64, f64)]| monotone(values.iter().copied());
+    let mut best: (f64, Vec<f64>) = (f64::INFINITY, Vec::new());
+    for lowest in 0..values.len() {
+        let (left, right) = values.split_at(lowest + 1);
+        let mut curve: Vec<f64> = falling(left).into_iter().map(|value| -value).collect();
+        curve.extend(rising(right));
+        let error: f64 =
+            curve.iter().zip(values).map(|(fit, (value, w))| w * (fit - value).powi(2)).sum();
+        // Beyond rounding: of equal fits the first.
+        if error < best.0 * (1.0 - 1e-9) {
+            best = (error, curve);
+        }
+    }
+    best.1
+}
+
+/// Fits an increasing curve: neighbours in the wrong order become their mean.
+fn monotone(values: impl Iterator<Item = (f64, f64)>) -> Vec<f64> {
+    let mut pools: Vec<Pool> = Vec::new();
+    for (mean, weight) in values {
+        let mut pool = Pool { mean, weight, members: 1 };
+        while let Some(before) = pools.pop_if(|before| before.mean > pool.mean) {
+            let weight = before.weight + pool.weight;
+            pool.mean = (before.mean * before.weight + pool.mean * pool.weight) / weight;
+            pool.weight = weight;
+            pool.members += before.members;
+        }
+        pools.push(pool);
+    }
+    pools.iter().flat_map(|pool| std::iter::repeat_n(pool.mean, pool.members)).collect()
+}
+
+#[cfg(test)]
+mod unimodal_tests {
+    use super::*;
+
+    fn fit(values: &[f64]) -> Vec<f64> {
+        unimodal(&values.iter().map(|value| (*value, 1.0)).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn what_falls_and_rises_stays() {
+        let values = [5.0, 3.0, 2.0, 2.5, 4.0];
+        assert_eq!(fit(&values), values);
+        assert_eq!(fit(&[3.0]), [3.0]);
+    }
+
+    #[test]
+    fn noise_is_averaged_away() {
+        let pooled = fit(&[5.0, 3.0, 2.0, 2.2, 2.0, 2.2, 9.0]);
+        assert!((pooled[2..5].iter().sum::<f64>() - 6.2).abs() < 1e-9);
+        let flat = fit(&[4.0, 1.1, 0.9, 1.1, 0.9]);
+        assert!(flat[1..].iter().all(|value| (0.9..=1.1).contains(value)));
+    }
+
+    #[test]
+    fn weights_count() {
+        let curve = unimodal(&[(2.0, 1.0), (1.0, 3.0), (1.4, 1.0), (1.0, 3.0)]);
+        assert_eq!(curve[0], 2.0);
+        assert!((curve[1] - 1.0).abs() < 1e-9 && curve[3] < 1.2);
+    }
 }

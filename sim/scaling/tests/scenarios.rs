@@ -3,17 +3,19 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use gristmill_policy::scaling::PolicyName;
-use gristmill_scaling::{Args, Outcome, Scenario, check, measure, run, shipped, simulate, sweep};
+use gristmill_scaling::{
+    ScalingArgs, ScalingScenario, SimulateOutcome, check, measure, run, shipped, simulate, sweep,
+};
 
 const PLAIN: &str =
     "name = \"plain\"\n[trainer]\nstep = \"100ms\"\n[worker]\ncompute = \"800ms\"\n";
 
-fn scenario(more: &str) -> Scenario {
-    Scenario::parse(&format!("{PLAIN}{more}"), "test.toml").unwrap()
+fn scenario(more: &str) -> ScalingScenario {
+    ScalingScenario::parse(&format!("{PLAIN}{more}"), "test.toml").unwrap()
 }
 
 fn error(text: &str) -> String {
-    Scenario::parse(text, "test.toml").unwrap_err().to_string()
+    ScalingScenario::parse(text, "test.toml").unwrap_err().to_string()
 }
 
 #[test]
@@ -56,7 +58,7 @@ fn a_seed_decides_a_run() {
 }
 
 /// The scenario with a fixed number of workers.
-fn held(mut scenario: Scenario, workers: u32) -> Scenario {
+fn held(mut scenario: ScalingScenario, workers: u32) -> ScalingScenario {
     scenario.settings.fixed = Some(workers);
     scenario
 }
@@ -88,7 +90,8 @@ fn batch_time_is_what_arithmetic_says() {
         assert!(off < 0.03, "{more}{workers} workers: {measured_s} s, not {expected_s} s");
     }
     let ingest = PLAIN.replace("step = \"100ms\"", "step = \"100ms\"\ningest = \"4MB/s\"");
-    let mut slow = Scenario::parse(&format!("{ingest}[data]\nbatch = \"1MB\"\n"), "t").unwrap();
+    let mut slow =
+        ScalingScenario::parse(&format!("{ingest}[data]\nbatch = \"1MB\"\n"), "t").unwrap();
     slow.phases[0].conditions = slow.phases[0].conditions.quiet();
     assert!((measure(&slow, 0, 12).batch_time_s - 0.25).abs() < 0.01);
 }
@@ -118,7 +121,7 @@ fn concurrency_and_deaths_are_accounted_for() {
     let run = simulate(&held(throttled, 12), 1, PolicyName::default());
     assert!(run.ticks.iter().all(|tick| tick.workers <= 5.0));
     let text = PLAIN.replace("compute", "mean_life = \"60s\"\ncompute");
-    let deadly = Scenario::parse(&format!("{text}[run]\nbatches = 4000\n"), "t").unwrap();
+    let deadly = ScalingScenario::parse(&format!("{text}[run]\nbatches = 4000\n"), "t").unwrap();
     let run = simulate(&held(deadly, 12), 1, PolicyName::default());
     assert_eq!(run.batches, 4_000, "every split is done despite deaths");
     assert!(run.deaths > 10, "{}", run.deaths);
@@ -139,16 +142,16 @@ fn the_bars_hold_here_and_fail_where_they_must() {
 fn every_scenario_that_is_built_in_parses() {
     assert!(shipped().len() >= 30);
     for (name, text) in shipped() {
-        let scenario = Scenario::parse(text, name).unwrap();
+        let scenario = ScalingScenario::parse(text, name).unwrap();
         assert!(!scenario.about.is_empty(), "{name}");
     }
 }
 
-fn args(text: &[&str]) -> Args {
+fn args(text: &[&str]) -> ScalingArgs {
     #[derive(clap::Parser)]
     struct Cli {
         #[command(flatten)]
-        args: Args,
+        args: ScalingArgs,
     }
     let argv = ["simulate"].iter().chain(text);
     <Cli as clap::Parser>::try_parse_from(argv).unwrap().args
@@ -158,7 +161,7 @@ fn args(text: &[&str]) -> Args {
 fn the_command_prints_tables_and_json() {
     let mut out = Vec::new();
     let held = run(&args(&["plain", "--seeds", "3", "--json"]), &mut out).unwrap();
-    assert_eq!(held, Outcome::Held);
+    assert_eq!(held, SimulateOutcome::Held);
     let value: serde_json::Value = serde_json::from_slice(&out).unwrap();
     assert_eq!(value["holds"], true);
     assert_eq!(value["scenarios"][0]["phases"][0]["optimum"], 16);

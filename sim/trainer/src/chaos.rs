@@ -1,8 +1,8 @@
 //! `--chaos`: kills processes at random while a job trains.
 
-use crate::hosts::Victims;
+use crate::hosts::RunningFetchers;
 use clap::ValueEnum;
-use gristmill_client::{LocalService, Service, complain};
+use gristmill_client::{LocalService, ServiceConnection, complain};
 use std::{
     convert::Infallible,
     sync::atomic::{AtomicU64, Ordering},
@@ -19,7 +19,7 @@ const BETWEEN_TRIES: Duration = Duration::from_millis(2);
 
 /// The processes to kill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Chaos {
+pub enum ChaosTarget {
     #[value(name = "kill-workers")]
     Workers,
     #[value(name = "kill-coordinator")]
@@ -29,22 +29,22 @@ pub enum Chaos {
 }
 
 /// Kills processes of one kind repeatedly.
-pub struct Killer<'a> {
-    service: &'a Service,
-    chaos: Option<Chaos>,
-    fetchers: Victims,
+pub struct ProcessKiller<'a> {
+    service: &'a ServiceConnection,
+    chaos: Option<ChaosTarget>,
+    fetchers: RunningFetchers,
     mean: Duration,
     kills: AtomicU64,
 }
 
-impl<'a> Killer<'a> {
+impl<'a> ProcessKiller<'a> {
     /// Kills processes of `chaos`, if any, with `mean` between two. `fetchers` are those of the run, if they are
     /// processes.
     pub fn new(
-        service: &'a Service,
-        chaos: Option<Chaos>,
+        service: &'a ServiceConnection,
+        chaos: Option<ChaosTarget>,
         mean: Duration,
-        fetchers: Victims,
+        fetchers: RunningFetchers,
     ) -> Self {
         Self { service, chaos, fetchers, mean, kills: AtomicU64::new(0) }
     }
@@ -57,9 +57,9 @@ impl<'a> Killer<'a> {
     /// Kills one busy process after another, at random times around the mean. Never returns.
     pub async fn run(&self) -> Infallible {
         match (self.chaos, &self.service.local) {
-            (Some(Chaos::Workers), Some(local)) => self.kill_workers(local).await,
-            (Some(Chaos::Coordinator), Some(_)) => self.kill_service().await,
-            (Some(Chaos::Fetchers), _) => self.kill_fetchers().await,
+            (Some(ChaosTarget::Workers), Some(local)) => self.kill_workers(local).await,
+            (Some(ChaosTarget::Coordinator), Some(_)) => self.kill_service().await,
+            (Some(ChaosTarget::Fetchers), _) => self.kill_fetchers().await,
             (_, None) | (None, _) => std::future::pending().await,
         }
     }

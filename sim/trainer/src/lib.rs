@@ -1,52 +1,47 @@
 //! The synthetic trainer of `gristmill demo`, `run` and `bench`.
 //!
 //! One loop serves one rank, several ranks over a fetcher in this process, and ranks over fetchers that are processes,
-//! one for each host. [`Training::open`] begins a job's steps, [`Training::train`] takes them to the end of the job.
+//! one for each host. [`SyntheticTraining::open`] begins a job's steps, [`SyntheticTraining::train`] takes them to the end of the job.
 
 #![deny(clippy::print_stderr)]
 
 mod chaos;
-mod here;
 mod hosts;
-mod progress;
-mod resizes;
-mod sink;
+mod in_process;
 mod stand_ins;
 mod trainer;
 
-pub use chaos::{Chaos, Killer};
-pub use hosts::{Victims, refuse_shares};
-pub use resizes::Resize;
-pub use sink::Sink;
+pub use chaos::{ChaosTarget, ProcessKiller};
+pub use hosts::{RunningFetchers, refuse_shares};
+pub use stand_ins::BatchFileSink;
+pub use trainer::RankResize;
 
-use gristmill_client::{
-    Failure, Job, Launcher, StreamOptions, TailOption,
-    report::{Observed, RankSteps},
-};
+use gristmill_client::{JobHandle, ProgramFailure, ServiceLauncher, StreamOptions, TailOption};
 use gristmill_model::splits::Cursor;
-use here::StepsHere;
-use hosts::StepsOfHosts;
+use gristmill_stream::{RankSteps, RunObservations};
+use hosts::HostedSteps;
+use in_process::InProcessSteps;
 use std::{
     num::NonZeroU32,
     time::{Duration, Instant},
 };
-use trainer::Trainer;
+use trainer::SyntheticTrainer;
 
 /// All that a synthetic trainer does with a job.
 #[derive(Debug, Clone)]
-pub struct Training {
+pub struct SyntheticTraining {
     /// Time that a rank takes for a batch.
     pub step_time: Duration,
     /// Every batch is written here, once.
-    pub sink: Option<Sink>,
+    pub sink: Option<BatchFileSink>,
     /// Ranks of the first run.
     pub ranks: NonZeroU32,
     /// Hosts whose fetchers are processes, and the program that they run; else the fetcher is in this process.
-    pub hosts: Option<(NonZeroU32, Launcher)>,
+    pub hosts: Option<(NonZeroU32, ServiceLauncher)>,
     /// Last batches of an epoch that are fewer than the ranks, if not as the pipeline has it.
     pub tail: TailOption,
     /// Later runs.
-    pub resize: Vec<Resize>,
+    pub resize: Vec<RankResize>,
     pub stream: StreamOptions,
     /// Takes batches and does nothing with them, so that only gristmill is measured.
     pub drain: bool,
@@ -59,11 +54,11 @@ pub struct OpenedSteps {
 }
 
 enum Source {
-    Here(Box<StepsHere>),
-    Hosts(Box<StepsOfHosts>),
+    Here(Box<InProcessSteps>),
+    Hosts(Box<HostedSteps>),
 }
 
-impl Training {
+impl SyntheticTraining {
     /// Whether one rank takes every batch to the end.
     pub fn is_one_rank(&self) -> bool {
         self.ranks == NonZeroU32::MIN && self.resize.is_empty() && self.hosts.is_none()
@@ -75,15 +70,15 @@ impl Training {
     /// The stream cannot be opened, or no fetcher started.
     pub async fn open(
         &self,
-        job: &Job,
+        job: &JobHandle,
         from: Cursor,
-        victims: &Victims,
-    ) -> Result<OpenedSteps, Failure> {
+        victims: &RunningFetchers,
+    ) -> Result<OpenedSteps, ProgramFailure> {
         let source = match &self.hosts {
-            None => Source::Here(Box::new(StepsHere::open(self, job, from).await?)),
+            None => Source::Here(Box::new(InProcessSteps::open(self, job, from).await?)),
             Some((hosts, launcher)) => {
                 let hosts = (*hosts, launcher.clone());
-                Source::Hosts(Box::new(StepsOfHosts::start(self, hosts, (job, from), victims)?))
+                Source::Hosts(Box::new(HostedSteps::start(self, hosts, (job, from), victims)?))
             }
         };
         Ok(OpenedSteps { source, from })
@@ -97,12 +92,12 @@ impl Training {
     pub async fn train(
         &self,
         OpenedSteps { source, from }: OpenedSteps,
-        job: &Job,
+        job: &JobHandle,
         began: Instant,
-    ) -> Result<(Observed, RankSteps), Failure> {
+    ) -> Result<(RunObservations, RankSteps), ProgramFailure> {
         match source {
-            Source::Here(steps) => Trainer::train(self, (job, from), began, *steps).await,
-            Source::Hosts(steps) => Trainer::train(self, (job, from), began, *steps).await,
+            Source::Here(steps) => SyntheticTrainer::train(self, (job, from), began, *steps).await,
+            Source::Hosts(steps) => SyntheticTrainer::train(self, (job, from), began, *steps).await,
         }
     }
 }

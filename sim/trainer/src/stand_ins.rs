@@ -1,24 +1,29 @@
 //! The work of ranks at one step.
 
-use crate::{Training, sink::Sink};
-use gristmill_chunk::{DType, Frame, Limits};
-use gristmill_client::{Batch, Failure, RankBatch};
+use crate::SyntheticTraining;
+use gristmill_chunk::{ChunkFrame, ChunkLimits, TensorDType};
+use gristmill_client::ProgramFailure;
 use gristmill_operators::Normalise;
 use gristmill_pipeline::Pipeline;
-use std::time::{Duration, Instant};
+use gristmill_stream::{DeliveredBatch, RankBatch};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
 use tokio::task::JoinSet;
 
 /// Stand-ins of ranks: between two steps each keeps its buffers.
-pub struct StandIns {
+pub struct RankStandIns {
     first: StandIn,
     idle: Vec<StandIn>,
 }
 
 /// Ranks that work on their batches.
-pub struct Working(JoinSet<Result<StandIn, Failure>>);
+pub struct WorkingRanks(JoinSet<Result<StandIn, ProgramFailure>>);
 
-impl StandIns {
-    pub fn new(training: &Training, pipeline: &Pipeline) -> Self {
+impl RankStandIns {
+    pub fn new(training: &SyntheticTraining, pipeline: &Pipeline) -> Self {
         Self { first: StandIn::new(training, pipeline), idle: Vec::new() }
     }
 
@@ -27,7 +32,7 @@ impl StandIns {
         &mut self,
         batches: impl IntoIterator<Item = RankBatch>,
         began: Instant,
-    ) -> Working {
+    ) -> WorkingRanks {
         let mut working = JoinSet::new();
         for RankBatch { batch, repeated_for } in batches {
             let mut stand_in = self.idle.pop().unwrap_or_else(|| self.first.clone());
@@ -39,13 +44,13 @@ impl StandIns {
                 Ok(stand_in)
             });
         }
-        Working(working)
+        WorkingRanks(working)
     }
 
     /// Waits for all ranks of a step. Cancel safe.
-    pub async fn end(&mut self, working: &mut Working) -> Result<(), Failure> {
+    pub async fn end(&mut self, working: &mut WorkingRanks) -> Result<(), ProgramFailure> {
         while let Some(done) = working.0.join_next().await {
-            self.idle.push(done.map_err(Failure::failed)??);
+            self.idle.push(done.map_err(ProgramFailure::failed)??);
         }
         Ok(())
     }
@@ -59,12 +64,12 @@ struct StandIn {
     drain: bool,
     /// Normalisation of pixels delivered as u8.
     normalise: Option<Normalise>,
-    sink: Option<Sink>,
+    sink: Option<BatchFileSink>,
     pixels: Vec<f32>,
 }
 
 impl StandIn {
-    fn new(training: &Training, pipeline: &Pipeline) -> Self {
+    fn new(training: &SyntheticTraining, pipeline: &Pipeline) -> Self {
         Self {
             step_time: training.step_time,
             drain: training.drain,
@@ -79,7 +84,7 @@ impl StandIn {
     }
 
     /// Stores the batch, and works on it until the step time after `began`.
-    async fn step(&mut self, batch: &Batch, began: Instant) -> Result<(), Failure> {
+    async fn step(&mut self, batch: &DeliveredBatch, began: Instant) -> Result<(), ProgramFailure> {
         if let Some(sink) = self.sink.as_ref().filter(|_| !self.drain) {
             sink.write(batch)?;
         }
@@ -87,7 +92,11 @@ impl StandIn {
     }
 
     /// Works on a batch until the step time after `began`.
-    async fn compute(&mut self, batch: &Batch, began: Instant) -> Result<(), Failure> {
+    async fn compute(
+        &mut self,
+        batch: &DeliveredBatch,
+        began: Instant,
+    ) -> Result<(), ProgramFailure> {
         if self.drain {
             return Ok(());
         }
@@ -100,11 +109,11 @@ impl StandIn {
 
     /// Normalises u8 pixels as a trainer's first step would, (x / 255 - mean) / std, into a buffer
     /// of its own.
-    fn normalise(&mut self, batch: &Batch) -> Result<(), Failure> {
+    fn normalise(&mut self, batch: &DeliveredBatch) -> Result<(), ProgramFailure> {
         let Some(Normalise { field, mean, std }) = &self.normalise else { return Ok(()) };
-        let frame =
-            Frame::parse(batch.frame.clone(), &Limits::default()).map_err(Failure::failed)?;
-        let tensor = frame.get(field).filter(|t| t.spec().dtype == DType::U8);
+        let frame = ChunkFrame::parse(batch.frame.clone(), &ChunkLimits::default())
+            .map_err(ProgramFailure::failed)?;
+        let tensor = frame.get(field).filter(|t| t.spec().dtype == TensorDType::U8);
         let Some(tensor) = tensor else { return Ok(()) };
         let values = tensor.values();
         self.pixels.resize(values.len(), 0.0);
@@ -121,5 +130,45 @@ impl StandIn {
         }
         std::hint::black_box(&self.pixels);
         Ok(())
+    }
+}
+
+// `--sink`: every delivered batch as a file, so that anyone can check what was delivered.
+
+/// A directory of `e{epoch}-b{batch:06}.safetensors` files.
+#[derive(Debug, Clone)]
+pub struct BatchFileSink {
+    dir: PathBuf,
+}
+
+impl BatchFileSink {
+    /// Creates the directory if it is missing. One that holds batches of another run is refused,
+    /// because the two could not be distinguished.
+    ///
+    /// # Errors
+    /// The directory is not usable.
+    pub fn open(dir: &Path) -> Result<Self, ProgramFailure> {
+        let named = |error: &dyn std::fmt::Display| {
+            ProgramFailure::usage(format!("cannot use sink {}: {error}", dir.display()))
+        };
+        fs::create_dir_all(dir).map_err(|error| named(&error))?;
+        for entry in fs::read_dir(dir).map_err(|error| named(&error))? {
+            let name = entry.map_err(|error| named(&error))?.file_name();
+            if name.as_encoded_bytes().ends_with(b".safetensors") {
+                return Err(named(&"it holds batches already; name an empty directory"));
+            }
+        }
+        Ok(Self { dir: dir.to_owned() })
+    }
+
+    /// Writes one batch, as it was delivered. A file that is there is whole, also after a kill.
+    pub fn write(&self, batch: &DeliveredBatch) -> Result<(), ProgramFailure> {
+        let name = format!("e{}-b{:06}", batch.epoch, batch.batch_index);
+        let path = self.dir.join(format!("{name}.safetensors"));
+        let draft = self.dir.join(format!("{name}.part"));
+        let written = fs::write(&draft, &batch.frame).and_then(|()| fs::rename(&draft, &path));
+        written.map_err(|error| {
+            ProgramFailure::failed(format!("cannot write {}: {error}", path.display()))
+        })
     }
 }

@@ -1,15 +1,17 @@
 //! The loop of the synthetic trainer: all ranks take a step, and meet at its end, as at a collective operation.
 
-use crate::{Training, progress::Progress, resizes::Resizes, stand_ins::StandIns};
-use gristmill_client::{
-    Failure, Job, RankBatch, Snapshot, StepDelivery,
-    report::{Observable, Observed, Observer, RankSteps},
-    waiting::Waiting,
-};
+use crate::{SyntheticTraining, stand_ins::RankStandIns};
+use gristmill_client::{JobHandle, ProgramFailure};
 use gristmill_model::Checkpoint;
 use gristmill_model::splits::Cursor;
 use gristmill_model::wire::JobView;
+use gristmill_stream::{
+    JobStatistics, ObservableRun, RankBatch, RankSteps, RunObservations, RunObserver, StepDelivery,
+    waiting::{WaitReason, WaitReportLimiter},
+};
+use indicatif::{ProgressBar, ProgressStyle};
 use std::{
+    collections::VecDeque,
     num::NonZeroU32,
     time::{Duration, Instant},
 };
@@ -26,40 +28,43 @@ pub struct LaterRun {
 
 /// A source of the steps of a run.
 pub trait StepSource: Sized {
-    type Observed: Observable;
+    type Observed: ObservableRun;
 
     /// The run, as it is now.
     fn observed(&mut self) -> &Self::Observed;
 
     /// How long the ranks have been waiting for their next step, and for what.
-    fn waiting(&self) -> (Duration, Waiting);
+    fn waiting(&self) -> (Duration, WaitReason);
 
     /// The next step, the end of an epoch, or the end of the job. Cancel safe.
-    async fn next(&mut self) -> Result<StepDelivery, Failure>;
+    async fn next(&mut self) -> Result<StepDelivery, ProgramFailure>;
 
     /// Fetches the next step while the ranks work on the present one. Cancel safe.
-    async fn prepare(&mut self) -> Result<(), Failure>;
+    async fn prepare(&mut self) -> Result<(), ProgramFailure>;
 
     /// Everything before `next` is in the checkpoints of all ranks.
     async fn checkpointed(&mut self, next: Cursor);
 
     /// Ends this run, and begins `run`.
-    async fn resume(self, run: LaterRun) -> Result<Self, Failure>;
+    async fn resume(self, run: LaterRun) -> Result<Self, ProgramFailure>;
 
     /// Closes the job after its last step, and adds to `view` what is known only then.
-    async fn close(self, view: &mut View) -> Result<(Snapshot, Option<JobView>), Failure>;
+    async fn close(
+        self,
+        view: &mut TrainingView,
+    ) -> Result<(JobStatistics, Option<JobView>), ProgramFailure>;
 }
 
 /// A training as people and reports see it.
-pub struct View {
-    pub progress: Progress,
-    pub observer: Observer,
+pub struct TrainingView {
+    pub progress: ProgressLine,
+    pub observer: RunObserver,
     pub steps: RankSteps,
 }
 
-impl View {
+impl TrainingView {
     /// Shows the progress of `run`.
-    fn look(&mut self, run: &impl Observable) {
+    fn look(&mut self, run: &impl ObservableRun) {
         let Some(snapshot) = self.observer.look(run) else { return };
         if self.progress.is_waiting() {
             return;
@@ -77,36 +82,36 @@ impl View {
 }
 
 /// The ranks of a training, and its runs.
-pub struct Trainer<'a> {
-    job: &'a Job,
-    resizes: Resizes,
-    stand_ins: StandIns,
-    view: View,
+pub struct SyntheticTrainer<'a> {
+    job: &'a JobHandle,
+    resizes: ResizeSchedule,
+    stand_ins: RankStandIns,
+    view: TrainingView,
     /// Steps of the job so far.
     step: u64,
     /// Start of a later run.
     next: Cursor,
 }
 
-impl<'a> Trainer<'a> {
+impl<'a> SyntheticTrainer<'a> {
     /// Trains over `source`, from `from` to the end of `job`. The first epoch began at `began`. Returns the steps of
     /// each rank as well.
     pub async fn train(
-        training: &Training,
-        (job, from): (&'a Job, Cursor),
+        training: &SyntheticTraining,
+        (job, from): (&'a JobHandle, Cursor),
         began: Instant,
         mut source: impl StepSource,
-    ) -> Result<(Observed, RankSteps), Failure> {
-        let progress = Progress::new(&job.view);
-        let observer = Observer::new(job, source.observed(), began).await;
+    ) -> Result<(RunObservations, RankSteps), ProgramFailure> {
+        let progress = ProgressLine::new(&job.view);
+        let observer = job.observe(source.observed(), began).await;
         let observer = if training.drain { observer.of_rows_only() } else { observer };
         let mut steps = RankSteps::default();
         steps.begin_run(0..training.ranks.get());
         let trainer = Self {
             job,
-            resizes: Resizes::new(&training.resize),
-            stand_ins: StandIns::new(training, source.observed().pipeline()),
-            view: View { progress, observer, steps },
+            resizes: ResizeSchedule::new(&training.resize),
+            stand_ins: RankStandIns::new(training, source.observed().pipeline()),
+            view: TrainingView { progress, observer, steps },
             step: 0,
             next: from,
         };
@@ -116,7 +121,7 @@ impl<'a> Trainer<'a> {
     async fn train_on(
         mut self,
         mut source: impl StepSource,
-    ) -> Result<(Observed, RankSteps), Failure> {
+    ) -> Result<(RunObservations, RankSteps), ProgramFailure> {
         loop {
             let delivery = self.wait(&mut source).await?;
             if let StepDelivery::Step { .. } = delivery
@@ -139,13 +144,13 @@ impl<'a> Trainer<'a> {
         }
         self.resizes.say_left(self.step);
         let (last, job) = source.close(&mut self.view).await?;
-        let View { progress, observer, steps } = self.view;
+        let TrainingView { progress, observer, steps } = self.view;
         progress.end();
         Ok((observer.finish(&last, job), steps))
     }
 
     /// Waits for the next delivery, and shows progress meanwhile.
-    async fn wait(&mut self, source: &mut impl StepSource) -> Result<StepDelivery, Failure> {
+    async fn wait(&mut self, source: &mut impl StepSource) -> Result<StepDelivery, ProgramFailure> {
         loop {
             let next = tokio::time::timeout(REDRAW, source.next()).await;
             self.view.look(source.observed());
@@ -168,9 +173,9 @@ impl<'a> Trainer<'a> {
         &mut self,
         mut source: S,
         ranks: NonZeroU32,
-    ) -> Result<S, Failure> {
+    ) -> Result<S, ProgramFailure> {
         let job = source.observed().view().unwrap_or_else(|| self.job.view.clone());
-        let checkpoint = Checkpoint::of(&job, self.next).to_string();
+        let checkpoint = Checkpoint::new(&job, self.next).to_string();
         gristmill_client::complain!(
             "after {} steps, {ranks} ranks continue from {checkpoint}",
             self.step
@@ -187,7 +192,7 @@ impl<'a> Trainer<'a> {
         source: &mut impl StepSource,
         batches: Vec<Option<RankBatch>>,
         began: Instant,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), ProgramFailure> {
         self.view.steps.step(&batches);
         self.step += 1;
         let mut working = self.stand_ins.begin(batches.into_iter().flatten(), began);
@@ -201,6 +206,146 @@ impl<'a> Trainer<'a> {
                     is_prepared = true;
                 }
             }
+        }
+    }
+}
+
+// Progress of a run on standard error: on a terminal one line that changes, else a line for each
+// long wait.
+
+/// The progress line: splits, batches, rate, stall, workers.
+pub struct ProgressLine {
+    bar: ProgressBar,
+    epochs: u32,
+    pace: WaitReportLimiter,
+}
+
+impl ProgressLine {
+    pub fn new(view: &JobView) -> Self {
+        let bar = ProgressBar::new_spinner();
+        if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}") {
+            bar.set_style(style);
+        }
+        bar.enable_steady_tick(Duration::from_millis(120));
+        bar.set_message(format!("job {}: waiting for the first batch", view.job));
+        Self { bar, epochs: view.spec.epochs, pace: WaitReportLimiter::default() }
+    }
+
+    /// Shows progress while the dataset is indexed.
+    pub fn indexing(&self, done: u32, files: u32) {
+        self.bar.set_message(format!("indexing the dataset: {done} of {files} files"));
+    }
+
+    /// Shows progress while batches arrive.
+    pub fn training(
+        &self,
+        epoch: u32,
+        splits: (u64, u32),
+        batches_per_s: f64,
+        snapshot: &JobStatistics,
+    ) {
+        let metrics = &snapshot.metrics;
+        self.bar.set_message(format!(
+            "epoch {} of {}  splits {}/{}  {batches_per_s:.1} batches/s  stall {:.0} %  workers {}",
+            epoch + 1,
+            self.epochs,
+            splits.0,
+            splits.1,
+            metrics.stall_fraction * 100.0,
+            snapshot.active_workers
+        ));
+    }
+
+    /// Shows that the next batch is missing, for `waited` so far.
+    pub fn waiting(&mut self, waited: Duration, waiting: &WaitReason) {
+        if self.pace.is_due(waited, waiting) {
+            self.say(&waiting.text);
+        }
+    }
+
+    /// Shows the cause of a wait.
+    pub fn say(&self, what: &str) {
+        if self.bar.is_hidden() {
+            gristmill_client::complain!("waiting for {what}")
+        } else {
+            self.bar.set_message(format!("waiting for {what}"))
+        }
+    }
+
+    /// Ends the wait: a batch has arrived.
+    pub fn came(&mut self) {
+        self.pace.rest();
+    }
+
+    /// Whether a wait has been shown, so that further details follow it.
+    pub fn is_waiting(&self) -> bool {
+        self.pace.has_said()
+    }
+
+    pub fn end(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+// `--resize`: other numbers of ranks from some steps on.
+
+/// Another number of ranks from a step on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RankResize {
+    /// The number of ranks.
+    pub ranks: NonZeroU32,
+    /// Steps of the job before it.
+    pub step: u64,
+}
+
+impl RankResize {
+    /// Reads `3@40`.
+    ///
+    /// # Errors
+    /// The value to give instead.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let parsed = text.split_once('@').and_then(|(ranks, step)| {
+            Some(Self { ranks: ranks.parse().ok()?, step: step.parse().ok()? })
+        });
+        parsed.ok_or_else(|| "give N@STEP, such as 3@40".to_owned())
+    }
+}
+
+/// The resizes that are left, in order of their steps.
+pub struct ResizeSchedule(VecDeque<RankResize>);
+
+impl ResizeSchedule {
+    pub fn new(resizes: &[RankResize]) -> Self {
+        let mut resizes = resizes.to_vec();
+        resizes.sort_by_key(|resize| resize.step);
+        Self(resizes.into())
+    }
+
+    /// Takes the next resize, if it is due after `step` steps of the job; returns its number of ranks.
+    pub fn take_due(&mut self, step: u64) -> Option<NonZeroU32> {
+        self.0.pop_front_if(|resize| resize.step <= step).map(|resize| resize.ranks)
+    }
+
+    /// Names the resizes that a job of `step` steps did not reach.
+    pub fn say_left(&self, step: u64) {
+        for RankResize { ranks, step: at } in &self.0 {
+            gristmill_client::complain!(
+                "the job ended after {step} steps, before --resize {ranks}@{at}"
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_resize_names_ranks_and_step() {
+        let ranks = NonZeroU32::new(3).unwrap();
+        assert_eq!(RankResize::parse("3@40"), Ok(RankResize { ranks, step: 40 }));
+        for text in ["", "3", "@40", "0@40", "3@-1", "3@x"] {
+            assert!(RankResize::parse(text).is_err(), "{text}");
         }
     }
 }

@@ -36,8 +36,8 @@ impl VirtualTime {
     }
 
     /// Resolves `duration` from now.
-    pub fn sleep(self: &Arc<Self>, duration: Duration) -> Sleep {
-        Sleep { time: Arc::clone(self), at: self.now() + duration, key: None }
+    pub fn sleep(self: &Arc<Self>, duration: Duration) -> VirtualSleep {
+        VirtualSleep { time: Arc::clone(self), at: self.now() + duration, key: None }
     }
 
     /// Jumps to the next timer and wakes the tasks that wait for it.
@@ -69,13 +69,13 @@ impl VirtualTime {
 
 /// Future of [`VirtualTime::sleep`].
 #[derive(Debug)]
-pub struct Sleep {
+pub struct VirtualSleep {
     time: Arc<VirtualTime>,
     at: Duration,
     key: Option<(Duration, u64)>,
 }
 
-impl Future for Sleep {
+impl Future for VirtualSleep {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
@@ -93,7 +93,7 @@ impl Future for Sleep {
     }
 }
 
-impl Drop for Sleep {
+impl Drop for VirtualSleep {
     fn drop(&mut self) {
         if let Some(key) = self.key {
             self.time.0.lock().waiting.remove(&key);

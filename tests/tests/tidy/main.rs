@@ -8,6 +8,7 @@ mod contributing;
 mod dependencies;
 mod docs;
 mod files;
+mod names;
 mod project;
 mod record;
 mod words;

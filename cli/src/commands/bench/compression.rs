@@ -2,17 +2,17 @@
 //! dollars.
 
 use super::{
-    Failure,
-    pipelines::{Data, Files, IMAGES, Shard, TOKENS, median, shards},
+    ProgramFailure,
+    pipelines::{GeneratedDataArgs, ShardFiles, IMAGES, IndexedShard, TOKENS, median, shards},
 };
 use crate::{output::say, thread_cpu};
 use bytes::Bytes;
-use gristmill_chunk::{Chunk, Codec, Limits};
-use gristmill_executor::Program;
+use gristmill_chunk::{Chunk, FrameCodec, ChunkLimits};
+use gristmill_executor::CompiledPipeline;
 use gristmill_pipeline::passes::optimise;
 use gristmill_policy::{
-    compression::{Sample, Try},
-    cost::{FunctionShape, Prices, SplitWork},
+    compression::{CompressionSample, CompressionTrial},
+    cost::{FunctionShape, PriceList, SplitWork},
 };
 use gristmill_ports::BufferPool;
 use serde_json::json;
@@ -23,9 +23,9 @@ use std::{
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  gristmill bench compression --rounds 3")]
-pub struct Args {
+pub struct BenchCompressionArgs {
     #[command(flatten)]
-    pub data: Data,
+    pub data: GeneratedDataArgs,
     /// Time for each measurement
     #[arg(long, default_value_t = 2.0)]
     pub seconds: f64,
@@ -37,15 +37,15 @@ pub struct Args {
     pub json: bool,
 }
 
-const CODECS: [(&str, Codec); 4] = [
-    ("none", Codec::Stored),
-    ("zstd 1", Codec::Zstd { level: 1 }),
-    ("zstd 2", Codec::Zstd { level: 2 }),
-    ("zstd 3", Codec::Zstd { level: 3 }),
+const CODECS: [(&str, FrameCodec); 4] = [
+    ("none", FrameCodec::Stored),
+    ("zstd 1", FrameCodec::Zstd { level: 1 }),
+    ("zstd 2", FrameCodec::Zstd { level: 2 }),
+    ("zstd 3", FrameCodec::Zstd { level: 3 }),
 ];
 
 /// Pipelines by their output, and the files they read.
-fn studies() -> [(&'static str, String, Files); 4] {
+fn studies() -> [(&'static str, String, ShardFiles); 4] {
     let p1 = include_str!("p1.yaml").replace("ANTIALIAS", "true");
     [
         ("p1, u8 pixels", include_str!("../../../../examples/resnet50.yaml").to_owned(), IMAGES),
@@ -82,17 +82,17 @@ impl Figures {
     }
 }
 
-pub async fn run(args: Args) -> Result<(), Failure> {
+pub async fn run(args: BenchCompressionArgs) -> Result<(), ProgramFailure> {
     if !args.seconds.is_finite() || !(0.1..=3600.0).contains(&args.seconds) {
-        return Err(Failure::usage("--seconds must be 0.1 to 3600"));
+        return Err(ProgramFailure::usage("--seconds must be 0.1 to 3600"));
     }
     let dir = args.data.generate(&[IMAGES, TOKENS]).await?;
     let mut found: BTreeMap<(usize, usize), Vec<Figures>> = BTreeMap::new();
     for round in 0..args.rounds {
         for (i, (name, pipeline, files)) in studies().into_iter().enumerate() {
-            let pipeline = gristmill_operators::parse(&pipeline).map_err(Failure::failed)?;
+            let pipeline = gristmill_operators::parse(&pipeline).map_err(ProgramFailure::failed)?;
             let pipeline = optimise(&pipeline, &BTreeMap::new()).pipeline;
-            let program = Program::compile(&pipeline).map_err(Failure::failed)?;
+            let program = CompiledPipeline::compile(&pipeline).map_err(ProgramFailure::failed)?;
             let shards = shards(&pipeline, &dir, files)?;
             for (k, (codec_name, codec)) in CODECS.into_iter().enumerate() {
                 gristmill_client::complain!("round {round}: {name}, {codec_name}");
@@ -106,11 +106,11 @@ pub async fn run(args: Args) -> Result<(), Failure> {
 }
 
 fn measure(
-    program: &Program,
-    shards: &[Shard],
-    codec: Codec,
+    program: &CompiledPipeline,
+    shards: &[IndexedShard],
+    codec: FrameCodec,
     seconds: f64,
-) -> Result<Figures, Failure> {
+) -> Result<Figures, ProgramFailure> {
     let mut scratch = program.scratch();
     scratch.set_codec(codec);
     let (began, mut figures) = (Instant::now(), Figures::default());
@@ -119,24 +119,24 @@ fn measure(
         if began.elapsed().as_secs_f64() >= seconds && at >= shards.len() {
             break;
         }
-        let data = Bytes::from(std::fs::read(&shard.path).map_err(Failure::failed)?);
+        let data = Bytes::from(std::fs::read(&shard.path).map_err(ProgramFailure::failed)?);
         figures.read_bytes += data.len() as u64;
         let input = shard.input(data, at, shards.len());
         let before = thread_cpu();
-        let output = program.run_split(&mut scratch, &input, &|| false).map_err(Failure::failed)?;
+        let output = program.run_split(&mut scratch, &input, &|| false).map_err(ProgramFailure::failed)?;
         figures.worker_cpu += thread_cpu().saturating_sub(before);
         figures.samples += u64::from(output.rows);
         figures.stored_bytes += output.object.len() as u64;
         let before = thread_cpu();
         let object = Bytes::from(output.object);
-        let chunk = Chunk::open(object.clone(), &Limits::default()).map_err(Failure::failed)?;
+        let chunk = Chunk::open(object.clone(), &ChunkLimits::default()).map_err(ProgramFailure::failed)?;
         for frame in chunk.frames() {
             let range = frame.range();
             let stored = &object[range.start as usize..range.end as usize];
             // A stored frame is checked and passed on; a compressed frame is decompressed.
             let (take, lend) = (|bytes| buffers.take(bytes), |raw| buffers.lend(raw));
             let decoded = frame.decode_with(object.slice_ref(stored), take, lend);
-            drop(decoded.map_err(Failure::failed)?);
+            drop(decoded.map_err(ProgramFailure::failed)?);
             figures.raw_bytes += frame.raw_bytes;
         }
         figures.fetcher_cpu += thread_cpu().saturating_sub(before);
@@ -149,7 +149,7 @@ fn measure(
 }
 
 fn report(found: &BTreeMap<(usize, usize), Vec<Figures>>, json: bool) {
-    let (shape, prices) = (FunctionShape::default(), Prices::default());
+    let (shape, prices) = (FunctionShape::default(), PriceList::default());
     let studies = studies();
     say!(
         "{:<15} {:<7} {:>10} {:>10} {:>10} {:>10} {:>12} {:>6}",
@@ -193,12 +193,12 @@ fn report(found: &BTreeMap<(usize, usize), Vec<Figures>>, json: bool) {
 fn chosen(plain: &Figures, packed: &[Figures], shape: &FunctionShape) -> Option<i32> {
     let seconds = |figures: &Figures| figures.per_sample(figures.worker_cpu.as_secs_f64());
     let scaled = |packed: &Figures, value: f64| packed.per_sample(value) * plain.samples as f64;
-    let tries = (1..).zip(packed).map(|(level, packed)| Try {
+    let tries = (1..).zip(packed).map(|(level, packed)| CompressionTrial {
         level,
         bytes: scaled(packed, packed.stored_bytes as f64) as u64,
         seconds: (seconds(packed) - seconds(plain)).max(0.0) * plain.samples as f64,
     });
-    let sample = Sample {
+    let sample = CompressionSample {
         read_bytes: plain.read_bytes,
         raw_bytes: plain.raw_bytes,
         compute_s: plain.worker_cpu.as_secs_f64(),

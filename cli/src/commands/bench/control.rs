@@ -3,7 +3,7 @@
 
 use super::{executor_alone, imagenet_split_batches, train_options};
 use crate::{output::say, training};
-use gristmill_client::{Failure, Source, Workers, report::Report};
+use gristmill_client::{ProgramFailure, DatasetLocation, WorkerCount, report::RunReport};
 use gristmill_pipeline::Pipeline;
 use gristmill_synthetic::DatasetSpec;
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ use std::thread::available_parallelism;
 
 Workers are threads that take splits of one batch of eight numbers, which is next to no work: what limits them is
 claiming, committing and delivering.")]
-pub struct Args {
+pub struct BenchControlArgs {
     /// Numbers of local workers
     #[arg(long, value_delimiter = ',', value_name = "NUMBERS", default_value = "10,50,200", value_parser = clap::value_parser!(u32).range(1..=256))]
     pub workers: Vec<u32>,
@@ -57,7 +57,7 @@ struct ControlRow {
 }
 
 impl ControlRow {
-    fn of(report: &Report, workers: u32, demand: f64, cores: f64) -> Self {
+    fn from_report(report: &RunReport, workers: u32, demand: f64, cores: f64) -> Self {
         let seconds = report.epochs().iter().map(|epoch| epoch.seconds).sum::<f64>().max(1e-6);
         let (usage, splits) = (report.usage(), report.splits().max(1) as f64);
         let calls = |name| usage.requests.get(name).copied().unwrap_or(0) as f64 / seconds;
@@ -118,12 +118,12 @@ impl ControlRow {
     }
 }
 
-pub async fn run(args: Args) -> Result<(), Failure> {
-    let cores = available_parallelism().map_err(Failure::failed)?.get() as f64;
+pub async fn run(args: BenchControlArgs) -> Result<(), ProgramFailure> {
+    let cores = available_parallelism().map_err(ProgramFailure::failed)?.get() as f64;
     let split_seconds = image_split_seconds().await?;
     gristmill_client::complain!("a split of images takes a worker {split_seconds:.2} s");
     let dir = training::make_dataset(DatasetSpec::ints(args.splits * BATCH, 0)).await?;
-    let pipeline = gristmill_operators::parse(NUMBERS).map_err(Failure::failed)?;
+    let pipeline = gristmill_operators::parse(NUMBERS).map_err(ProgramFailure::failed)?;
     say!(
         "{:>7}{:>10}{:>10}{:>10}{:>9}{:>14}{:>10}{:>8} {:<7} first limit of this machine",
         "workers", "splits/s", "claims/s", "commits/s", "polls/s", "table writes/s", "demand/s", "times", ""
@@ -131,12 +131,12 @@ pub async fn run(args: Args) -> Result<(), Failure> {
     let mut rows = Vec::new();
     for workers in args.workers {
         let mut options = train_options(1, 0);
-        options.job.workers = Workers::Fixed(0);
+        options.job.workers = WorkerCount::Fixed(0);
         options.job.settings.local_workers = workers;
         options.job.settings.split_batches = Some(1);
-        let source = Source::local(dir.clone(), "train-*");
+        let source = DatasetLocation::local(dir.clone(), "train-*");
         let report = training::measured(&options, "bench", &pipeline.clone().into(), source).await?;
-        let row = ControlRow::of(&report, workers, f64::from(workers) / split_seconds, cores);
+        let row = ControlRow::from_report(&report, workers, f64::from(workers) / split_seconds, cores);
         row.print();
         rows.push(row.json());
     }
@@ -147,9 +147,9 @@ pub async fn run(args: Args) -> Result<(), Failure> {
 }
 
 /// CPU seconds of a split of ImageNet, by its pipeline's rate over generated images.
-async fn image_split_seconds() -> Result<f64, Failure> {
+async fn image_split_seconds() -> Result<f64, ProgramFailure> {
     let dir = training::make_dataset(DatasetSpec::images(2_000, 0)).await?;
-    let pipeline: Pipeline = gristmill_operators::parse(training::RESNET).map_err(Failure::failed)?;
+    let pipeline: Pipeline = gristmill_operators::parse(training::RESNET).map_err(ProgramFailure::failed)?;
     let image_ms = executor_alone(&pipeline, &dir, 1)?;
     let images = imagenet_split_batches(&pipeline) * u64::from(pipeline.batch_size());
     Ok(image_ms / 1e3 * images as f64)

@@ -2,10 +2,8 @@
 
 use super::{imagenet_split_batches, pipelines::median, train_options};
 use crate::{output::say, training};
-use gristmill_client::{
-    Failure, Source, Workers,
-    report::{EpochReport, Report},
-};
+use gristmill_client::{ProgramFailure, DatasetLocation, WorkerCount, report::RunReport};
+use gristmill_stream::EpochReport;
 use gristmill_pipeline::Pipeline;
 use gristmill_synthetic::DatasetSpec;
 use serde_json::{Value, json};
@@ -17,7 +15,7 @@ use std::{path::Path, thread::available_parallelism};
   gristmill bench cores --workers 1,2,4 --kinds local --rounds 1 --json
 
 The machine should be idle: all its cores are used, and what others use is missing.")]
-pub struct Args {
+pub struct BenchCoresArgs {
     /// Numbers of workers [default: 1, 2, 4, 8, 15, as far as there are cores]
     #[arg(long, value_delimiter = ',', value_name = "NUMBERS", value_parser = clap::value_parser!(u32).range(1..=256))]
     pub workers: Vec<u32>,
@@ -102,9 +100,9 @@ struct CoreFigures {
 }
 
 impl CoreFigures {
-    fn of(report: &Report) -> Result<Self, Failure> {
+    fn from_report(report: &RunReport) -> Result<Self, ProgramFailure> {
         let [first, later @ ..] = report.epochs() else {
-            return Err(Failure::failed("the run reported no epoch"));
+            return Err(ProgramFailure::failed("the run reported no epoch"));
         };
         let rate = |epochs: &[EpochReport]| {
             let elements: u64 = epochs.iter().map(|epoch| epoch.elements).sum();
@@ -139,14 +137,14 @@ impl CoreRow {
     }
 }
 
-pub async fn run(args: Args) -> Result<(), Failure> {
-    let cores = available_parallelism().map_err(Failure::failed)?.get();
+pub async fn run(args: BenchCoresArgs) -> Result<(), ProgramFailure> {
+    let cores = available_parallelism().map_err(ProgramFailure::failed)?.get();
     let numbers = match args.workers.as_slice() {
         [] => NUMBERS.into_iter().filter(|number| *number as usize <= cores).collect(),
         given => given.to_vec(),
     };
     let dir = training::make_dataset(DatasetSpec::images(args.images, 0)).await?;
-    let state = tempfile::tempdir().map_err(Failure::failed)?;
+    let state = tempfile::tempdir().map_err(ProgramFailure::failed)?;
     gristmill_client::complain!("indexing {} images", args.images);
     train(state.path(), &dir, (WorkerKind::Functions, 1), 1, 1).await?;
     let mut rows: Vec<_> = args
@@ -160,7 +158,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
             let images = args.seconds * ONE_WORKER * f64::from(row.workers);
             let times = (images / args.images as f64).ceil().max(1.0) as u64;
             let report = train(state.path(), &dir, (row.kind, row.workers), times, EPOCHS).await?;
-            let found = CoreFigures::of(&report)?;
+            let found = CoreFigures::from_report(&report)?;
             gristmill_client::complain!(
                 "round {round}: {} {}: {:.0} images/s",
                 row.workers,
@@ -184,17 +182,17 @@ async fn train(
     (kind, workers): (WorkerKind, u32),
     times: u64,
     epochs: u32,
-) -> Result<Report, Failure> {
+) -> Result<RunReport, ProgramFailure> {
     let pipeline: Pipeline = gristmill_operators::parse(&PIPELINE.replace("TIMES", &times.to_string()))
-        .map_err(Failure::failed)?;
+        .map_err(ProgramFailure::failed)?;
     let mut args = train_options(epochs, workers);
     args.service.state_dir = Some(state.to_owned());
     args.job.settings.split_batches = u32::try_from(imagenet_split_batches(&pipeline)).ok();
     if kind == WorkerKind::Local {
-        args.job.workers = Workers::Fixed(0);
+        args.job.workers = WorkerCount::Fixed(0);
         args.job.settings.local_workers = workers;
     }
-    let source = Source::local(dir.to_owned(), "train-*");
+    let source = DatasetLocation::local(dir.to_owned(), "train-*");
     training::measured(&args, "bench", &pipeline.into(), source).await
 }
 

@@ -3,7 +3,7 @@
 
 use super::{pipelines::median, train_options};
 use crate::{output::say, thread_cpu, training};
-use gristmill_client::{Failure, Source, report::Report};
+use gristmill_client::{ProgramFailure, DatasetLocation, report::RunReport};
 use gristmill_synthetic::DatasetSpec;
 use serde_json::json;
 use std::{
@@ -14,7 +14,7 @@ use std::{
 };
 
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct BenchIngestArgs {
     /// Images to generate
     #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u64).range(64..=1_000_000))]
     pub images: u64,
@@ -46,14 +46,14 @@ ops:
   - autocache
 ";
 
-pub async fn run(args: Args) -> Result<(), Failure> {
+pub async fn run(args: BenchIngestArgs) -> Result<(), ProgramFailure> {
     let dir = training::make_dataset(DatasetSpec::images(args.images, 0)).await?;
     let pipeline = PIPELINE.replace("IMAGES", &(args.images / 64 * 64).to_string());
-    let pipeline = gristmill_operators::parse(&pipeline).map_err(Failure::failed)?;
+    let pipeline = gristmill_operators::parse(&pipeline).map_err(ProgramFailure::failed)?;
     let element_bytes = pipeline.element_bytes().unwrap_or(0);
-    let state = tempfile::tempdir().map_err(Failure::failed)?;
-    let source = Source::local(dir, "train-*");
-    let job = async |epochs| -> Result<Report, Failure> {
+    let state = tempfile::tempdir().map_err(ProgramFailure::failed)?;
+    let source = DatasetLocation::local(dir, "train-*");
+    let job = async |epochs| -> Result<RunReport, ProgramFailure> {
         let mut args = train_options(epochs, 2);
         args.service.state_dir = Some(state.path().to_owned());
         training::measured(&args, "bench", &pipeline.clone().into(), source.clone()).await
@@ -65,7 +65,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         // Start, registration and end cost the same for every number of epochs.
         let (short, long) = (job(1).await?, job(1 + args.epochs).await?);
         let bytes = (long.elements() - short.elements()) * element_bytes;
-        let seconds = |cpu_ms: fn(&Report) -> u64| {
+        let seconds = |cpu_ms: fn(&RunReport) -> u64| {
             (cpu_ms(&long).saturating_sub(cpu_ms(&short)) as f64 / 1e3).max(1e-3)
         };
         let fetcher = seconds(|report| report.usage().fetcher_cpu_ms);
@@ -73,7 +73,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
             let used = report.usage();
             used.fetcher_cpu_ms + used.control_cpu_ms + used.worker_cpu_ms
         });
-        let floor = floor_seconds(state.path(), bytes).map_err(Failure::failed)?;
+        let floor = floor_seconds(state.path(), bytes).map_err(ProgramFailure::failed)?;
         let rate = bytes as f64 / fetcher;
         gristmill_client::complain!(
             "round {round}: {bytes} bytes in {fetcher:.2} s of the fetcher's CPU: {:.2} GB/s; all processes {all:.2} s, \

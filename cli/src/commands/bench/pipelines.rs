@@ -1,14 +1,14 @@
 //! Whole pipelines in the executor alone, on one core and on all.
 
-use super::{Failure, on_threads, tokens};
+use super::{ProgramFailure, on_threads, tokens};
 use crate::{output::say, thread_cpu, training};
 use bytes::Bytes;
-use gristmill_executor::{Part, Program, SplitInput};
+use gristmill_executor::{InputRange, CompiledPipeline, SplitInput};
 use gristmill_model::RecordKey;
 use gristmill_operators::floor;
 use gristmill_pipeline::{Pipeline, passes::optimise};
 use gristmill_sources::{FileIndex, IndexBuilder};
-use gristmill_synthetic::{DatasetSpec, Random};
+use gristmill_synthetic::{DatasetSpec, RandomStream};
 use serde_json::json;
 use std::{
     collections::BTreeMap,
@@ -22,12 +22,12 @@ use std::{
 #[command(
     after_help = "Examples:\n  gristmill bench pipelines\n  gristmill bench pipelines --only p1 --seconds 10 --json"
 )]
-pub struct Args {
+pub struct BenchPipelinesArgs {
     /// Run only these: p1 (ResNet), p2 (SimCLR), p4 (token sequences)
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     pub only: Vec<String>,
     #[command(flatten)]
-    pub data: Data,
+    pub data: GeneratedDataArgs,
     /// Time for each measurement
     #[arg(long, default_value_t = 5.0)]
     pub seconds: f64,
@@ -40,7 +40,7 @@ pub struct Args {
 }
 
 #[derive(Debug, Clone, clap::Args)]
-pub struct Data {
+pub struct GeneratedDataArgs {
     /// Directory of the generated data: images/ and tokens/ [default: the cache]
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
@@ -57,12 +57,12 @@ struct Study {
     name: &'static str,
     variant: &'static str,
     pipeline: String,
-    files: Files,
+    files: ShardFiles,
     floor: Floor,
 }
 
 /// Directory below the data, and the prefix of its files' names.
-pub(super) type Files = (&'static str, &'static str);
+pub(super) type ShardFiles = (&'static str, &'static str);
 
 /// The lower bound that is measured beside a pipeline: its kernels in a bare loop.
 enum Floor {
@@ -72,8 +72,8 @@ enum Floor {
     Kernels,
 }
 
-pub(super) const IMAGES: Files = ("images", "train-");
-pub(super) const TOKENS: Files = ("tokens", "tokens-");
+pub(super) const IMAGES: ShardFiles = ("images", "train-");
+pub(super) const TOKENS: ShardFiles = ("tokens", "tokens-");
 
 fn studies() -> Vec<Study> {
     let resnet = |variant, antialias: bool| Study {
@@ -102,16 +102,16 @@ fn studies() -> Vec<Study> {
 }
 
 /// A file of records with its index, which is made once per dataset.
-pub(super) struct Shard {
+pub(super) struct IndexedShard {
     pub path: PathBuf,
     pub index: FileIndex,
 }
 
-impl Shard {
+impl IndexedShard {
     /// All of its records, in `data`, as the shard number `at` of runs over `shards`.
     pub fn input(&self, data: Bytes, at: usize, shards: usize) -> SplitInput<'_> {
         let first = RecordKey { file: (at % shards) as u32, record: 0 };
-        let part = Part { first, n_records: self.index.len(), data, index: &self.index };
+        let part = InputRange { first, n_records: self.index.len(), data, index: &self.index };
         SplitInput { epoch: (at / shards) as u32, ..SplitInput::whole(part) }
     }
 }
@@ -124,21 +124,21 @@ struct Figures {
     mb_peak_rss: f64,
 }
 
-pub async fn run(args: Args) -> Result<(), Failure> {
+pub async fn run(args: BenchPipelinesArgs) -> Result<(), ProgramFailure> {
     let studies = chosen(&args.only)?;
     if !args.seconds.is_finite() || !(0.1..=3600.0).contains(&args.seconds) {
-        return Err(Failure::usage("--seconds must be 0.1 to 3600"));
+        return Err(ProgramFailure::usage("--seconds must be 0.1 to 3600"));
     }
-    let files: Vec<Files> = studies.iter().map(|study| study.files).collect();
+    let files: Vec<ShardFiles> = studies.iter().map(|study| study.files).collect();
     let dir = args.data.generate(&files).await?;
-    let cores = std::thread::available_parallelism().map_err(Failure::failed)?.get();
+    let cores = std::thread::available_parallelism().map_err(ProgramFailure::failed)?.get();
     let mut found: BTreeMap<(usize, usize), Vec<Figures>> = BTreeMap::new();
     let mut floors: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
     for round in 0..args.rounds {
         for (i, study) in studies.iter().enumerate() {
-            let pipeline = gristmill_operators::parse(&study.pipeline).map_err(Failure::failed)?;
+            let pipeline = gristmill_operators::parse(&study.pipeline).map_err(ProgramFailure::failed)?;
             let pipeline = optimise(&pipeline, &BTreeMap::new()).pipeline;
-            let program = Program::compile(&pipeline).map_err(Failure::failed)?;
+            let program = CompiledPipeline::compile(&pipeline).map_err(ProgramFailure::failed)?;
             let shards = shards(&pipeline, &dir, study.files)?;
             for threads in [1, cores] {
                 let figures = measure(&program, &shards, threads, args.seconds)?;
@@ -192,12 +192,12 @@ pub async fn run(args: Args) -> Result<(), Failure> {
     Ok(())
 }
 
-fn chosen(only: &[String]) -> Result<Vec<Study>, Failure> {
+fn chosen(only: &[String]) -> Result<Vec<Study>, ProgramFailure> {
     let mut studies = studies();
     if let Some(unknown) = only.iter().find(|name| !studies.iter().any(|s| s.name == **name)) {
         let mut known: Vec<&str> = studies.iter().map(|study| study.name).collect();
         known.dedup();
-        return Err(Failure::usage(format!(
+        return Err(ProgramFailure::usage(format!(
             "there is no pipeline {unknown}; there are {}",
             known.join(", ")
         )));
@@ -206,18 +206,18 @@ fn chosen(only: &[String]) -> Result<Vec<Study>, Failure> {
     Ok(studies)
 }
 
-impl Data {
+impl GeneratedDataArgs {
     /// Generates the missing ones of `files`; returns the directory that holds them all.
-    pub(super) async fn generate(&self, files: &[Files]) -> Result<PathBuf, Failure> {
+    pub(super) async fn generate(&self, files: &[ShardFiles]) -> Result<PathBuf, ProgramFailure> {
         let Self { data, images, sequences } = self;
         let dir = match data {
             Some(dir) => dir.clone(),
             // Data of another size has another directory.
             None => gristmill_synthetic::cache_dir()
-                .map_err(Failure::failed)?
+                .map_err(ProgramFailure::failed)?
                 .join(format!("bench-{images}-{sequences}")),
         };
-        std::fs::create_dir_all(&dir).map_err(Failure::failed)?;
+        std::fs::create_dir_all(&dir).map_err(ProgramFailure::failed)?;
         if files.contains(&IMAGES) {
             training::make_dataset_in(dir.join(IMAGES.0), DatasetSpec::images(*images, 0)).await?;
         }
@@ -231,10 +231,10 @@ impl Data {
 pub(super) fn shards(
     pipeline: &Pipeline,
     dir: &Path,
-    (below, prefix): Files,
-) -> Result<Vec<Shard>, Failure> {
+    (below, prefix): ShardFiles,
+) -> Result<Vec<IndexedShard>, ProgramFailure> {
     let mut paths: Vec<PathBuf> = std::fs::read_dir(dir.join(below))
-        .map_err(Failure::failed)?
+        .map_err(ProgramFailure::failed)?
         .filter_map(|entry| Some(entry.ok()?.path()))
         .filter(|path| {
             path.file_name().and_then(|n| n.to_str()).is_some_and(|n| n.starts_with(prefix))
@@ -242,20 +242,20 @@ pub(super) fn shards(
         .collect();
     paths.sort();
     let shard = |path: PathBuf| {
-        let mut builder = IndexBuilder::new(&pipeline.source().format).map_err(Failure::failed)?;
-        builder.push(&std::fs::read(&path).map_err(Failure::failed)?).map_err(Failure::failed)?;
-        Ok(Shard { path, index: builder.finish().map_err(Failure::failed)? })
+        let mut builder = IndexBuilder::new(&pipeline.source().format).map_err(ProgramFailure::failed)?;
+        builder.push(&std::fs::read(&path).map_err(ProgramFailure::failed)?).map_err(ProgramFailure::failed)?;
+        Ok(IndexedShard { path, index: builder.finish().map_err(ProgramFailure::failed)? })
     };
     paths.into_iter().map(shard).collect()
 }
 
 /// Runs shards repeatedly for `seconds` on `threads` threads, including reads.
 fn measure(
-    program: &Program,
-    shards: &[Shard],
+    program: &CompiledPipeline,
+    shards: &[IndexedShard],
     threads: usize,
     seconds: f64,
-) -> Result<Figures, Failure> {
+) -> Result<Figures, ProgramFailure> {
     // Resets the kernel's peak of the resident set.
     let _ = std::fs::write("/proc/self/clear_refs", "5");
     let (next, samples) = (AtomicUsize::new(0), AtomicU64::new(0));
@@ -266,12 +266,12 @@ fn measure(
             let at = next.fetch_add(1, Ordering::Relaxed);
             let shard = &shards[at % shards.len()];
             buffer.clear();
-            let mut file = std::fs::File::open(&shard.path).map_err(Failure::failed)?;
-            file.read_to_end(&mut buffer).map_err(Failure::failed)?;
+            let mut file = std::fs::File::open(&shard.path).map_err(ProgramFailure::failed)?;
+            file.read_to_end(&mut buffer).map_err(ProgramFailure::failed)?;
             let data = Bytes::from(buffer);
             let input = shard.input(data.clone(), at, shards.len());
             let output =
-                program.run_split(&mut scratch, &input, &|| false).map_err(Failure::failed)?;
+                program.run_split(&mut scratch, &input, &|| false).map_err(ProgramFailure::failed)?;
             drop(input);
             scratch.recycle(output.object);
             buffer = data.try_into_mut().map(Vec::from).unwrap_or_default();
@@ -289,10 +289,10 @@ fn measure(
 }
 
 /// CPU milliseconds per record of the pipeline's kernels, on the first shards.
-fn kernels_floor(program: &Program, shards: &[Shard], seconds: f64) -> Result<f64, Failure> {
+fn kernels_floor(program: &CompiledPipeline, shards: &[IndexedShard], seconds: f64) -> Result<f64, ProgramFailure> {
     let mut files = Vec::new();
     for shard in shards.iter().take(4) {
-        files.push((Bytes::from(std::fs::read(&shard.path).map_err(Failure::failed)?), shard));
+        files.push((Bytes::from(std::fs::read(&shard.path).map_err(ProgramFailure::failed)?), shard));
     }
     let mut scratch = program.scratch();
     let (began, before, mut records) = (Instant::now(), thread_cpu(), 0_u64);
@@ -301,7 +301,7 @@ fn kernels_floor(program: &Program, shards: &[Shard], seconds: f64) -> Result<f6
             break;
         }
         let SplitInput { epoch, parts, .. } = shard.input(data.clone(), at, files.len());
-        let copied = program.run_kernels(&mut scratch, &parts[0], epoch).map_err(Failure::failed)?;
+        let copied = program.run_kernels(&mut scratch, &parts[0], epoch).map_err(ProgramFailure::failed)?;
         std::hint::black_box(copied);
         records += u64::from(shard.index.len());
     }
@@ -310,10 +310,10 @@ fn kernels_floor(program: &Program, shards: &[Shard], seconds: f64) -> Result<f6
 }
 
 /// CPU milliseconds per image of the floor, on the first shards.
-fn resnet_floor(shards: &[Shard], antialias: bool, seconds: f64) -> Result<f64, Failure> {
+fn resnet_floor(shards: &[IndexedShard], antialias: bool, seconds: f64) -> Result<f64, ProgramFailure> {
     let mut files = Vec::new();
     for shard in shards.iter().take(4) {
-        files.push((std::fs::read(&shard.path).map_err(Failure::failed)?, &shard.index));
+        files.push((std::fs::read(&shard.path).map_err(ProgramFailure::failed)?, &shard.index));
     }
     let mut jpegs = Vec::new();
     for (bytes, index) in &files {
@@ -325,12 +325,12 @@ fn resnet_floor(shards: &[Shard], antialias: bool, seconds: f64) -> Result<f64, 
             jpegs.extend(start.map(|start| &record[start..]));
         }
     }
-    let mut random = Random::keyed(0, 0);
+    let mut random = RandomStream::keyed(0, 0);
     let (began, before) = (Instant::now(), thread_cpu());
     let mut more = || began.elapsed().as_secs_f64() < seconds;
     let images = floor::resnet(&jpegs, antialias, &mut || random.unit(), &mut more);
     let cpu = thread_cpu().saturating_sub(before);
-    Ok(cpu.as_secs_f64() * 1e3 / f64::from(images.map_err(Failure::failed)?.max(1)))
+    Ok(cpu.as_secs_f64() * 1e3 / f64::from(images.map_err(ProgramFailure::failed)?.max(1)))
 }
 
 /// The median; of an even number, the upper one.

@@ -1,7 +1,7 @@
 //! Token sequences as JSON lines, with lengths as of sentences: most short, few long.
 
-use super::Failure;
-use gristmill_synthetic::Random;
+use super::ProgramFailure;
+use gristmill_synthetic::RandomStream;
 use std::{
     fs::{self, File},
     io::{BufWriter, Write},
@@ -18,27 +18,27 @@ const LONGEST: f64 = 500.0;
 const VOCABULARY: u64 = 30_522;
 
 /// Generates `sequences` of them in `dir`, unless they exist.
-pub fn ensure(dir: &Path, sequences: u64) -> Result<(), Failure> {
+pub fn ensure(dir: &Path, sequences: u64) -> Result<(), ProgramFailure> {
     let made = dir.join("made");
     let wanted = format!("{sequences} sequences, version {VERSION}\n");
     if fs::read_to_string(&made).is_ok_and(|found| found == wanted) {
         return Ok(());
     }
-    fs::create_dir_all(dir).map_err(Failure::failed)?;
+    fs::create_dir_all(dir).map_err(ProgramFailure::failed)?;
     for file in 0..FILES {
         let path = dir.join(format!("tokens-{file:05}.jsonl"));
-        let mut out = BufWriter::new(File::create(path).map_err(Failure::failed)?);
+        let mut out = BufWriter::new(File::create(path).map_err(ProgramFailure::failed)?);
         for sequence in (file * sequences / FILES)..((file + 1) * sequences / FILES) {
-            write_one(&mut out, sequence).map_err(Failure::failed)?;
+            write_one(&mut out, sequence).map_err(ProgramFailure::failed)?;
         }
-        out.flush().map_err(Failure::failed)?;
+        out.flush().map_err(ProgramFailure::failed)?;
     }
     // Written last: data without it is generated again.
-    fs::write(made, wanted).map_err(Failure::failed)
+    fs::write(made, wanted).map_err(ProgramFailure::failed)
 }
 
 fn write_one(out: &mut impl Write, sequence: u64) -> std::io::Result<()> {
-    let mut random = Random::keyed(0, sequence);
+    let mut random = RandomStream::keyed(0, sequence);
     // The sum of twelve uniform numbers is close enough to normal.
     let normal: f64 = (0..12).map(|_| f64::from(random.unit())).sum::<f64>() - 6.0;
     let length = (LOG_MEAN + LOG_DEVIATION * normal).exp().clamp(4.0, LONGEST) as u64;

@@ -1,23 +1,24 @@
 //! Registration: which `autocache` points a pipeline has, and which of them are already cached.
 
 use super::{
-    Caching,
-    catalogue::{self, Usage},
+    JobCaching,
+    catalogue::{self, UsedCacheEntry},
 };
 use crate::{
-    Coordinator, Handle,
+    CallHandler, Jobs,
     items::{ItemName, JobItem},
     jobs::pipeline_of,
 };
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{
-    CacheEntry, CacheExplain, CacheExplained, CachingView, Dataset, EpochMode, JobSpec, PointFound,
-    PointView, Refusal,
+    CacheEntry, CacheExplainCall, CacheExplainReply, CachePointView, CachingView, CallRefusal,
+    Dataset, EpochCacheMode, ExplainedCachePoint, JobSpec,
 };
 use gristmill_model::{ErrorPolicy, Fingerprint, JobName};
 use gristmill_pipeline::{CachePoint, Pipeline};
 use gristmill_policy::caching::{
-    self, Candidate, Described, Lookup, Miss, Mode, SourceVersion, State, explain_miss,
+    self, CacheCandidate, CacheLookup, CacheMiss, CachingState, Mode, PrefixDescription,
+    SourceVersion, explain_miss,
 };
 
 /// Most files that are described one by one, so that a miss can name the changed ones. A larger dataset is
@@ -40,19 +41,19 @@ pub(crate) struct CacheQuery<'a> {
 
 /// A point with the entry of its fingerprint, or the reason why this job cannot read it, if known.
 struct Found {
-    view: PointView,
+    view: CachePointView,
     entry: Result<CacheEntry, Option<String>>,
 }
 
 impl CacheQuery<'_> {
-    fn points(&self) -> Vec<(CachePoint, PointView)> {
+    fn points(&self) -> Vec<(CachePoint, CachePointView)> {
         let points = self.pipeline.cache_points().into_iter();
         points.map(|point| (point.clone(), self.view(&point))).collect()
     }
 
-    fn view(&self, point: &CachePoint) -> PointView {
+    fn view(&self, point: &CachePoint) -> CachePointView {
         let CacheQuery { spec, pipeline, version, numerics, .. } = self;
-        PointView {
+        CachePointView {
             after: point.after.clone(),
             fingerprint: pipeline.point_fingerprint(point, version, numerics, spec.seed),
             random: point.random,
@@ -62,7 +63,7 @@ impl CacheQuery<'_> {
     }
 
     /// Everything that determines a point's fingerprint.
-    pub fn described(&self, point: &CachePoint) -> Described {
+    pub fn described(&self, point: &CachePoint) -> PrefixDescription {
         let Dataset { files, .. } = self.dataset;
         let listed = if files.len() <= MAX_FILES_DESCRIBED { files.as_slice() } else { &[] };
         let files = listed.iter().map(|file| SourceVersion {
@@ -70,7 +71,7 @@ impl CacheQuery<'_> {
             etag: format!("{} {}", file.etag, file.size),
         });
         let (seed, numerics) = (self.spec.seed, self.numerics);
-        Described::of(self.pipeline, point, self.version, files.collect(), numerics, seed)
+        PrefixDescription::new(self.pipeline, point, self.version, files.collect(), numerics, seed)
     }
 
     /// Why this job cannot use the entry; none if it can.
@@ -103,9 +104,9 @@ impl CacheQuery<'_> {
     }
 }
 
-impl Handle<CacheExplain> for Coordinator {
-    async fn handle(&self, asked: &CacheExplain) -> Result<CacheExplained, Refusal> {
-        let CacheExplain { spec, dataset } = asked;
+impl CallHandler<CacheExplainCall> for Jobs {
+    async fn handle(&self, asked: &CacheExplainCall) -> Result<CacheExplainReply, CallRefusal> {
+        let CacheExplainCall { spec, dataset } = asked;
         let pipeline = pipeline_of(spec)?;
         let version = dataset.version(&pipeline.source().stored_as());
         let numerics = self.numerics_of(spec).await?;
@@ -116,7 +117,7 @@ impl Handle<CacheExplain> for Coordinator {
         let found = self.find_cached(&query).await?;
         let whys = self.why_missed(&query, &found).await?;
         let points = found.into_iter().zip(whys).map(|(Found { view, entry }, missed)| {
-            let PointView { after, fingerprint, .. } = view;
+            let CachePointView { after, fingerprint, .. } = view;
             let hit = |entry: &CacheEntry| {
                 format!(
                     "stored by job {}: {} splits, {} bytes",
@@ -124,26 +125,26 @@ impl Handle<CacheExplain> for Coordinator {
                 )
             };
             let why = entry.as_ref().map_or(missed, |entry| vec![hit(entry)]);
-            PointFound { after, fingerprint, hit: entry.is_ok(), why }
+            ExplainedCachePoint { after, fingerprint, hit: entry.is_ok(), why }
         });
-        Ok(CacheExplained { points: points.collect() })
+        Ok(CacheExplainReply { points: points.collect() })
     }
 }
 
-impl Coordinator {
+impl Jobs {
     /// The caching state of a new job; none without `autocache` points.
     pub(crate) async fn begin_caching(
         &self,
         job: &JobName,
         query: &CacheQuery<'_>,
-    ) -> Result<Option<Caching>, Refusal> {
+    ) -> Result<Option<JobCaching>, CallRefusal> {
         if query.pipeline.cache_points().is_empty() {
             return Ok(None);
         }
         let remembered = self.numerics_of(query.spec).await?;
         let query = CacheQuery { numerics: &remembered, ..*query };
         let found = self.find_cached(&query).await?;
-        let Lookup { mode, reason } = look_up(&found);
+        let CacheLookup { mode, reason } = look_up(&found);
         if let Mode::Get { point } = mode
             && let Some(Found { entry: Ok(entry), .. }) = found.get(point as usize)
             && self.reads_cache(job, entry).await?
@@ -154,8 +155,11 @@ impl Coordinator {
             // Finish the removal here, so that other jobs can find what this job stores.
             Mode::Get { point } => {
                 if let Some(found) = found.get(point as usize) {
-                    self.finish_begun_removal(found.view.fingerprint, self.in_time_of_a_call())
-                        .await?;
+                    self.finish_begun_removal(
+                        found.view.fingerprint,
+                        self.objects.in_time_of_a_call(),
+                    )
+                    .await?;
                 }
                 "the cached entry is being removed".to_owned()
             }
@@ -177,18 +181,20 @@ impl Coordinator {
         query: &CacheQuery<'_>,
         mode: Mode,
         reason: String,
-    ) -> Caching {
-        let points: Vec<PointView> = query.points().into_iter().map(|(_, view)| view).collect();
+    ) -> JobCaching {
+        let points: Vec<CachePointView> =
+            query.points().into_iter().map(|(_, view)| view).collect();
         let whole = points.iter().find(|point| point.whole).filter(|_| mode == Mode::Profile);
-        let shelf =
-            whole.map(|p| keys::cache_shelf(&self.settings.ns, p.fingerprint, self.clock.nonce()));
+        let shelf = whole.map(|p| {
+            keys::cache_shelf(&self.records.settings.ns, p.fingerprint, self.records.clock.nonce())
+        });
         // The reason is part of every poll's answer, so it must stay short.
         let reason = reason.chars().take(MAX_REASON_CHARS).collect();
-        let modes = vec![EpochMode { from: 0, mode, reason, shelf }];
+        let modes = vec![EpochCacheMode { from: 0, mode, reason, shelf }];
         let unsettled = (mode == Mode::Profile).then_some(1);
-        Caching {
+        JobCaching {
             view: CachingView { points, modes, unsettled },
-            state: State::of(mode),
+            state: CachingState::new(mode),
             numerics: query.numerics.to_owned(),
             decided: None,
             predicted: None,
@@ -196,7 +202,7 @@ impl Coordinator {
         }
     }
 
-    async fn find_cached(&self, query: &CacheQuery<'_>) -> Result<Vec<Found>, Refusal> {
+    async fn find_cached(&self, query: &CacheQuery<'_>) -> Result<Vec<Found>, CallRefusal> {
         let mut found = Vec::new();
         for (point, view) in query.points() {
             let readable = !point.random || point.reuse_random;
@@ -218,16 +224,17 @@ impl Coordinator {
         &self,
         query: &CacheQuery<'_>,
         found: &[Found],
-    ) -> Result<Vec<Vec<String>>, Refusal> {
+    ) -> Result<Vec<Vec<String>>, CallRefusal> {
         let cached = self.cached().await?;
-        let entries: Vec<caching::Entry> = cached.iter().map(Usage::as_entry).collect();
+        let entries: Vec<caching::CachedPrefix> =
+            cached.iter().map(UsedCacheEntry::as_entry).collect();
         let points = query.pipeline.cache_points();
         let why = |(point, found): (&CachePoint, &Found)| match &found.entry {
             Ok(_) => Vec::new(),
             Err(Some(objection)) => vec![objection.clone()],
             Err(None) => match explain_miss(&query.described(point), &entries) {
                 None => vec!["nothing is cached".to_owned()],
-                Some(Miss { nearest, differences }) => {
+                Some(CacheMiss { nearest, differences }) => {
                     let name: String = nearest.to_string().chars().take(12).collect();
                     let lines = differences.iter().map(|d| format!("beside {name}: {d}"));
                     lines.collect()
@@ -242,7 +249,7 @@ impl Coordinator {
         &self,
         item: &JobItem,
         numerics: &str,
-    ) -> Result<Option<Caching>, Refusal> {
+    ) -> Result<Option<JobCaching>, CallRefusal> {
         let Some(caching) = item.caching.as_ref().filter(|c| c.numerics != numerics) else {
             return Ok(item.caching.clone());
         };
@@ -271,7 +278,7 @@ impl Coordinator {
         item: &JobItem,
         numerics: &str,
         fingerprint: Fingerprint,
-    ) -> Result<Option<serde_json::Value>, Refusal> {
+    ) -> Result<Option<serde_json::Value>, CallRefusal> {
         let pipeline = pipeline_of(&item.spec)?;
         let manifest = self.manifest(item.dataset_version).await?;
         let files = manifest.map(|manifest| manifest.files).unwrap_or_default();
@@ -297,38 +304,38 @@ impl Coordinator {
         spec: &JobSpec,
         pipeline: &Pipeline,
         version: Fingerprint,
-    ) -> Result<Option<u32>, Refusal> {
+    ) -> Result<Option<u32>, CallRefusal> {
         let Some(manifest) = self.manifest(version).await? else { return Ok(None) };
         Ok(Some(self.plan(spec, pipeline, &manifest)?.split_records))
     }
 
     /// The numerics class to look a job up with: its own, or else that of this namespace's workers.
-    async fn numerics_of(&self, spec: &JobSpec) -> Result<String, Refusal> {
+    async fn numerics_of(&self, spec: &JobSpec) -> Result<String, CallRefusal> {
         match spec.numerics.as_str() {
-            "" => Ok(self.store.read(&ItemName::Numerics).await?.item.unwrap_or_default()),
+            "" => Ok(self.records.store.read(&ItemName::Numerics).await?.item.unwrap_or_default()),
             known => Ok(known.to_owned()),
         }
     }
 
     /// Remembers the numerics class of this namespace's workers.
-    pub(crate) async fn remember_numerics(&self, numerics: &str) -> Result<(), Refusal> {
+    pub(crate) async fn remember_numerics(&self, numerics: &str) -> Result<(), CallRefusal> {
         let seen = |known: &mut String| numerics.clone_into(known);
-        self.store.change(&ItemName::Numerics, seen).await.map(|_| ())
+        self.records.store.change(&ItemName::Numerics, seen).await.map(|_| ())
     }
 }
 
 /// Chooses the best of the entries found.
-fn look_up(found: &[Found]) -> Lookup {
-    let candidates: Vec<Candidate> = found
+fn look_up(found: &[Found]) -> CacheLookup {
+    let candidates: Vec<CacheCandidate> = found
         .iter()
-        .map(|Found { view, .. }| Candidate {
+        .map(|Found { view, .. }| CacheCandidate {
             fingerprint: view.fingerprint,
             reusable: !view.random || view.reuse_random,
             whole: view.whole,
         })
         .collect();
     let entries = found.iter().filter_map(|found| found.entry.as_ref().ok());
-    let catalogue: Vec<caching::Entry> = entries.map(catalogue::entry_of).collect();
+    let catalogue: Vec<caching::CachedPrefix> = entries.map(catalogue::entry_of).collect();
     caching::lookup(&candidates, &catalogue)
 }
 
@@ -339,15 +346,15 @@ fn reading(
     point: u32,
     entry: &CacheEntry,
     reason: &str,
-) -> Caching {
+) -> JobCaching {
     let mode = Mode::Get { point };
     let shelf = Some(entry.shelf.clone());
     let reason = format!("stored by job {}; {reason}", entry.job);
     let points = found.iter().map(|found| found.view.clone()).collect();
-    let modes = vec![EpochMode { from: 0, mode, reason, shelf }];
-    Caching {
+    let modes = vec![EpochCacheMode { from: 0, mode, reason, shelf }];
+    JobCaching {
         view: CachingView { points, modes, unsettled: None },
-        state: State::of(mode),
+        state: CachingState::new(mode),
         numerics: query.numerics.to_owned(),
         decided: None,
         predicted: None,

@@ -1,17 +1,17 @@
 //! The cache: entries, their readers, their size, and their removal.
 
 use crate::{
-    Coordinator, Handle,
+    CallHandler, Jobs,
     files::DeletedObjects,
     files::object_fault,
     items::ItemName,
-    store::{Unchanged, accepted, busy, decode, invalid},
+    store::{ItemUpdateError, accepted, busy, decode, invalid},
 };
-use gristmill_model::splits::Outcome;
+use gristmill_model::splits::TransitionOutcome;
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{
-    CacheEntry, CacheList, CacheListed, CacheListing, CacheRemove, CacheRemoved, Refusal,
-    RefusalKind,
+    CacheEntry, CacheListCall, CacheListReply, CacheRemoveCall, CacheRemoveReply, CallRefusal,
+    ListedCacheEntry, RefusalKind,
 };
 use gristmill_model::{Fingerprint, JobName};
 use gristmill_policy::caching::{self, UseScore, evict};
@@ -35,25 +35,25 @@ pub(crate) struct CacheUse {
 }
 
 /// An entry with its use, and its readers that have not ended.
-pub(crate) struct Usage {
+pub(crate) struct UsedCacheEntry {
     pub entry: CacheEntry,
     pub used: CacheUse,
     /// Readers that have not ended.
     pub readers: Vec<JobName>,
 }
 
-impl Usage {
+impl UsedCacheEntry {
     /// The entry in the policy's form.
-    pub fn as_entry(&self) -> caching::Entry {
+    pub fn as_entry(&self) -> caching::CachedPrefix {
         let leased = !self.readers.is_empty();
-        caching::Entry { uses: self.used.uses, leased, ..entry_of(&self.entry) }
+        caching::CachedPrefix { uses: self.used.uses, leased, ..entry_of(&self.entry) }
     }
 }
 
 /// An unused entry in the policy's form.
-pub(crate) fn entry_of(entry: &CacheEntry) -> caching::Entry {
+pub(crate) fn entry_of(entry: &CacheEntry) -> caching::CachedPrefix {
     let described = entry.described.clone();
-    caching::Entry {
+    caching::CachedPrefix {
         fingerprint: entry.fingerprint,
         bytes: entry.bytes as f64,
         elements_per_s: entry.elements_per_s,
@@ -64,13 +64,15 @@ pub(crate) fn entry_of(entry: &CacheEntry) -> caching::Entry {
     }
 }
 
-impl Coordinator {
+impl Jobs {
     /// The entry under `fingerprint`, if it is cached.
     pub(crate) async fn cache_entry(
         &self,
         fingerprint: Fingerprint,
-    ) -> Result<Option<CacheEntry>, Refusal> {
-        self.read_json(keys::cache_entry(&self.settings.ns, fingerprint), "an entry").await
+    ) -> Result<Option<CacheEntry>, CallRefusal> {
+        self.objects
+            .read_json(keys::cache_entry(&self.records.settings.ns, fingerprint), "an entry")
+            .await
     }
 
     /// As [`Self::cache_entry`], if a job can read what it names. An entry whose manifest is gone is removed, so that
@@ -78,17 +80,24 @@ impl Coordinator {
     pub(crate) async fn readable_entry(
         &self,
         fingerprint: Fingerprint,
-    ) -> Result<Option<CacheEntry>, Refusal> {
+    ) -> Result<Option<CacheEntry>, CallRefusal> {
         let Some(entry) = self.cache_entry(fingerprint).await? else { return Ok(None) };
         if !entry.whole {
             return Ok(Some(entry));
         }
-        let bucket = &self.settings.bucket;
-        match self.objects.get(&ObjectPath::new(bucket, keys::shelf_manifest(&entry.shelf))).await {
+        let bucket = &self.records.settings.bucket;
+        match self
+            .objects
+            .store
+            .get(&ObjectPath::new(bucket, keys::shelf_manifest(&entry.shelf)))
+            .await
+        {
             Ok(_) => Ok(Some(entry)),
             Err(ObjectError::NotFound(path)) => {
                 tracing::warn!(%path, "a cached epoch has lost its manifest: its entry is removed");
-                self.delete_objects(&[keys::cache_entry(&self.settings.ns, fingerprint)]).await?;
+                self.objects
+                    .delete_objects(&[keys::cache_entry(&self.records.settings.ns, fingerprint)])
+                    .await?;
                 Ok(None)
             }
             Err(error) => Err(object_fault(&error)),
@@ -96,10 +105,10 @@ impl Coordinator {
     }
 
     /// Puts an entry unless its fingerprint has one; returns the entry that is stored then.
-    pub(crate) async fn publish(&self, entry: &CacheEntry) -> Result<CacheEntry, Refusal> {
-        let key = keys::cache_entry(&self.settings.ns, entry.fingerprint);
+    pub(crate) async fn publish(&self, entry: &CacheEntry) -> Result<CacheEntry, CallRefusal> {
+        let key = keys::cache_entry(&self.records.settings.ns, entry.fingerprint);
         // An earlier try or another job may have stored one: the stored entry counts.
-        self.put_json(key.clone(), entry, &entry.shelf).await?;
+        self.objects.put_json(key.clone(), entry, &entry.shelf).await?;
         let there = self.cache_entry(entry.fingerprint).await?;
         there.ok_or_else(|| busy(format!("{key} was removed as soon as it was put")))
     }
@@ -109,9 +118,9 @@ impl Coordinator {
         &self,
         job: &JobName,
         entry: &CacheEntry,
-    ) -> Result<bool, Refusal> {
+    ) -> Result<bool, CallRefusal> {
         let CacheEntry { fingerprint, shelf, .. } = entry;
-        let now_s = self.clock.now_ms() as f64 / 1e3;
+        let now_s = self.records.clock.now_ms() as f64 / 1e3;
         let usage = self.usage(entry.clone()).await?;
         let ended: Vec<&JobName> = match usage.used.readers.len() {
             0..MANY_READERS => Vec::new(),
@@ -120,19 +129,19 @@ impl Coordinator {
         let decide = |before: Option<&CacheUse>| {
             let mut used = before.cloned().unwrap_or_default();
             if used.removing.as_ref() == Some(shelf) {
-                return Err(Unchanged::Declined(()));
+                return Err(ItemUpdateError::Declined(()));
             }
             // The mark belongs to an earlier shelf, whose entry and objects are gone.
             let unfinished = used.removing.take().is_some();
             if used.readers.contains(job) && !unfinished {
-                return Ok(Outcome::AlreadyApplied(used));
+                return Ok(TransitionOutcome::AlreadyApplied(used));
             }
             used.readers.retain(|reader| !ended.contains(&reader) && reader != job);
             used.readers.push(job.clone());
             used.uses = used.uses.used(now_s);
-            Ok(Outcome::Write(used))
+            Ok(TransitionOutcome::Write(used))
         };
-        let noted = self.store.update(&ItemName::CacheUse(*fingerprint), decide).await;
+        let noted = self.records.store.update(&ItemName::CacheUse(*fingerprint), decide).await;
         if accepted(noted)?.is_none() {
             return Ok(false);
         }
@@ -142,10 +151,10 @@ impl Coordinator {
     }
 
     /// All cache entries.
-    pub(crate) async fn cached(&self) -> Result<Vec<Usage>, Refusal> {
-        let ns = &self.settings.ns;
+    pub(crate) async fn cached(&self) -> Result<Vec<UsedCacheEntry>, CallRefusal> {
+        let ns = &self.records.settings.ns;
         let mut cached = Vec::new();
-        for object in self.list_objects(&keys::cache_entries(ns)).await? {
+        for object in self.objects.list_objects(&keys::cache_entries(ns)).await? {
             let Some(fingerprint) = keys::parse_cache_entry(ns, &object.key) else { continue };
             if let Some(entry) = self.cache_entry(fingerprint).await? {
                 cached.push(self.usage(entry).await?);
@@ -154,13 +163,14 @@ impl Coordinator {
         Ok(cached)
     }
 
-    async fn usage(&self, entry: CacheEntry) -> Result<Usage, Refusal> {
+    async fn usage(&self, entry: CacheEntry) -> Result<UsedCacheEntry, CallRefusal> {
         let name = ItemName::CacheUse(entry.fingerprint);
-        let used = self.store.read::<CacheUse>(&name).await?.item.unwrap_or_default();
-        let now_s = self.clock.now_ms() as f64 / 1e3;
+        let used = self.records.store.read::<CacheUse>(&name).await?.item.unwrap_or_default();
+        let now_s = self.records.clock.now_ms() as f64 / 1e3;
         let mut readers = Vec::new();
         for job in &used.readers {
-            let read = self.store.read::<crate::items::JobItem>(&ItemName::Job(job)).await?;
+            let read =
+                self.records.store.read::<crate::items::JobItem>(&ItemName::Job(job)).await?;
             let lives = match read.item {
                 Some(item) => !item.state.is_ended(),
                 // A job is added as a reader before its item is written.
@@ -170,15 +180,16 @@ impl Coordinator {
                 readers.push(job.clone());
             }
         }
-        Ok(Usage { entry, used, readers })
+        Ok(UsedCacheEntry { entry, used, readers })
     }
 
     /// Evicts the least useful entries until `bytes` more fit. Returns the reason if they cannot.
-    pub(crate) async fn make_room(&self, bytes: f64) -> Result<Option<String>, Refusal> {
+    pub(crate) async fn make_room(&self, bytes: f64) -> Result<Option<String>, CallRefusal> {
         let cached = self.cached().await?;
-        let entries: Vec<caching::Entry> = cached.iter().map(Usage::as_entry).collect();
+        let entries: Vec<caching::CachedPrefix> =
+            cached.iter().map(UsedCacheEntry::as_entry).collect();
         let (capacity, now_s) =
-            (self.settings.cache_bytes as f64, self.clock.now_ms() as f64 / 1e3);
+            (self.records.settings.cache_bytes as f64, self.records.clock.now_ms() as f64 / 1e3);
         let doomed = match evict(&entries, capacity, bytes, now_s) {
             Ok(doomed) => doomed,
             Err(no_room) => return Ok(Some(no_room.to_string())),
@@ -193,22 +204,22 @@ impl Coordinator {
 
     /// Removes an entry and returns its number of objects; none if a job has begun to read it since. First
     /// marks it, so that no job begins to read it; then any process that finds the mark can finish.
-    async fn remove_entry(&self, usage: &Usage) -> Result<Option<u64>, Refusal> {
-        let Usage { entry, used: seen, .. } = usage;
+    async fn remove_entry(&self, usage: &UsedCacheEntry) -> Result<Option<u64>, CallRefusal> {
+        let UsedCacheEntry { entry, used: seen, .. } = usage;
         let name = ItemName::CacheUse(entry.fingerprint);
         let removing = |before: Option<&CacheUse>| {
             let used = before.cloned().unwrap_or_default();
             if !used.readers.iter().all(|reader| seen.readers.contains(reader)) {
-                return Err(Unchanged::Declined(()));
+                return Err(ItemUpdateError::Declined(()));
             }
             // The next entry of this fingerprint starts with no uses.
             let removing = Some(entry.shelf.clone());
-            Ok(Outcome::Write(CacheUse { removing, ..CacheUse::default() }))
+            Ok(TransitionOutcome::Write(CacheUse { removing, ..CacheUse::default() }))
         };
-        if accepted(self.store.update(&name, removing).await)?.is_none() {
+        if accepted(self.records.store.update(&name, removing).await)?.is_none() {
             return Ok(None);
         }
-        let until_ms = self.in_time_of_a_call();
+        let until_ms = self.objects.in_time_of_a_call();
         self.finish_removal(entry.fingerprint, &entry.shelf, until_ms).await.map(Some)
     }
 
@@ -220,20 +231,23 @@ impl Coordinator {
         fingerprint: Fingerprint,
         shelf: &str,
         until_ms: u64,
-    ) -> Result<u64, Refusal> {
-        let DeletedObjects { objects, all } = self.delete_below(shelf, until_ms, |_| true).await?;
+    ) -> Result<u64, CallRefusal> {
+        let DeletedObjects { objects, all } =
+            self.objects.delete_below(shelf, until_ms, |_| true).await?;
         if !all {
             let text = format!("{objects} objects of {fingerprint} are deleted, and more remain");
             return Err(busy(text));
         }
         let of_shelf = |entry: CacheEntry| entry.shelf == shelf;
         if self.cache_entry(fingerprint).await?.is_some_and(of_shelf) {
-            self.delete_objects(&[keys::cache_entry(&self.settings.ns, fingerprint)]).await?;
+            self.objects
+                .delete_objects(&[keys::cache_entry(&self.records.settings.ns, fingerprint)])
+                .await?;
         }
         let unmark = |used: &mut CacheUse| {
             used.removing.take_if(|removing| removing == shelf);
         };
-        self.store.change(&ItemName::CacheUse(fingerprint), unmark).await?;
+        self.records.store.change(&ItemName::CacheUse(fingerprint), unmark).await?;
         tracing::info!(%fingerprint, objects, "removed from the cache");
         Ok(objects)
     }
@@ -243,8 +257,9 @@ impl Coordinator {
         &self,
         fingerprint: Fingerprint,
         until_ms: u64,
-    ) -> Result<Option<u64>, Refusal> {
-        let used = self.store.read::<CacheUse>(&ItemName::CacheUse(fingerprint)).await?.item;
+    ) -> Result<Option<u64>, CallRefusal> {
+        let used =
+            self.records.store.read::<CacheUse>(&ItemName::CacheUse(fingerprint)).await?.item;
         match used.and_then(|used| used.removing) {
             Some(shelf) => self.finish_removal(fingerprint, &shelf, until_ms).await.map(Some),
             None => Ok(None),
@@ -252,8 +267,9 @@ impl Coordinator {
     }
 
     /// Fingerprints whose removal was begun and not finished.
-    pub(crate) async fn being_removed(&self) -> Result<Vec<Fingerprint>, Refusal> {
-        let items = self.store.query(&keys::cache_partition(&self.settings.ns)).await?;
+    pub(crate) async fn being_removed(&self) -> Result<Vec<Fingerprint>, CallRefusal> {
+        let items =
+            self.records.store.query(&keys::cache_partition(&self.records.settings.ns)).await?;
         let mut found = Vec::new();
         for (sk, item) in items {
             let Ok(fingerprint) = sk.parse::<Fingerprint>() else { continue };
@@ -269,9 +285,9 @@ impl Coordinator {
     /// for the entry.
     pub(crate) async fn tidy_shelves(
         &self,
-        caching: Option<&super::Caching>,
+        caching: Option<&super::JobCaching>,
         until_ms: u64,
-    ) -> Result<DeletedObjects, Refusal> {
+    ) -> Result<DeletedObjects, CallRefusal> {
         let mut deleted = DeletedObjects { objects: 0, all: true };
         let Some(caching) = caching else { return Ok(deleted) };
         let whole = || caching.view.points.iter().find(|point| point.whole);
@@ -287,36 +303,36 @@ impl Coordinator {
             let Some(point) = point else { continue };
             let entry = self.cache_entry(point.fingerprint).await?;
             if deleted.all && entry.is_none_or(|entry| entry.shelf != *shelf) {
-                deleted = deleted.and(self.delete_below(shelf, until_ms, |_| true).await?);
+                deleted = deleted.and(self.objects.delete_below(shelf, until_ms, |_| true).await?);
             }
         }
         Ok(deleted)
     }
 }
 
-impl Handle<CacheList> for Coordinator {
-    async fn handle(&self, _: &CacheList) -> Result<CacheListing, Refusal> {
-        let now_s = self.clock.now_ms() as f64 / 1e3;
+impl CallHandler<CacheListCall> for Jobs {
+    async fn handle(&self, _: &CacheListCall) -> Result<CacheListReply, CallRefusal> {
+        let now_s = self.records.clock.now_ms() as f64 / 1e3;
         let entries = self.cached().await?.into_iter().map(|usage| {
             let uses = usage.as_entry().uses.at(now_s);
-            CacheListed { entry: usage.entry, uses, readers: usage.readers }
+            ListedCacheEntry { entry: usage.entry, uses, readers: usage.readers }
         });
         let entries = entries.collect();
-        Ok(CacheListing { entries, removing: self.being_removed().await? })
+        Ok(CacheListReply { entries, removing: self.being_removed().await? })
     }
 }
 
-impl Handle<CacheRemove> for Coordinator {
-    async fn handle(&self, call: &CacheRemove) -> Result<CacheRemoved, Refusal> {
-        let CacheRemove { fingerprint } = call;
+impl CallHandler<CacheRemoveCall> for Jobs {
+    async fn handle(&self, call: &CacheRemoveCall) -> Result<CacheRemoveReply, CallRefusal> {
+        let CacheRemoveCall { fingerprint } = call;
         if let Some(objects) =
-            self.finish_begun_removal(*fingerprint, self.in_time_of_a_call()).await?
+            self.finish_begun_removal(*fingerprint, self.objects.in_time_of_a_call()).await?
         {
-            return Ok(CacheRemoved { objects });
+            return Ok(CacheRemoveReply { objects });
         }
         let Some(entry) = self.cache_entry(*fingerprint).await? else {
             let message = format!("nothing is cached under {fingerprint}");
-            return Err(Refusal { kind: RefusalKind::NotFound, message });
+            return Err(CallRefusal { kind: RefusalKind::NotFound, message });
         };
         let usage = self.usage(entry).await?;
         if let Some(reader) = usage.readers.first() {
@@ -326,7 +342,7 @@ impl Handle<CacheRemove> for Coordinator {
             )));
         }
         match self.remove_entry(&usage).await? {
-            Some(objects) => Ok(CacheRemoved { objects }),
+            Some(objects) => Ok(CacheRemoveReply { objects }),
             None => Err(busy(format!("a job has begun to read {fingerprint}"))),
         }
     }

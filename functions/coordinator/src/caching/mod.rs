@@ -11,9 +11,9 @@ mod catalogue;
 mod settle;
 
 use gristmill_model::Epoch;
-use gristmill_model::splits::epoch::Totals;
-use gristmill_model::wire::{CachingView, EpochMode};
-use gristmill_policy::caching::{Mode, State};
+use gristmill_model::splits::epoch::SealedTotals;
+use gristmill_model::wire::{CachingView, EpochCacheMode};
+use gristmill_policy::caching::{CachingState, Mode};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use begin::CacheQuery;
@@ -22,22 +22,22 @@ pub(crate) use settle::settlement;
 
 /// The caching state of a job, as stored in its item.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Caching {
+pub(crate) struct JobCaching {
     pub view: CachingView,
     /// State of the policy after the last epoch whose mode is settled.
-    pub state: State,
+    pub state: CachingState,
     /// Numerics class of the points' fingerprints.
     pub numerics: String,
     /// Reason for the decision to store, and its predicted benefit.
     pub decided: Option<String>,
-    pub predicted: Option<Predicted>,
+    pub predicted: Option<CacheBenefit>,
     /// Totals of each epoch that is delivered from the cache.
-    pub totals: Option<Totals>,
+    pub totals: Option<SealedTotals>,
 }
 
 /// The predicted benefit of reading a cache.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Predicted {
+pub(crate) struct CacheBenefit {
     /// Elements delivered per second by one worker.
     pub elements_per_s: f64,
     /// Worker-seconds saved per epoch.
@@ -47,7 +47,7 @@ pub(crate) struct Predicted {
 
 /// Fate of an epoch's chunks once the trainer has passed them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Passed {
+pub(crate) enum ChunkRetention {
     /// The chunks are deleted.
     Deleted,
     /// The chunks are part of the cache.
@@ -56,28 +56,29 @@ pub(crate) enum Passed {
     Undecided,
 }
 
-impl Caching {
+impl JobCaching {
     /// Whether the number of workers must not change while `epoch` is delivered, because it is profiled.
     pub fn holds_scaling(&self, epoch: Epoch) -> bool {
-        self.state.holds_scaling() && self.view.of(epoch).is_some_and(|m| m.mode == Mode::Profile)
+        self.state.holds_scaling()
+            && self.view.mode_at(epoch).is_some_and(|m| m.mode == Mode::Profile)
     }
 
     /// Fate of the chunks of `epoch` once the trainer has passed them.
-    pub fn passed(&self, epoch: Epoch) -> Passed {
+    pub fn passed(&self, epoch: Epoch) -> ChunkRetention {
         if self.view.delivered_shelf(epoch).is_some() {
-            return Passed::Kept;
+            return ChunkRetention::Kept;
         }
-        let Some(shelf) = self.view.chunks_shelf(epoch) else { return Passed::Deleted };
+        let Some(shelf) = self.view.chunks_shelf(epoch) else { return ChunkRetention::Deleted };
         match self.state.mode {
-            Mode::Profile => Passed::Undecided,
-            Mode::Put { point } if self.view.is_whole(point) => Passed::Undecided,
-            _ if self.is_read(shelf) => Passed::Kept,
-            _ => Passed::Deleted,
+            Mode::Profile => ChunkRetention::Undecided,
+            Mode::Put { point } if self.view.is_whole(point) => ChunkRetention::Undecided,
+            _ if self.is_read(shelf) => ChunkRetention::Kept,
+            _ => ChunkRetention::Deleted,
         }
     }
 
     fn is_read(&self, shelf: &str) -> bool {
-        let reads = |mode: &&EpochMode| matches!(mode.mode, Mode::Get { .. });
+        let reads = |mode: &&EpochCacheMode| matches!(mode.mode, Mode::Get { .. });
         let last = self.view.modes.iter().rev().find(reads);
         last.is_some_and(|mode| mode.shelf.as_deref() == Some(shelf))
     }
@@ -89,7 +90,7 @@ impl Caching {
         let compute = |mode: &Mode| matches!(mode, Mode::Profile | Mode::Compute);
         let mut number = 0;
         let mut last: Option<Mode> = None;
-        for EpochMode { mode, .. } in begun {
+        for EpochCacheMode { mode, .. } in begun {
             let same = last.is_none_or(|last| last == *mode || (compute(&last) && compute(mode)));
             number += u32::from(!same);
             last = Some(*mode);
@@ -102,30 +103,30 @@ impl Caching {
 mod tests {
     use super::*;
     use gristmill_model::Fingerprint;
-    use gristmill_model::wire::PointView;
+    use gristmill_model::wire::CachePointView;
 
     fn caching(
         state: Mode,
         modes: &[(Epoch, Mode, Option<&str>)],
         unsettled: Option<Epoch>,
-    ) -> Caching {
-        let point = |whole| PointView {
+    ) -> JobCaching {
+        let point = |whole| CachePointView {
             after: "op".into(),
             fingerprint: Fingerprint([1; 32]),
             random: false,
             reuse_random: false,
             whole,
         };
-        let mode = |&(from, mode, shelf): &(Epoch, Mode, Option<&str>)| EpochMode {
+        let mode = |&(from, mode, shelf): &(Epoch, Mode, Option<&str>)| EpochCacheMode {
             from,
             mode,
             reason: String::new(),
             shelf: shelf.map(str::to_owned),
         };
         let modes = modes.iter().map(mode).collect();
-        Caching {
+        JobCaching {
             view: CachingView { points: vec![point(false), point(true)], modes, unsettled },
-            state: State::of(state),
+            state: CachingState::new(state),
             numerics: String::new(),
             decided: None,
             predicted: None,
@@ -137,19 +138,25 @@ mod tests {
     fn chunks_that_may_become_the_cache_stay_until_that_is_decided() {
         let profile = (0, Mode::Profile, Some("a/"));
         let undecided = caching(Mode::Profile, &[profile], Some(1));
-        assert_eq!(undecided.passed(0), Passed::Undecided);
+        assert_eq!(undecided.passed(0), ChunkRetention::Undecided);
         assert!(undecided.holds_scaling(0));
         let stored = caching(Mode::Put { point: 1 }, &[profile], Some(1));
-        assert_eq!(stored.passed(0), Passed::Undecided, "not all of it is there");
+        assert_eq!(stored.passed(0), ChunkRetention::Undecided, "not all of it is there");
         let get = (1, Mode::Get { point: 1 }, Some("a/"));
         let read = caching(Mode::Get { point: 1 }, &[profile, get], None);
-        assert_eq!((read.passed(0), read.passed(5)), (Passed::Kept, Passed::Kept));
+        assert_eq!((read.passed(0), read.passed(5)), (ChunkRetention::Kept, ChunkRetention::Kept));
         let compute = (1, Mode::Compute, None);
         let computed = caching(Mode::Compute, &[profile, compute], None);
-        assert_eq!((computed.passed(0), computed.passed(1)), (Passed::Deleted, Passed::Deleted));
+        assert_eq!(
+            (computed.passed(0), computed.passed(1)),
+            (ChunkRetention::Deleted, ChunkRetention::Deleted)
+        );
         let inner = [profile, (1, Mode::Put { point: 0 }, Some("b/"))];
         let inner = caching(Mode::Put { point: 0 }, &inner, Some(2));
-        assert_eq!((inner.passed(0), inner.passed(1)), (Passed::Deleted, Passed::Deleted));
+        assert_eq!(
+            (inner.passed(0), inner.passed(1)),
+            (ChunkRetention::Deleted, ChunkRetention::Deleted)
+        );
     }
 
     #[test]

@@ -1,27 +1,22 @@
 //! Caching of a running job: turns its profile into a decision, and publishes what it has stored.
 
-use super::{Caching, Predicted};
-use crate::{
-    Coordinator,
-    items::{ItemName, JobItem},
-    jobs::pipeline_of,
-    scan::Scan,
-};
+use super::{CacheBenefit, JobCaching};
+use crate::{Jobs, items::JobItem, jobs::pipeline_of, scan::WindowScan};
 use gristmill_model::splits::{
-    Committed, SplitKind,
-    epoch::Totals,
+    CommittedSplit, SplitKind,
+    epoch::SealedTotals,
     job::JobState,
     order::{visit_number, visit_of},
 };
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{
-    CacheEntry, CacheManifest, CacheMode, CachedChunk, EpochMode, OpWork, Plan, PointView, Refusal,
-    WorkProfile,
+    CacheEntry, CacheManifest, CacheMode, CachePointView, CachedChunk, CallRefusal, EpochCacheMode,
+    EpochPlan, OpWork, WorkProfile,
 };
 use gristmill_model::{BundleIndex, Epoch, ErrorPolicy, JobName, Position};
 use gristmill_policy::caching::{
-    Decision, Event, Mode, OpProfile, PROFILE_BATCHES, PointProfile, Profile, ReadTime, Reads,
-    Settings, State, decide,
+    CachingDecision, CachingEvent, CachingProfile, CachingSettings, CachingState, Mode, OpProfile,
+    PROFILE_BATCHES, PointProfile, ReadOverlap, ReadTime, decide,
 };
 
 /// Up to this many splits, the stored objects are listed to measure their size; beyond that, the entry has
@@ -29,59 +24,62 @@ use gristmill_policy::caching::{
 const MAX_LISTED_SPLITS: u32 = 10_000;
 
 /// Totals of an epoch that is delivered from `entry`.
-pub(super) fn totals_of(entry: &CacheEntry) -> Totals {
-    Totals {
+pub(super) fn totals_of(entry: &CacheEntry) -> SealedTotals {
+    SealedTotals {
         splits: entry.splits,
         rows: entry.rows,
         skipped: entry.skipped,
         object_bytes: entry.bytes,
-        ..Totals::default()
+        ..SealedTotals::default()
     }
 }
 
 /// An epoch whose splits are all committed: its totals, and a manifest if its chunks are the cache.
 struct Stored {
     manifest: Option<CacheManifest>,
-    totals: Totals,
+    totals: SealedTotals,
 }
 
 /// A step towards the mode of the first unsettled epoch.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Settlement {
+pub(crate) enum CachingStep {
     /// Decide by the job's profile what to cache; `complete` if there will be no more of it.
     Decide { complete: bool },
     /// Publish the shelf that the epoch before `unsettled` has filled.
-    Publish { plan: Plan, point: u32, unsettled: Epoch },
+    Publish { plan: EpochPlan, point: u32, unsettled: Epoch },
 }
 
 /// The next step for a running job with an unsettled epoch, with the caching that it starts from.
-pub(crate) fn settlement<'a>(item: &'a JobItem, scan: &Scan) -> Option<(&'a Caching, Settlement)> {
+pub(crate) fn settlement<'a>(
+    item: &'a JobItem,
+    scan: &WindowScan,
+) -> Option<(&'a JobCaching, CachingStep)> {
     let caching = item.caching.as_ref().filter(|_| item.state == JobState::Running)?;
     let (plan, unsettled) = (item.plan?, caching.view.unsettled?);
     let complete = scan.is_done_before(u64::from(unsettled) * u64::from(plan.n_splits));
     let settlement = match caching.state.mode {
-        Mode::Profile => Settlement::Decide { complete },
-        Mode::Put { point } if complete => Settlement::Publish { plan, point, unsettled },
+        Mode::Profile => CachingStep::Decide { complete },
+        Mode::Put { point } if complete => CachingStep::Publish { plan, point, unsettled },
         _ => return None,
     };
     Some((caching, settlement))
 }
 
-impl Coordinator {
+impl Jobs {
     /// Settles the mode of the next epoch, as far as it can be decided yet. Repeatable: the next poll
     /// finishes what a crash leaves.
     pub(crate) async fn settle_caching(
         &self,
         job: &JobName,
         mut item: JobItem,
-        scan: &Scan,
-    ) -> Result<JobItem, Refusal> {
+        scan: &WindowScan,
+    ) -> Result<JobItem, CallRefusal> {
         while let Some((caching, settlement)) = settlement(&item, scan) {
             let after = match settlement {
-                Settlement::Decide { complete } => {
+                CachingStep::Decide { complete } => {
                     self.decide_caching(job, &item, caching, complete).await?
                 }
-                Settlement::Publish { plan, point, unsettled } => {
+                CachingStep::Publish { plan, point, unsettled } => {
                     Some(self.finish_put(job, &item, caching, plan, point, unsettled).await?)
                 }
             };
@@ -96,28 +94,15 @@ impl Coordinator {
         &self,
         job: &JobName,
         item: &JobItem,
-        after: Caching,
-    ) -> Result<JobItem, Refusal> {
+        after: JobCaching,
+    ) -> Result<JobItem, CallRefusal> {
         let write = |before: &mut JobItem| {
             if before.caching == item.caching {
                 before.caching = Some(after.clone());
             }
             Ok(())
         };
-        self.change_job(job, write).await
-    }
-
-    /// Measurements of a job's operators so far.
-    pub(crate) async fn profile(&self, job: &JobName) -> Result<WorkProfile, Refusal> {
-        Ok(self.store.read(&ItemName::Profile(job)).await?.item.unwrap_or_default())
-    }
-
-    /// Adds the measurements of a flush. Best effort: a partial profile suffices.
-    pub(crate) async fn add_profile(&self, job: &JobName, measured: &WorkProfile) {
-        let add = |profile: &mut WorkProfile| profile.add(measured);
-        if let Err(error) = self.store.change(&ItemName::Profile(job), add).await {
-            tracing::warn!(%job, %error, "measurements of a flush are not added to the profile");
-        }
+        self.records.change_job(job, write).await
     }
 
     /// Decides what to cache; none while too few batches are measured.
@@ -125,10 +110,10 @@ impl Coordinator {
         &self,
         job: &JobName,
         item: &JobItem,
-        caching: &Caching,
+        caching: &JobCaching,
         complete: bool,
-    ) -> Result<Option<Caching>, Refusal> {
-        let measured = self.profile(job).await?;
+    ) -> Result<Option<JobCaching>, CallRefusal> {
+        let measured = self.records.profile(job).await?;
         if measured.batches < PROFILE_BATCHES && !complete {
             return Ok(None);
         }
@@ -136,7 +121,8 @@ impl Coordinator {
         let reads = measured.reads.iter();
         let reads: Vec<(f64, f64)> =
             reads.map(|&(bytes, us)| (bytes as f64, us as f64 / 1e6)).collect();
-        let settings = Settings { epochs: f64::from(item.spec.epochs), ..Settings::default() };
+        let settings =
+            CachingSettings { epochs: f64::from(item.spec.epochs), ..CachingSettings::default() };
         let decision = decide(&profile, &ReadTime::fit(&reads), &settings);
         let mut after = caching.clone();
         let Mode::Put { point } = decision.mode else {
@@ -147,19 +133,28 @@ impl Coordinator {
             return Ok(Some(computing(after, no_room)));
         }
         let stored_from_start = caching.view.is_whole(point);
-        let event = Event::Decided { mode: decision.mode, stored_from_start };
+        let event = CachingEvent::Decided { mode: decision.mode, stored_from_start };
         after.state = caching.state.advance(&event).state;
         after.predicted = Some(predicted);
         after.decided = Some(decision.reason.clone());
         let unsettled = caching.view.unsettled.unwrap_or(1);
         if !stored_from_start {
-            let next = after.state.advance(&Event::EpochEnded { complete: false });
+            let next = after.state.advance(&CachingEvent::EpochEnded { complete: false });
             let reason = format!("{}; {}", decision.reason, next.reason);
             after.state = next.state;
             let view = &caching.view.points[point as usize];
-            let shelf = keys::cache_shelf(&self.settings.ns, view.fingerprint, self.clock.nonce());
+            let shelf = keys::cache_shelf(
+                &self.records.settings.ns,
+                view.fingerprint,
+                self.records.clock.nonce(),
+            );
             let mode = after.state.mode;
-            after.view.modes.push(EpochMode { from: unsettled, mode, reason, shelf: Some(shelf) });
+            after.view.modes.push(EpochCacheMode {
+                from: unsettled,
+                mode,
+                reason,
+                shelf: Some(shelf),
+            });
             after.view.unsettled = Some(unsettled + 1);
         }
         Ok(Some(after))
@@ -170,14 +165,14 @@ impl Coordinator {
         &self,
         job: &JobName,
         item: &JobItem,
-        caching: &Caching,
-        plan: Plan,
+        caching: &JobCaching,
+        plan: EpochPlan,
         point: u32,
         unsettled: Epoch,
-    ) -> Result<Caching, Refusal> {
+    ) -> Result<JobCaching, CallRefusal> {
         let mut after = caching.clone();
         let stored = self.stored(job, item, plan, point, unsettled - 1).await?;
-        let shelf = caching.view.of(unsettled - 1).and_then(|mode| mode.shelf.clone());
+        let shelf = caching.view.mode_at(unsettled - 1).and_then(|mode| mode.shelf.clone());
         let (Some(stored), Some(shelf), Some(view)) =
             (stored, shelf, caching.view.points.get(point as usize))
         else {
@@ -186,12 +181,12 @@ impl Coordinator {
         };
         let entry = self.entry_for(job, item, caching, plan, view, &shelf, &stored).await?;
         if let Some(manifest) = &stored.manifest {
-            self.put_json(keys::shelf_manifest(&shelf), manifest, "manifest").await?;
+            self.objects.put_json(keys::shelf_manifest(&shelf), manifest, "manifest").await?;
         }
         let mut there = self.publish(&entry).await?;
         if there.shelf != shelf
             && self
-                .finish_begun_removal(entry.fingerprint, self.in_time_of_a_call())
+                .finish_begun_removal(entry.fingerprint, self.objects.in_time_of_a_call())
                 .await?
                 .is_some()
         {
@@ -206,13 +201,13 @@ impl Coordinator {
             let reason = format!("it lacks {skipped} bad records, for which this job must fail");
             return Ok(computing(after, reason));
         }
-        let transition = caching.state.advance(&Event::EpochEnded { complete: true });
+        let transition = caching.state.advance(&CachingEvent::EpochEnded { complete: true });
         after.state = transition.state;
         after.totals = Some(stored.totals);
         let why = caching.decided.as_deref().unwrap_or_default();
         let reason = format!("{}; {why}", transition.reason);
         let mode = after.state.mode;
-        after.view.modes.push(EpochMode { from: unsettled, mode, reason, shelf: Some(shelf) });
+        after.view.modes.push(EpochCacheMode { from: unsettled, mode, reason, shelf: Some(shelf) });
         after.view.unsettled = None;
         Ok(after)
     }
@@ -222,18 +217,18 @@ impl Coordinator {
         &self,
         job: &JobName,
         item: &JobItem,
-        plan: Plan,
+        plan: EpochPlan,
         point: u32,
         epoch: Epoch,
-    ) -> Result<Option<Stored>, Refusal> {
+    ) -> Result<Option<Stored>, CallRefusal> {
         let first = u64::from(epoch) * u64::from(plan.n_splits);
         let course = item.course(first..first + u64::from(plan.n_splits));
-        let scanned = self.read_bundles(job, item, &course).await?;
+        let scanned = self.records.read_bundles(job, item, &course).await?;
         let pipeline = pipeline_of(&item.spec)?;
         let in_order = pipeline.is_in_order();
         let copies = plan.copies.max(1);
         let mut chunks = vec![None; plan.n_splits as usize];
-        let mut totals = Totals::default();
+        let mut totals = SealedTotals::default();
         for bundle in &scanned {
             let Some(stored) = &bundle.item else { return Ok(None) };
             for (position, entry) in bundle.positions.clone().zip(&stored.entries) {
@@ -241,11 +236,10 @@ impl Coordinator {
                 else {
                     return Ok(None);
                 };
-                let splits = (plan.n_splits / copies, copies);
-                let visit = visit_of(splits, in_order, item.spec.seed, epoch, position);
-                let Some(at) = visit.map(|visit| visit_number(copies, visit)) else {
-                    return Ok(None);
-                };
+                let (n_splits, seed) = (plan.n_splits / copies, item.spec.seed);
+                let visit = visit_of(n_splits, copies, in_order, seed, epoch, position);
+                let Some((copy, split)) = visit else { return Ok(None) };
+                let at = visit_number(copies, copy, split);
                 if let Some(slot) = chunks.get_mut(at as usize) {
                     *slot = Some((entry.outcome.kind, chunk(bundle.index, position, &entry)));
                 }
@@ -268,17 +262,17 @@ impl Coordinator {
         &self,
         job: &JobName,
         item: &JobItem,
-        caching: &Caching,
-        plan: Plan,
-        view: &PointView,
+        caching: &JobCaching,
+        plan: EpochPlan,
+        view: &CachePointView,
         shelf: &str,
         stored: &Stored,
-    ) -> Result<CacheEntry, Refusal> {
+    ) -> Result<CacheEntry, CallRefusal> {
         let predicted = caching.predicted;
         let bytes = if view.whole {
             stored.totals.object_bytes
         } else if plan.n_splits <= MAX_LISTED_SPLITS {
-            self.list_objects(shelf).await?.iter().map(|object| object.size).sum()
+            self.objects.list_objects(shelf).await?.iter().map(|object| object.size).sum()
         } else {
             predicted.map_or(0, |predicted| predicted.bytes as u64)
         };
@@ -294,7 +288,7 @@ impl Coordinator {
             copies: plan.copies,
             rows: stored.totals.rows,
             skipped: stored.totals.skipped,
-            stored_ms: self.clock.now_ms(),
+            stored_ms: self.records.clock.now_ms(),
             elements_per_s: predicted.map_or(0.0, |predicted| predicted.elements_per_s),
             saved_s: predicted.map_or(0.0, |predicted| predicted.saved_s),
             described: self.describe_point(item, &caching.numerics, view.fingerprint).await?,
@@ -303,19 +297,19 @@ impl Coordinator {
 }
 
 /// Switches to computing from the unsettled epoch on.
-fn computing(mut caching: Caching, reason: String) -> Caching {
+fn computing(mut caching: JobCaching, reason: String) -> JobCaching {
     let from = caching.view.unsettled.take().unwrap_or(1);
-    caching.state = State::of(Mode::Compute);
-    caching.view.modes.push(EpochMode { from, mode: CacheMode::Compute, reason, shelf: None });
+    caching.state = CachingState::new(Mode::Compute);
+    caching.view.modes.push(EpochCacheMode { from, mode: CacheMode::Compute, reason, shelf: None });
     caching
 }
 
-fn predicted(decision: &Decision, point: u32) -> Predicted {
+fn predicted(decision: &CachingDecision, point: u32) -> CacheBenefit {
     let of = |mode: Mode| decision.options.iter().find(|option| option.mode == mode);
     let (Some(cached), Some(compute)) = (of(Mode::Put { point }), of(Mode::Compute)) else {
-        return Predicted { elements_per_s: 0.0, saved_s: 0.0, bytes: 0.0 };
+        return CacheBenefit { elements_per_s: 0.0, saved_s: 0.0, bytes: 0.0 };
     };
-    Predicted {
+    CacheBenefit {
         elements_per_s: cached.elements_per_s,
         saved_s: (compute.epoch_s - cached.epoch_s).max(0.0),
         bytes: cached.stored_bytes,
@@ -323,7 +317,7 @@ fn predicted(decision: &Decision, point: u32) -> Predicted {
 }
 
 /// The measurements in the policy's form, in seconds and elements.
-fn profile_of(measured: &WorkProfile, item: &JobItem, views: &[PointView]) -> Profile {
+fn profile_of(measured: &WorkProfile, item: &JobItem, views: &[CachePointView]) -> CachingProfile {
     let op = |op: &OpWork| OpProfile {
         op: op.op.clone(),
         active_s: op.active_us as f64 / 1e6,
@@ -340,7 +334,8 @@ fn profile_of(measured: &WorkProfile, item: &JobItem, views: &[PointView]) -> Pr
     let points = measured.ops.iter().enumerate().filter(|(_, op)| op.is_point);
     let mut within = points.map(|(i, _)| i);
     let last = ops.len().saturating_sub(1);
-    let mut at = |point: &PointView| if point.whole { last } else { within.next().unwrap_or(last) };
+    let mut at =
+        |point: &CachePointView| if point.whole { last } else { within.next().unwrap_or(last) };
     let points: Vec<PointProfile> = views
         .iter()
         .map(|point| PointProfile {
@@ -356,18 +351,18 @@ fn profile_of(measured: &WorkProfile, item: &JobItem, views: &[PointView]) -> Pr
             op.op.clone_from(&view.after);
         }
     }
-    Profile {
+    CachingProfile {
         batches: measured.batches,
         records: measured.records as f64,
         epoch_records: item.plan.map_or(0.0, |plan| plan.records as f64),
         points,
         ops,
         source_wait_s: measured.source_wait_ms as f64 / 1e3,
-        reads: Reads::Ahead,
+        reads: ReadOverlap::Ahead,
     }
 }
 
-fn chunk(bundle: BundleIndex, position: Position, committed: &Committed) -> CachedChunk {
-    let Committed { attempt, nonce, outcome } = *committed;
+fn chunk(bundle: BundleIndex, position: Position, committed: &CommittedSplit) -> CachedChunk {
+    let CommittedSplit { attempt, nonce, outcome } = *committed;
     CachedChunk { bundle, position, attempt, nonce, outcome }
 }

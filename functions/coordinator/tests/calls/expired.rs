@@ -4,8 +4,8 @@ use super::{World, leased};
 use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_model::InvocationId;
-use gristmill_model::wire::{Applied, Left, Release};
-use gristmill_ports::{Item, ItemKey, Table, TableError, WriteOutcome, memory::MemoryTable};
+use gristmill_model::wire::{AppliedReply, DepartedWorkers, ReleaseCall};
+use gristmill_ports::{ItemKey, Table, TableError, TableItem, WriteOutcome, memory::MemoryTable};
 use std::sync::{
     Arc,
     atomic::{AtomicUsize, Ordering},
@@ -28,7 +28,7 @@ impl CountedTable {
 
 #[async_trait]
 impl Table for CountedTable {
-    async fn read(&self, keys: &[ItemKey]) -> Result<Vec<Option<Item>>, TableError> {
+    async fn read(&self, keys: &[ItemKey]) -> Result<Vec<Option<TableItem>>, TableError> {
         self.keys_read.fetch_add(keys.len(), Ordering::Relaxed);
         self.table.read(keys).await
     }
@@ -49,12 +49,12 @@ impl Table for CountedTable {
         pk: &str,
         from: &str,
         to: &str,
-    ) -> Result<Vec<(String, Item)>, TableError> {
+    ) -> Result<Vec<(String, TableItem)>, TableError> {
         self.queries.fetch_add(1, Ordering::Relaxed);
         self.table.range(pk, from, to).await
     }
 
-    async fn last(&self, pk: &str, limit: usize) -> Result<Vec<(String, Item)>, TableError> {
+    async fn last(&self, pk: &str, limit: usize) -> Result<Vec<(String, TableItem)>, TableError> {
         self.queries.fetch_add(1, Ordering::Relaxed);
         self.table.last(pk, limit).await
     }
@@ -68,8 +68,8 @@ async fn an_event_that_expired_looks_for_no_lease() {
     let lease = leased(world.claim(1).await);
     table.taken();
     for worker in [1, 33, 34] {
-        let invocation = InvocationId::of(worker, "expired");
-        let release = Release {
+        let invocation = InvocationId::new(worker, "expired");
+        let release = ReleaseCall {
             job: world.job.clone(),
             invocation,
             worker: Some(worker),
@@ -77,21 +77,24 @@ async fn an_event_that_expired_looks_for_no_lease() {
             expired: true,
             error: String::new(),
         };
-        assert!(matches!(world.call(release).await, Ok(Applied {})));
+        assert!(matches!(world.call(release).await, Ok(AppliedReply {})));
         assert_eq!(table.taken(), [1, 0, 1], "worker {worker}");
     }
     let done = world.work(&lease, gristmill_model::Nonce([1; 8])).await;
-    assert!(matches!(done, Ok(Applied {})), "{done:?}");
+    assert!(matches!(done, Ok(AppliedReply {})), "{done:?}");
     let key = |shard| {
         let (pk, sk) = gristmill_model::stored::keys::left(&world.ns, &world.job, shard);
         ItemKey { pk, sk }
     };
     let items = table.read(&[key(0), key(1)]).await.unwrap();
-    let shards = items
-        .iter()
-        .map(|item| serde_json::from_slice::<Left>(&item.as_ref().unwrap().body).unwrap());
+    let shards = items.iter().map(|item| {
+        serde_json::from_slice::<DepartedWorkers>(&item.as_ref().unwrap().body).unwrap()
+    });
     assert_eq!(
         shards.collect::<Vec<_>>(),
-        [Left { bits: 0b10, expired: 0b10 }, Left { bits: 0b110, expired: 0b110 },]
+        [
+            DepartedWorkers { bits: 0b10, expired: 0b10 },
+            DepartedWorkers { bits: 0b110, expired: 0b110 },
+        ]
     );
 }

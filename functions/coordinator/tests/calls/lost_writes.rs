@@ -4,9 +4,9 @@ use super::{BATCH, RECORDS, Trainer, World, leased};
 use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_coordinator::inspect;
-use gristmill_model::splits::Place;
+use gristmill_model::splits::SplitPlace;
 use gristmill_model::{Nonce, wire::JobState};
-use gristmill_ports::{Item, ItemKey, Table, TableError, WriteOutcome, memory::MemoryTable};
+use gristmill_ports::{ItemKey, Table, TableError, TableItem, WriteOutcome, memory::MemoryTable};
 use std::{
     sync::{Arc, Mutex},
     time::Duration,
@@ -17,7 +17,7 @@ use std::{
 struct Losing {
     table: MemoryTable,
     /// The items that writes replaced, the last one last.
-    replaced: Mutex<Vec<(ItemKey, Option<Item>)>>,
+    replaced: Mutex<Vec<(ItemKey, Option<TableItem>)>>,
 }
 
 impl Losing {
@@ -37,7 +37,7 @@ impl Losing {
 
 #[async_trait]
 impl Table for Losing {
-    async fn read(&self, keys: &[ItemKey]) -> Result<Vec<Option<Item>>, TableError> {
+    async fn read(&self, keys: &[ItemKey]) -> Result<Vec<Option<TableItem>>, TableError> {
         self.table.read(keys).await
     }
 
@@ -61,11 +61,11 @@ impl Table for Losing {
         pk: &str,
         from: &str,
         to: &str,
-    ) -> Result<Vec<(String, Item)>, TableError> {
+    ) -> Result<Vec<(String, TableItem)>, TableError> {
         self.table.range(pk, from, to).await
     }
 
-    async fn last(&self, pk: &str, limit: usize) -> Result<Vec<(String, Item)>, TableError> {
+    async fn last(&self, pk: &str, limit: usize) -> Result<Vec<(String, TableItem)>, TableError> {
         self.table.last(pk, limit).await
     }
 }
@@ -114,7 +114,7 @@ async fn a_trainer_whose_run_is_lost_reports_nothing_until_it_has_joined_again()
         let world = World::running(Arc::clone(&table) as _).await;
         let lease = leased(world.claim(2).await);
         world.work(&lease, Nonce([2; 8])).await.unwrap();
-        let (begin, made) = (Place::default(), Place::new(0, 1));
+        let (begin, made) = (SplitPlace::default(), SplitPlace::new(0, 1));
         if earlier {
             world.poll_as(&mut Trainer::new(1, 0), begin).await;
         }
@@ -138,8 +138,12 @@ async fn a_trainer_whose_run_is_lost_reports_nothing_until_it_has_joined_again()
         assert_eq!((joined.generation, joined.delivered), (2, made));
         assert_eq!(joined.reader.run, reported.reader.run, "the run is the same");
         assert_eq!(joined.job.state, JobState::Running);
-        let next = world.poll_as(&mut trainer, Place::new(0, 2)).await;
-        assert_eq!((next.generation, next.delivered), (2, Place::new(0, 2)), "it reports again");
+        let next = world.poll_as(&mut trainer, SplitPlace::new(0, 2)).await;
+        assert_eq!(
+            (next.generation, next.delivered),
+            (2, SplitPlace::new(0, 2)),
+            "it reports again"
+        );
     }
 }
 

@@ -18,17 +18,18 @@ mod world;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::future::join_all;
-use gristmill_aws::{Aws, Credentials, Endpoints};
-use gristmill_coordinator::{Coordinator, Settings, Upkeep, handle};
-use gristmill_model::splits::{Commit, Place, SplitKind, SplitOutcome, WorkerTimes};
+use gristmill_aws::{Aws, AwsCredentials, AwsEndpoints};
+use gristmill_coordinator::{CoordinatorFunction, CoordinatorSettings, UpkeepReport, handle};
+use gristmill_model::splits::{SplitCommit, SplitKind, SplitOutcome, SplitPlace, WorkerTimes};
 use gristmill_model::wire::{
-    AnyReply, Applied, Call, Claim, ClaimReply, Dataset, Flush, Idle, IdleReason, JobSettings,
-    JobSpec, JobState, Lease, Mark, Poll, Polled, ReadySplit, Refusal, RefusalKind, Register,
-    Release, Request, SourceFile, Status, Stop, VERSION, Work,
+    AnyReply, AppliedReply, CallEnvelope, CallRefusal, ClaimCall, ClaimReply, CoordinatorCall,
+    Dataset, FlushCall, IdleReason, IdleReply, JobSettings, JobSpec, JobState, Lease, LeaseWork,
+    MarkCall, PollCall, PollReply, ReadySplit, RefusalKind, RegisterCall, ReleaseCall, SourceFile,
+    StatusCall, StopCall, VERSION,
 };
 use gristmill_model::{InvocationId, JobName, Namespace, Nonce};
 use gristmill_ports::{
-    Clock as _, Item, ItemKey, ObjectPath, Objects as _, Table, TableError, WriteOutcome,
+    Clock as _, ItemKey, ObjectPath, ObjectStore as _, Table, TableError, TableItem, WriteOutcome,
     memory::{MemoryObjects, MemoryTable},
 };
 use quiet::{BETWEEN_POLLS, ManualClock, NoWorkers};
@@ -53,7 +54,7 @@ struct Lossy {
 
 #[async_trait]
 impl Table for Lossy {
-    async fn read(&self, keys: &[ItemKey]) -> Result<Vec<Option<Item>>, TableError> {
+    async fn read(&self, keys: &[ItemKey]) -> Result<Vec<Option<TableItem>>, TableError> {
         self.table.read(keys).await
     }
 
@@ -76,11 +77,11 @@ impl Table for Lossy {
         pk: &str,
         from: &str,
         to: &str,
-    ) -> Result<Vec<(String, Item)>, TableError> {
+    ) -> Result<Vec<(String, TableItem)>, TableError> {
         self.table.range(pk, from, to).await
     }
 
-    async fn last(&self, pk: &str, limit: usize) -> Result<Vec<(String, Item)>, TableError> {
+    async fn last(&self, pk: &str, limit: usize) -> Result<Vec<(String, TableItem)>, TableError> {
         self.table.last(pk, limit).await
     }
 }
@@ -95,7 +96,7 @@ struct Freezing {
 
 #[async_trait]
 impl Table for Freezing {
-    async fn read(&self, keys: &[ItemKey]) -> Result<Vec<Option<Item>>, TableError> {
+    async fn read(&self, keys: &[ItemKey]) -> Result<Vec<Option<TableItem>>, TableError> {
         let items = self.table.read(keys).await;
         let is_job = keys.iter().any(|key| key.sk == "JOB");
         if is_job && self.reads.fetch_add(1, Ordering::Relaxed) == 0 {
@@ -120,11 +121,11 @@ impl Table for Freezing {
         pk: &str,
         from: &str,
         to: &str,
-    ) -> Result<Vec<(String, Item)>, TableError> {
+    ) -> Result<Vec<(String, TableItem)>, TableError> {
         self.table.range(pk, from, to).await
     }
 
-    async fn last(&self, pk: &str, limit: usize) -> Result<Vec<(String, Item)>, TableError> {
+    async fn last(&self, pk: &str, limit: usize) -> Result<Vec<(String, TableItem)>, TableError> {
         self.table.last(pk, limit).await
     }
 }
@@ -133,7 +134,7 @@ fn invocation(id: u8) -> InvocationId {
     InvocationId(format!("request-{id}"))
 }
 
-fn leased(reply: Result<ClaimReply, Refusal>) -> Lease {
+fn leased(reply: Result<ClaimReply, CallRefusal>) -> Lease {
     match reply {
         Ok(ClaimReply::Leased(lease)) => lease,
         other => panic!("{other:?}"),
@@ -143,9 +144,11 @@ fn leased(reply: Result<ClaimReply, Refusal>) -> Lease {
 /// The table that `scripts/test-peers` created in an independent implementation of DynamoDB.
 fn peer() -> Arc<dyn Table> {
     let variable = |name| std::env::var(name).unwrap_or_else(|_| panic!("set {name}"));
-    let endpoints =
-        Endpoints { dynamodb: Some(variable("GRISTMILL_PEER_DYNAMODB")), ..Endpoints::default() };
-    let credentials = Credentials {
+    let endpoints = AwsEndpoints {
+        dynamodb: Some(variable("GRISTMILL_PEER_DYNAMODB")),
+        ..AwsEndpoints::default()
+    };
+    let credentials = AwsCredentials {
         access_key_id: variable("AWS_ACCESS_KEY_ID"),
         secret_access_key: variable("AWS_SECRET_ACCESS_KEY"),
         session_token: None,
@@ -189,8 +192,8 @@ cases! {
 #[tokio::test]
 async fn a_call_through_the_endpoint_of_lambda_is_answered_as_one_to_the_url() {
     let world = World::indexing(Arc::new(MemoryTable::default()), 2).await;
-    let status = Status { job: world.job.clone() };
-    let call = Request { v: VERSION, ns: world.ns.clone(), call: status.into() };
+    let status = StatusCall { job: world.job.clone() };
+    let call = CallEnvelope { v: VERSION, ns: world.ns.clone(), call: status.into() };
     let call = serde_json::to_string(&call).unwrap();
     let asked = async |event: &str| {
         let event = lambda_http::request::from_str(event).unwrap();
@@ -218,10 +221,10 @@ async fn a_call_through_the_endpoint_of_lambda_is_answered_as_one_to_the_url() {
 async fn a_dead_workers_lease_is_free_at_once_and_nobody_elses(table: Arc<dyn Table>) {
     let world = World::indexing(table, 2).await;
     let (one, two) = (leased(world.claim(1).await), leased(world.claim(2).await));
-    assert_eq!((one.work, one.bundle, two.bundle), (Work::Index, 0, 1));
+    assert_eq!((one.work, one.bundle, two.bundle), (LeaseWork::Index, 0, 1));
     assert!(matches!(
         world.claim(3).await,
-        Ok(ClaimReply::Idle(Idle { reason: IdleReason::AllClaimed }))
+        Ok(ClaimReply::Idle(IdleReply { reason: IdleReason::AllClaimed }))
     ));
     world.died(1).await;
     assert_eq!(world.poll().await.claimable, 1);
@@ -282,7 +285,7 @@ async fn a_lease_that_ran_out_is_anothers_and_its_first_owner_is_refused(table: 
         matches!(&refused, Err(refusal) if refusal.kind == RefusalKind::LeaseLost),
         "{refused:?}"
     );
-    assert!(matches!(world.work(&lease, Nonce([2; 8])).await, Ok(Applied {})));
+    assert!(matches!(world.work(&lease, Nonce([2; 8])).await, Ok(AppliedReply {})));
     assert_eq!(world.poll().await.job.state, JobState::Running);
 }
 
@@ -299,13 +302,13 @@ async fn what_a_process_remembers_of_leases_may_be_old(table: Arc<dyn Table>) {
     assert_eq!((new.bundle, new.attempt), (old.bundle, 2));
     // A bundle leased by another process, which this one does not know.
     let next = leased(other.claim(5).await);
-    assert!(matches!(world.work(&new, Nonce([4; 8])).await, Ok(Applied {})));
+    assert!(matches!(world.work(&new, Nonce([4; 8])).await, Ok(AppliedReply {})));
     let refused = world.work(&old, Nonce([3; 8])).await;
     assert!(matches!(&refused, Err(refusal) if refusal.kind == RefusalKind::LeaseLost));
     let last = leased(world.claim(6).await);
     assert!(last.bundle > next.bundle, "{last:?} after {next:?}");
     for (lease, id) in [(next, 5), (last, 6)] {
-        assert!(matches!(world.work(&lease, Nonce([id; 8])).await, Ok(Applied {})));
+        assert!(matches!(world.work(&lease, Nonce([id; 8])).await, Ok(AppliedReply {})));
     }
 }
 
@@ -322,10 +325,10 @@ async fn a_worker_that_is_silent_while_others_go_on_loses_its_lease_early(table:
             assert_eq!((lease.attempt, lease.todo.len()), (2, silent.todo.len()));
             let refused = world.work(&silent, Nonce([2; 8])).await;
             assert!(matches!(&refused, Err(r) if r.kind == RefusalKind::LeaseLost));
-            assert!(matches!(world.work(&lease, Nonce([id; 8])).await, Ok(Applied {})));
+            assert!(matches!(world.work(&lease, Nonce([id; 8])).await, Ok(AppliedReply {})));
             return;
         }
-        assert!(matches!(world.work(&lease, Nonce([id; 8])).await, Ok(Applied {})));
+        assert!(matches!(world.work(&lease, Nonce([id; 8])).await, Ok(AppliedReply {})));
         world.clock.sleep(Duration::from_millis(500)).await;
     }
     panic!("its lease was not ended");
@@ -338,13 +341,14 @@ async fn files_too_many_for_a_call_lie_in_a_listing(table: Arc<dyn Table>) {
     let stored = registration.clone().with_listing(view.dataset_version);
     // Both forms of the call join the same job: files in the call, or a stored listing.
     assert!(world.call(stored.clone()).await.is_ok());
-    let named = |name: &str| Register { job: name.parse().unwrap(), ..stored.clone() };
+    let named = |name: &str| RegisterCall { job: name.parse().unwrap(), ..stored.clone() };
     match world.call(named("listed")).await {
         Ok(view) => assert_eq!((view.state, view.n_files), (JobState::Indexing, 3)),
         other => panic!("{other:?}"),
     }
-    let absent = gristmill_model::Fingerprint::of("test", b"another");
-    let absent = Register { listing: registration.with_listing(absent).listing, ..named("absent") };
+    let absent = gristmill_model::Fingerprint::from_content("test", b"another");
+    let absent =
+        RegisterCall { listing: registration.with_listing(absent).listing, ..named("absent") };
     match world.call(absent).await {
         Err(refusal) => {
             assert!(refusal.message.contains("is not stored"), "{refusal:?}")
@@ -357,10 +361,10 @@ async fn a_call_that_is_sent_again_is_answered_the_same(table: Arc<dyn Table>) {
     let world = World::indexing(table, 2).await;
     let lease = leased(world.claim(1).await);
     let again = world.claim_of(Nonce([1; 8]), invocation(1), "one");
-    let again = Claim { resent: true, ..again };
+    let again = ClaimCall { resent: true, ..again };
     assert_eq!(leased(world.call(again).await), lease);
     for _ in 0..2 {
-        assert!(matches!(world.work(&lease, Nonce([1; 8])).await, Ok(Applied {})));
+        assert!(matches!(world.work(&lease, Nonce([1; 8])).await, Ok(AppliedReply {})));
     }
     assert_eq!(world.poll().await.indexed_files, 1);
 }
@@ -407,7 +411,7 @@ async fn the_first_worker_settles_the_numerics_and_one_of_another_class_ends_the
     assert!(matches!(world.claim_as(2, "one").await, Ok(ClaimReply::Leased(_))));
     assert!(matches!(
         world.claim_as(3, "two").await,
-        Ok(ClaimReply::Idle(Idle { reason: IdleReason::JobEnded }))
+        Ok(ClaimReply::Idle(IdleReply { reason: IdleReason::JobEnded }))
     ));
     let JobState::Failed { error } = world.poll().await.job.state else { panic!("it goes on") };
     assert!(error.contains("class one") && error.contains("has two"), "{error}");
@@ -424,18 +428,22 @@ async fn an_abandoned_job_is_stopped_and_what_it_left_is_deleted() {
     world.put(&report).await;
     world.pass(13);
     let upkeep = world.coordinator.upkeep().await.unwrap();
-    assert_eq!(upkeep, Upkeep { jobs: 1, ..Upkeep::default() }, "its trainer may come back");
+    assert_eq!(
+        upkeep,
+        UpkeepReport { jobs: 1, ..UpkeepReport::default() },
+        "its trainer may come back"
+    );
     world.pass(2);
     let upkeep = world.coordinator.upkeep().await.unwrap();
-    assert_eq!(upkeep, Upkeep { jobs: 1, abandoned: 1, ..Upkeep::default() });
+    assert_eq!(upkeep, UpkeepReport { jobs: 1, abandoned: 1, ..UpkeepReport::default() });
     assert_eq!(world.poll().await.job.state, JobState::Stopped);
     let upkeep = world.coordinator.upkeep().await.unwrap();
-    assert_eq!(upkeep, Upkeep { jobs: 1, tidied: 1, chunks: 1, ..Upkeep::default() });
+    assert_eq!(upkeep, UpkeepReport { jobs: 1, tidied: 1, chunks: 1, ..UpkeepReport::default() });
     assert!(world.objects.list("bucket", &jobs).await.unwrap().is_empty());
     let left = world.objects.list("bucket", &report).await.unwrap();
     assert_eq!(left.len(), 1, "why records are missing can still be read");
     let upkeep = world.coordinator.upkeep().await.unwrap();
-    assert_eq!(upkeep, Upkeep::default(), "nothing is left to do");
+    assert_eq!(upkeep, UpkeepReport::default(), "nothing is left to do");
     for (key, expires_at_s) in table.expiries() {
         assert!(expires_at_s.is_some(), "{key:?} stays for ever");
     }
@@ -445,7 +453,7 @@ async fn an_abandoned_job_is_stopped_and_what_it_left_is_deleted() {
 async fn bundles_expire_before_what_says_that_their_job_was_there() {
     let table = Arc::new(MemoryTable::default());
     let world = World::running(table.clone()).await;
-    let reply = world.call(Stop { job: world.job.clone() }).await;
+    let reply = world.call(StopCall { job: world.job.clone() }).await;
     assert!(reply.is_ok(), "{reply:?}");
     assert_eq!(world.coordinator.upkeep().await.unwrap().tidied, 0, "workers may still put");
     world.pass(1);

@@ -1,7 +1,7 @@
 //! More objects than one call or one round of upkeep has time to delete.
 
 use super::*;
-use gristmill_model::wire::Forget;
+use gristmill_model::wire::ForgetCall;
 use gristmill_ports::{ObjectError, ObjectInfo, PutOutcome};
 
 /// Keys of a page, and the time that one takes.
@@ -12,7 +12,7 @@ const PAGE_MS: u64 = 1_500;
 struct Slow(Arc<MemoryObjects>, Arc<ManualClock>);
 
 #[async_trait]
-impl gristmill_ports::Objects for Slow {
+impl gristmill_ports::ObjectStore for Slow {
     async fn put_if_absent(
         &self,
         path: &ObjectPath,
@@ -58,21 +58,21 @@ impl gristmill_ports::Objects for Slow {
 }
 
 /// A stopped job with `chunks` chunks and as many quarantined records.
-async fn stopped(chunks: usize) -> (World, Coordinator) {
+async fn stopped(chunks: usize) -> (World, CoordinatorFunction) {
     let world = World::running(Arc::new(MemoryTable::default())).await;
-    let coordinator = Coordinator::new(
+    let coordinator = CoordinatorFunction::new(
         Arc::clone(&world.table),
         Arc::new(Slow(world.objects.clone(), world.clock.clone())),
         Arc::new(NoWorkers),
         Arc::clone(&world.clock) as _,
-        Settings::new(world.ns.clone(), "bucket".into(), "scaler".into()),
+        CoordinatorSettings::new(world.ns.clone(), "bucket".into(), "scaler".into()),
     );
     for i in 0..chunks {
         let prefix = format!("t/{}/jobs/j/e000000/b00000000/", world.ns);
         world.put(&format!("{prefix}{i:08}.1.0101010101010101.gmc")).await;
         world.put(&format!("t/{}/quarantine/j/e000000-{i:08}.records", world.ns)).await;
     }
-    world.call(Stop { job: world.job.clone() }).await.unwrap();
+    world.call(StopCall { job: world.job.clone() }).await.unwrap();
     world.pass(1);
     (world, coordinator)
 }
@@ -94,14 +94,14 @@ async fn upkeep_deletes_over_several_rounds_what_one_has_no_time_for() {
         assert!(upkeep.chunks > 100, "{upkeep:?}");
     }
     assert_eq!((rounds, chunks), (4, CHUNKS as u64));
-    assert_eq!(coordinator.upkeep().await.unwrap(), Upkeep::default());
+    assert_eq!(coordinator.upkeep().await.unwrap(), UpkeepReport::default());
 }
 
 #[tokio::test]
 async fn a_job_with_many_objects_is_forgotten_in_calls_that_are_answered_in_time() {
     let (world, coordinator) = stopped(100).await;
-    let call = Forget { job: world.job.clone() };
-    let request = Request { v: VERSION, ns: world.ns.clone(), call: call.into() };
+    let call = ForgetCall { job: world.job.clone() };
+    let request = CallEnvelope { v: VERSION, ns: world.ns.clone(), call: call.into() };
     let mut objects = 0;
     for calls in 1.. {
         let began_ms = world.clock.now_ms();

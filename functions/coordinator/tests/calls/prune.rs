@@ -21,12 +21,13 @@ async fn bundles_of_epochs_that_no_checkpoint_may_name_are_deleted() {
     const EPOCHS: u32 = 6;
     let table = Arc::new(MemoryTable::default());
     let world = World::indexing_for(table.clone(), 1, EPOCHS).await;
-    let pruning = world.process_with(table.clone(), Settings::with_pruning);
+    let pruning = world.process_with(table.clone(), CoordinatorSettings::with_pruning);
     let index = leased(pruning.claim(1).await);
     pruning.work(&index, Nonce([1; 8])).await.unwrap();
-    let (splits, mut place, mut nonce) = (RECORDS / BATCH, Place { epoch: 0, position: 0 }, 10_u64);
+    let (splits, mut place, mut nonce) =
+        (RECORDS / BATCH, SplitPlace { epoch: 0, position: 0 }, 10_u64);
     let mut trainer = Trainer::new(1, 0);
-    while place < (Place { epoch: 4, position: 5 }) {
+    while place < (SplitPlace { epoch: 4, position: 5 }) {
         nonce += 1;
         let id = Nonce(nonce.to_be_bytes());
         if let ClaimReply::Leased(lease) =
@@ -49,7 +50,7 @@ async fn bundles_of_epochs_that_no_checkpoint_may_name_are_deleted() {
     );
     // A trainer that goes back behind them gets them again, from the process that made them.
     let mut back = Trainer::new(2, 1);
-    let begin = Place { epoch: 0, position: 0 };
+    let begin = SplitPlace { epoch: 0, position: 0 };
     assert!(pruning.poll_as(&mut back, begin).await.ready.is_empty());
     // A claim takes one of the first few.
     for id in 40..48 {
@@ -58,7 +59,7 @@ async fn bundles_of_epochs_that_no_checkpoint_may_name_are_deleted() {
         pruning.work(&again, id).await.unwrap();
     }
     assert_eq!(pruning.poll_as(&mut back, begin).await.ready[0].place, begin);
-    pruning.call(Stop { job: pruning.job.clone() }).await.unwrap();
+    pruning.call(StopCall { job: pruning.job.clone() }).await.unwrap();
     pruning.pass(1);
     assert!(pruning.coordinator.upkeep().await.unwrap().bundles > 0);
     assert_eq!(epochs_with_bundles(&table).await, BTreeSet::new(), "an ended job keeps none");
@@ -68,10 +69,10 @@ async fn bundles_of_epochs_that_no_checkpoint_may_name_are_deleted() {
 async fn a_done_job_goes_on_for_a_trainer_that_goes_back() {
     let table = Arc::new(MemoryTable::default());
     let world = World::indexing(table.clone(), 1).await;
-    let pruning = world.process_with(table.clone(), Settings::with_pruning);
+    let pruning = world.process_with(table.clone(), CoordinatorSettings::with_pruning);
     let index = leased(pruning.claim(1).await);
     pruning.work(&index, Nonce([1; 8])).await.unwrap();
-    let (splits, begin) = (RECORDS / BATCH, Place { epoch: 0, position: 0 });
+    let (splits, begin) = (RECORDS / BATCH, SplitPlace { epoch: 0, position: 0 });
     let (first, ()) = tokio::join!(pruning.be_the_trainer(splits), pruning.be_a_worker(2));
     // Twice: what is made again is deleted again.
     for generation in [2, 4] {
@@ -80,7 +81,7 @@ async fn a_done_job_goes_on_for_a_trainer_that_goes_back() {
         assert_eq!((upkeep.tidied, upkeep.bundles > 0), (1, true), "{upkeep:?}");
         assert_eq!(epochs_with_bundles(&table).await, BTreeSet::new());
         let mut late = Trainer::new(generation, generation - 1);
-        let polled = pruning.poll_as(&mut late, Place { epoch: 1, position: 0 }).await;
+        let polled = pruning.poll_as(&mut late, SplitPlace { epoch: 1, position: 0 }).await;
         assert_eq!(polled.job.state, JobState::Done, "it has all");
         let mut back = Trainer::new(generation + 1, generation);
         let polled = pruning.poll_as(&mut back, begin).await;

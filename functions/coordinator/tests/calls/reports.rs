@@ -4,7 +4,7 @@ use super::*;
 use bytes::Bytes;
 use gristmill_coordinator::handle;
 use gristmill_model::wire::WorkerEvent;
-use gristmill_ports::{InvokeError, Invoked, Invoker};
+use gristmill_ports::{InvokeError, InvokeOutcome, Invoker};
 use serde_json::json;
 
 /// Counts what the coordinator starts.
@@ -13,9 +13,9 @@ struct Started(AtomicU32);
 
 #[async_trait]
 impl Invoker for Started {
-    async fn invoke(&self, _function: &str, _payload: Bytes) -> Result<Invoked, InvokeError> {
+    async fn invoke(&self, _function: &str, _payload: Bytes) -> Result<InvokeOutcome, InvokeError> {
         self.0.fetch_add(1, Ordering::Relaxed);
-        Ok(Invoked::Accepted)
+        Ok(InvokeOutcome::Accepted)
     }
 }
 
@@ -23,8 +23,8 @@ impl Invoker for Started {
 #[tokio::test]
 async fn a_worker_that_failed_late_has_a_lease_and_one_that_never_ran_has_none() {
     let world = World::indexing(Arc::new(MemoryTable::default()), 4).await;
-    leased(world.claim_with(Nonce([1; 8]), InvocationId::of(1, "r"), "one").await);
-    leased(world.claim_with(Nonce([2; 8]), InvocationId::of(2, "r"), "one").await);
+    leased(world.claim_with(Nonce([1; 8]), InvocationId::new(1, "r"), "one").await);
+    leased(world.claim_with(Nonce([2; 8]), InvocationId::new(2, "r"), "one").await);
     let report = async |worker: u32, response: serde_json::Value| {
         let event =
             WorkerEvent { v: VERSION, ns: world.ns.clone(), job: world.job.clone(), worker };
@@ -48,16 +48,16 @@ async fn a_worker_that_failed_late_has_a_lease_and_one_that_never_ran_has_none()
 async fn a_failure_report_frees_a_lease_and_starts_nobody() {
     let world = World::indexing(Arc::new(MemoryTable::default()), 4).await;
     let started = Arc::new(Started::default());
-    let coordinator = Coordinator::new(
+    let coordinator = CoordinatorFunction::new(
         Arc::clone(&world.table),
         Arc::clone(&world.objects) as _,
         Arc::clone(&started) as _,
         Arc::clone(&world.clock) as _,
-        Settings::new(world.ns.clone(), "bucket".into(), "scaler".into()),
+        CoordinatorSettings::new(world.ns.clone(), "bucket".into(), "scaler".into()),
     );
     for worker in 1..=3 {
         let claim =
-            world.claim_with(Nonce([worker as u8; 8]), InvocationId::of(worker, "r"), "one");
+            world.claim_with(Nonce([worker as u8; 8]), InvocationId::new(worker, "r"), "one");
         leased(claim.await);
     }
     assert_eq!(world.poll().await.claimable, 1);
@@ -80,8 +80,8 @@ async fn a_failure_report_frees_a_lease_and_starts_nobody() {
     assert_eq!(world.poll().await.claimable, 4);
     // The trainer's next poll does, once so many deaths were long enough ago.
     world.clock.sleep(Duration::from_secs(60)).await;
-    let poll = trainer::asks(&world.job, Place::default());
-    let poll = Request { v: VERSION, ns: world.ns.clone(), call: poll.into() };
+    let poll = trainer::asks(&world.job, SplitPlace::default());
+    let poll = CallEnvelope { v: VERSION, ns: world.ns.clone(), call: poll.into() };
     coordinator.answer(&poll).await;
     assert_eq!(started.0.load(Ordering::Relaxed), 1);
 }

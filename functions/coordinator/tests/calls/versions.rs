@@ -2,7 +2,7 @@
 
 use super::*;
 use gristmill_model::wire::{AnyCall, GivenOptions, ScalerEvent, SpokenVersions, protocol};
-use gristmill_ports::{InvokeError, Invoked, Invoker};
+use gristmill_ports::{InvokeError, InvokeOutcome, Invoker};
 use serde_json::{Value, json};
 use std::sync::Mutex;
 
@@ -12,9 +12,9 @@ struct Events(Mutex<Vec<Value>>);
 
 #[async_trait]
 impl Invoker for Events {
-    async fn invoke(&self, _function: &str, payload: Bytes) -> Result<Invoked, InvokeError> {
+    async fn invoke(&self, _function: &str, payload: Bytes) -> Result<InvokeOutcome, InvokeError> {
         self.0.lock().unwrap().push(serde_json::from_slice(&payload).unwrap());
-        Ok(Invoked::Accepted)
+        Ok(InvokeOutcome::Accepted)
     }
 }
 
@@ -27,15 +27,15 @@ impl Events {
 }
 
 /// A stack that speaks these versions over the world's table.
-fn stack(world: &World, spoken: SpokenVersions) -> (Coordinator, Arc<Events>) {
+fn stack(world: &World, spoken: SpokenVersions) -> (CoordinatorFunction, Arc<Events>) {
     let events = Arc::new(Events::default());
-    let settings = Settings::new(world.ns.clone(), "bucket".into(), "scaler".into());
-    let coordinator = Coordinator::new(
+    let settings = CoordinatorSettings::new(world.ns.clone(), "bucket".into(), "scaler".into());
+    let coordinator = CoordinatorFunction::new(
         Arc::clone(&world.table),
         Arc::clone(&world.objects) as _,
         Arc::clone(&events) as _,
         Arc::clone(&world.clock) as _,
-        Settings { spoken, ..settings },
+        CoordinatorSettings { spoken, ..settings },
     );
     (coordinator, events)
 }
@@ -45,13 +45,18 @@ async fn world() -> World {
 }
 
 /// Sends `call` in version `v`, as bytes, and returns the answer.
-async fn sent(coordinator: &Coordinator, world: &World, v: u32, call: impl Into<AnyCall>) -> Value {
-    let request = Request { v, ns: world.ns.clone(), call: call.into() };
+async fn sent(
+    coordinator: &CoordinatorFunction,
+    world: &World,
+    v: u32,
+    call: impl Into<AnyCall>,
+) -> Value {
+    let request = CallEnvelope { v, ns: world.ns.clone(), call: call.into() };
     let body = String::from_utf8(protocol::write(&request, v).unwrap()).unwrap();
     answered(coordinator, &body).await
 }
 
-async fn answered(coordinator: &Coordinator, body: &str) -> Value {
+async fn answered(coordinator: &CoordinatorFunction, body: &str) -> Value {
     let request = lambda_http::http::Request::new(lambda_http::Body::from(body));
     let answer = handle(coordinator, &request).await.unwrap();
     serde_json::from_slice(answer.body()).unwrap()
@@ -59,14 +64,14 @@ async fn answered(coordinator: &Coordinator, body: &str) -> Value {
 
 /// Versions of the kicks that a poll in version `v` causes, a minute later.
 async fn kicks(
-    stack: &(Coordinator, Arc<Events>),
+    stack: &(CoordinatorFunction, Arc<Events>),
     world: &World,
     job: &JobName,
     v: u32,
 ) -> Vec<u32> {
     world.clock.sleep(Duration::from_secs(60)).await;
     stack.1.versions();
-    let polled = sent(&stack.0, world, v, trainer::asks(job, Place::default())).await;
+    let polled = sent(&stack.0, world, v, trainer::asks(job, SplitPlace::default())).await;
     assert_eq!(polled["reply"], "poll", "{polled}");
     stack.1.versions()
 }
@@ -78,14 +83,14 @@ async fn a_job_keeps_the_version_that_all_who_take_part_in_it_speak() {
     let before = stack(&world, SpokenVersions::only(2));
     for (name, v) in [("old", 2), ("new", 3)] {
         let job: JobName = name.parse().unwrap();
-        let register = Register { job: job.clone(), ..world.registration.clone() };
+        let register = RegisterCall { job: job.clone(), ..world.registration.clone() };
         assert_eq!(sent(&present.0, &world, v, register).await["reply"], "register");
         assert_eq!(present.1.versions(), [v], "its first event");
         assert_eq!(kicks(&present, &world, &job, v).await, [v]);
         assert_eq!(kicks(&present, &world, &job, 3).await, [v], "a new fetcher changes no version");
         assert_eq!(kicks(&before, &world, &job, 2).await, [2], "the stack was rolled back");
         let spec = world.registration.spec.clone();
-        let join = Register::join(job.clone(), spec, GivenOptions::default());
+        let join = RegisterCall::join(job.clone(), spec, GivenOptions::default());
         assert_eq!(sent(&present.0, &world, 2, join).await["reply"], "register");
         assert_eq!(kicks(&present, &world, &job, 3).await, [2], "an older trainer has joined");
     }
@@ -96,7 +101,7 @@ async fn a_call_is_answered_in_its_version_or_refused_in_a_form_that_its_sender_
     let world = world().await;
     let (present, _) = stack(&world, SpokenVersions::BUILD);
     let (before, _) = stack(&world, SpokenVersions::only(2));
-    let status = || Status { job: world.job.clone() };
+    let status = || StatusCall { job: world.job.clone() };
     for v in [2, 3] {
         assert_eq!(sent(&present, &world, v, status()).await["reply"], "status");
     }

@@ -11,13 +11,13 @@ pub type Seen = BTreeMap<u32, ReadySplit>;
 
 /// One process of the coordinator, and a job.
 pub struct World {
-    pub coordinator: Coordinator,
+    pub coordinator: CoordinatorFunction,
     pub table: Arc<dyn Table>,
     pub clock: Arc<ManualClock>,
     pub objects: Arc<MemoryObjects>,
     pub ns: Namespace,
     pub job: JobName,
-    pub registration: Register,
+    pub registration: RegisterCall,
 }
 
 impl World {
@@ -34,12 +34,12 @@ impl World {
         let ns: Namespace = ns.parse().unwrap();
         let clock = Arc::new(ManualClock(AtomicU64::new(1_000_000)));
         let objects = Arc::new(MemoryObjects::default());
-        let coordinator = Coordinator::new(
+        let coordinator = CoordinatorFunction::new(
             Arc::clone(&table),
             Arc::clone(&objects) as _,
             Arc::new(NoWorkers),
             Arc::clone(&clock) as _,
-            Settings::new(ns.clone(), "bucket".into(), "scaler".into()),
+            CoordinatorSettings::new(ns.clone(), "bucket".into(), "scaler".into()),
         );
         let pipeline = "source: { tfrecord: x, features: { v: { key: v, dtype: i64 } } }\n\
                         ops: [batch: { size: 4 }]\n";
@@ -52,7 +52,7 @@ impl World {
         let file = |i| SourceFile::new(format!("f{i}"), 100, "e");
         let dataset = Dataset::one("data", (0..files).map(file).collect());
         let job: JobName = "j".parse().unwrap();
-        let registration = Register::new(job.clone(), spec, dataset);
+        let registration = RegisterCall::new(job.clone(), spec, dataset);
         let world = Self { coordinator, table, clock, objects, ns, job, registration };
         let reply = world.call(world.registration.clone()).await;
         assert!(reply.is_ok(), "{reply:?}");
@@ -68,15 +68,19 @@ impl World {
         self.process_with(table, |settings| settings)
     }
 
-    pub fn process_with(&self, table: Arc<dyn Table>, tune: fn(Settings) -> Settings) -> Self {
+    pub fn process_with(
+        &self,
+        table: Arc<dyn Table>,
+        tune: fn(CoordinatorSettings) -> CoordinatorSettings,
+    ) -> Self {
         let clock = Arc::clone(&self.clock);
         let objects = Arc::clone(&self.objects);
-        let coordinator = Coordinator::new(
+        let coordinator = CoordinatorFunction::new(
             Arc::clone(&table),
             Arc::clone(&objects) as _,
             Arc::new(NoWorkers),
             Arc::clone(&clock) as _,
-            tune(Settings::new(self.ns.clone(), "bucket".into(), "scaler".into())),
+            tune(CoordinatorSettings::new(self.ns.clone(), "bucket".into(), "scaler".into())),
         );
         let (ns, job) = (self.ns.clone(), self.job.clone());
         let registration = self.registration.clone();
@@ -84,8 +88,8 @@ impl World {
     }
 
     /// Sends a call, and repeats it after temporary faults, as clients do.
-    pub async fn call<C: Call>(&self, call: C) -> Result<C::Reply, Refusal> {
-        let request = Request { v: VERSION, ns: self.ns.clone(), call: call.into() };
+    pub async fn call<C: CoordinatorCall>(&self, call: C) -> Result<C::Reply, CallRefusal> {
+        let request = CallEnvelope { v: VERSION, ns: self.ns.clone(), call: call.into() };
         for _ in 0..20 {
             match self.coordinator.answer(&request).await {
                 AnyReply::Refused(refusal) if refusal.kind.is_passing() => {}
@@ -96,11 +100,11 @@ impl World {
         panic!("busy for ever: {:?}", request.call)
     }
 
-    pub async fn claim(&self, id: u8) -> Result<ClaimReply, Refusal> {
+    pub async fn claim(&self, id: u8) -> Result<ClaimReply, CallRefusal> {
         self.claim_as(id, "one").await
     }
 
-    pub async fn claim_as(&self, id: u8, numerics: &str) -> Result<ClaimReply, Refusal> {
+    pub async fn claim_as(&self, id: u8, numerics: &str) -> Result<ClaimReply, CallRefusal> {
         self.claim_with(Nonce([id; 8]), invocation(id), numerics).await
     }
 
@@ -109,12 +113,12 @@ impl World {
         nonce: Nonce,
         invocation: InvocationId,
         numerics: &str,
-    ) -> Result<ClaimReply, Refusal> {
+    ) -> Result<ClaimReply, CallRefusal> {
         self.call(self.claim_of(nonce, invocation, numerics)).await
     }
 
-    pub fn claim_of(&self, nonce: Nonce, invocation: InvocationId, numerics: &str) -> Claim {
-        Claim {
+    pub fn claim_of(&self, nonce: Nonce, invocation: InvocationId, numerics: &str) -> ClaimCall {
+        ClaimCall {
             registered_ms: 0,
             job: self.job.clone(),
             nonce,
@@ -133,7 +137,7 @@ impl World {
         let world = Self::indexing(table, 1).await;
         let lease = leased(world.claim(1).await);
         let reply = world.work(&lease, Nonce([1; 8])).await;
-        assert!(matches!(reply, Ok(Applied {})), "{reply:?}");
+        assert!(matches!(reply, Ok(AppliedReply {})), "{reply:?}");
         assert_eq!(world.poll().await.job.state, JobState::Running);
         world
     }
@@ -148,21 +152,21 @@ impl World {
     }
 
     /// Marks and commits every split of a lease, one split per call.
-    pub async fn work(&self, lease: &Lease, nonce: Nonce) -> Result<Applied, Refusal> {
+    pub async fn work(&self, lease: &Lease, nonce: Nonce) -> Result<AppliedReply, CallRefusal> {
         let reference = lease.reference(&self.job, nonce);
-        let mut reply = Ok(Applied {});
+        let mut reply = Ok(AppliedReply {});
         for position in &lease.todo {
             let index = u8::try_from(position - lease.first).unwrap();
             if lease.marks() {
-                let mark = Mark { lease: reference.clone(), split_index: index };
+                let mark = MarkCall { lease: reference.clone(), split_index: index };
                 // If the mark is refused, the flush is refused too.
                 let _ = self.call(mark).await;
             }
             let (rows, batches) = match lease.work {
-                Work::Index => (RECORDS, 0),
-                Work::Splits => (BATCH, 1),
+                LeaseWork::Index => (RECORDS, 0),
+                LeaseWork::Splits => (BATCH, 1),
             };
-            let commit = Commit {
+            let commit = SplitCommit {
                 split_index: index,
                 outcome: SplitOutcome {
                     kind: SplitKind::Object,
@@ -174,7 +178,7 @@ impl World {
                     skipped_records: 0,
                 },
             };
-            let flush = Flush {
+            let flush = FlushCall {
                 lease: reference.clone(),
                 commits: vec![commit],
                 next: None,
@@ -189,7 +193,7 @@ impl World {
     }
 
     pub async fn died(&self, id: u8) {
-        let release = Release {
+        let release = ReleaseCall {
             job: self.job.clone(),
             invocation: invocation(id),
             worker: Some(u32::from(id)),
@@ -198,21 +202,21 @@ impl World {
             error: String::new(),
         };
         let reply = self.call(release).await;
-        assert!(matches!(reply, Ok(Applied {})), "{reply:?}");
+        assert!(matches!(reply, Ok(AppliedReply {})), "{reply:?}");
     }
 
-    pub async fn poll(&self) -> Polled {
-        self.polled(trainer::asks(&self.job, Place::default())).await
+    pub async fn poll(&self) -> PollReply {
+        self.polled(trainer::asks(&self.job, SplitPlace::default())).await
     }
 
     /// Polls as a trainer that has the splits before `place`, durably.
-    pub async fn poll_as(&self, trainer: &mut Trainer, place: Place) -> Polled {
+    pub async fn poll_as(&self, trainer: &mut Trainer, place: SplitPlace) -> PollReply {
         let polled = self.polled(trainer.poll(&self.job, place, place, place)).await;
         trainer.answered(&polled);
         polled
     }
 
-    async fn polled(&self, poll: Poll) -> Polled {
+    async fn polled(&self, poll: PollCall) -> PollReply {
         self.clock.sleep(BETWEEN_POLLS).await;
         match self.call(poll).await {
             Ok(polled) => polled,
@@ -227,7 +231,7 @@ impl World {
             let mut nonce = [id; 8];
             nonce[..4].copy_from_slice(&round.to_be_bytes());
             match self.claim_with(Nonce(nonce), invocation(id), "one").await {
-                Ok(ClaimReply::Leased(lease)) if lease.work == Work::Splits && !fallen => {
+                Ok(ClaimReply::Leased(lease)) if lease.work == LeaseWork::Splits && !fallen => {
                     fallen = true;
                     self.died(id).await;
                     assert!(lease.attempt >= 1);
@@ -236,7 +240,7 @@ impl World {
                     // Another worker may have claimed the bundle meanwhile.
                     let _ = self.work(&lease, Nonce(nonce)).await;
                 }
-                Ok(ClaimReply::Idle(Idle { reason: IdleReason::JobEnded })) => return,
+                Ok(ClaimReply::Idle(IdleReply { reason: IdleReason::JobEnded })) => return,
                 Ok(ClaimReply::Idle(_)) => tokio::time::sleep(Duration::from_millis(2)).await,
                 other => panic!("{other:?}"),
             }
@@ -254,9 +258,9 @@ impl World {
         loop {
             // The last batch ends the epoch.
             let place = if delivered == splits {
-                Place { epoch: 1, position: 0 }
+                SplitPlace { epoch: 1, position: 0 }
             } else {
-                Place { epoch: 0, position: delivered }
+                SplitPlace { epoch: 0, position: delivered }
             };
             let polled = self.poll_as(trainer, place).await;
             if delivered >= range.end && delivered < splits {

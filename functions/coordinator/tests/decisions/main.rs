@@ -12,20 +12,22 @@ mod trainers;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use gristmill_coordinator::{Coordinator, Settings};
-use gristmill_model::splits::{Commit, Place, SplitKind, SplitOutcome, WorkerTimes};
+use gristmill_coordinator::{CoordinatorFunction, CoordinatorSettings};
+use gristmill_model::splits::{SplitCommit, SplitKind, SplitOutcome, SplitPlace, WorkerTimes};
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{
-    AccountRoom, AnyReply, Applied, Call, Claim, ClaimReply, Dataset, Flush, Forget, Forgotten,
-    Idle, IdleReason, JobSettings, JobSpec, JobState, JobView, Lease, Leave, Poll, Polled, Refusal,
-    RefusalKind, Register, Release, Request, ScaleState, ScalerEvent, SkippedAt, SourceFile,
-    Status, Stop, VERSION, Work,
+    AccountRoom, AnyReply, AppliedReply, CallEnvelope, CallRefusal, ClaimCall, ClaimReply,
+    CoordinatorCall, Dataset, FlushCall, ForgetCall, ForgetReply, IdleReason, IdleReply,
+    JobSettings, JobSpec, JobState, JobView, Lease, LeaseWork, LeaveCall, PollCall, PollReply,
+    RefusalKind, RegisterCall, ReleaseCall, ScaleState, ScalerEvent, SkippedRecordLocation,
+    SourceFile, StatusCall, StopCall, VERSION,
 };
 use gristmill_model::{
     ErrorPolicy, InvocationId, JobName, Namespace, Nonce, RecordKey, SkippedRecord,
 };
 use gristmill_ports::{
-    Clock as _, InvokeError, Invoked, Invoker, Item, ItemKey, ObjectPath, Objects as _, Table as _,
+    Clock as _, InvokeError, InvokeOutcome, Invoker, ItemKey, ObjectPath, ObjectStore as _,
+    Table as _, TableItem,
     memory::{MemoryObjects, MemoryTable},
 };
 use quiet::{BETWEEN_POLLS, ManualClock};
@@ -45,14 +47,14 @@ struct Kicks(Mutex<Vec<ScalerEvent>>);
 
 #[async_trait]
 impl Invoker for Kicks {
-    async fn invoke(&self, _function: &str, payload: Bytes) -> Result<Invoked, InvokeError> {
+    async fn invoke(&self, _function: &str, payload: Bytes) -> Result<InvokeOutcome, InvokeError> {
         self.0.lock().unwrap().push(serde_json::from_slice(&payload).unwrap());
-        Ok(Invoked::Accepted)
+        Ok(InvokeOutcome::Accepted)
     }
 }
 
 struct World {
-    coordinator: Coordinator,
+    coordinator: CoordinatorFunction,
     clock: Arc<ManualClock>,
     table: Arc<MemoryTable>,
     objects: Arc<MemoryObjects>,
@@ -81,24 +83,24 @@ impl World {
         let (table, objects) =
             (Arc::new(MemoryTable::default()), Arc::new(MemoryObjects::default()));
         let kicks = Arc::new(Kicks::default());
-        let coordinator = Coordinator::new(
+        let coordinator = CoordinatorFunction::new(
             Arc::clone(&table) as _,
             Arc::clone(&objects) as _,
             Arc::clone(&kicks) as _,
             Arc::clone(&clock) as _,
-            Settings::new(ns.clone(), "bucket".into(), "scaler".into()),
+            CoordinatorSettings::new(ns.clone(), "bucket".into(), "scaler".into()),
         );
         let (job, trainer) = ("j".parse().unwrap(), Mutex::new(Trainer::new(1, 0)));
         let world = Self { coordinator, clock, table, objects, kicks, ns, job, trainer };
         assert!(world.register(settings, batch).await.is_ok());
         let lease = world.leased(0).await;
-        assert_eq!(lease.work, Work::Index);
+        assert_eq!(lease.work, LeaseWork::Index);
         world.flush(&lease, RECORDS, 0).await;
         assert_eq!(world.poll(0, None).await.job.state, JobState::Running);
         world
     }
 
-    async fn register(&self, settings: JobSettings, batch: u32) -> Result<JobView, Refusal> {
+    async fn register(&self, settings: JobSettings, batch: u32) -> Result<JobView, CallRefusal> {
         let pipeline = format!(
             "source: {{ tfrecord: x, features: {{ v: {{ key: v, dtype: i64 }} }} }}\n\
              ops: [batch: {{ size: {batch} }}]\n"
@@ -110,23 +112,23 @@ impl World {
         };
         let file = SourceFile::new("f", 100, "e");
         let dataset = Dataset::one("data", vec![file]);
-        self.call(Register::new(self.job.clone(), spec, dataset)).await
+        self.call(RegisterCall::new(self.job.clone(), spec, dataset)).await
     }
 
-    async fn call<C: Call>(&self, call: C) -> Result<C::Reply, Refusal> {
-        let request = Request { v: VERSION, ns: self.ns.clone(), call: call.into() };
+    async fn call<C: CoordinatorCall>(&self, call: C) -> Result<C::Reply, CallRefusal> {
+        let request = CallEnvelope { v: VERSION, ns: self.ns.clone(), call: call.into() };
         match self.coordinator.answer(&request).await {
             AnyReply::Refused(refusal) => Err(refusal),
             reply => Ok(C::reply_from(reply).unwrap()),
         }
     }
 
-    async fn claim(&self, worker: u32, registered_ms: u64) -> Result<ClaimReply, Refusal> {
-        let claim = Claim {
+    async fn claim(&self, worker: u32, registered_ms: u64) -> Result<ClaimReply, CallRefusal> {
+        let claim = ClaimCall {
             job: self.job.clone(),
             registered_ms,
             nonce: self.clock.nonce(),
-            invocation: InvocationId::of(worker, "request"),
+            invocation: InvocationId::new(worker, "request"),
             numerics: "one".into(),
             remaining_ms: 900_000,
             split_ms: 0,
@@ -153,7 +155,7 @@ impl World {
 
     /// Commits every split of a lease just claimed, with `rows` rows and `skipped` skipped records each.
     async fn flush(&self, lease: &Lease, rows: u32, skipped: u32) {
-        let commits = lease.todo.iter().map(|position| Commit {
+        let commits = lease.todo.iter().map(|position| SplitCommit {
             split_index: u8::try_from(position - lease.first).unwrap(),
             outcome: SplitOutcome {
                 kind: SplitKind::Object,
@@ -165,7 +167,7 @@ impl World {
                 skipped_records: skipped,
             },
         });
-        let flush = Flush {
+        let flush = FlushCall {
             lease: lease.reference(&self.job, self.last_nonce()),
             commits: commits.collect(),
             next: None,
@@ -175,7 +177,7 @@ impl World {
             profile: None,
         };
         let reply = self.call(flush).await;
-        assert!(matches!(reply, Ok(Applied {})), "{reply:?}");
+        assert!(matches!(reply, Ok(AppliedReply {})), "{reply:?}");
     }
 
     async fn report(&self, lease: &Lease) {
@@ -185,7 +187,7 @@ impl World {
                 op: "tfrecord".into(),
                 reason: "feature `wrong` is missing".into(),
             };
-            let at = SkippedAt { record, source: format!("data/f record {position}") };
+            let at = SkippedRecordLocation { record, source: format!("data/f record {position}") };
             let key = keys::skipped(&self.ns, &self.job, lease.epoch, position);
             let body = serde_json::to_vec(&at).unwrap().into();
             self.objects.put_if_absent(&ObjectPath::new("bucket", key), body, "x").await.unwrap();
@@ -193,11 +195,11 @@ impl World {
     }
 
     /// Polls as a trainer that has received the positions before `delivered`.
-    async fn poll(&self, delivered: u32, epoch: Option<u32>) -> Polled {
-        let place = Place { epoch: epoch.unwrap_or(0), position: delivered };
+    async fn poll(&self, delivered: u32, epoch: Option<u32>) -> PollReply {
+        let place = SplitPlace { epoch: epoch.unwrap_or(0), position: delivered };
         let poll = match delivered {
             0 => trainer::asks(&self.job, place),
-            _ => self.trainer.lock().unwrap().poll(&self.job, place, place, Place::default()),
+            _ => self.trainer.lock().unwrap().poll(&self.job, place, place, SplitPlace::default()),
         };
         self.clock.sleep(BETWEEN_POLLS).await;
         match self.call(poll).await {
@@ -210,7 +212,11 @@ impl World {
     }
 
     /// Polls as `trainer`, which has everything before `place` in a checkpoint.
-    async fn poll_as(&self, trainer: &mut Trainer, place: Place) -> Result<Polled, Refusal> {
+    async fn poll_as(
+        &self,
+        trainer: &mut Trainer,
+        place: SplitPlace,
+    ) -> Result<PollReply, CallRefusal> {
         self.clock.sleep(BETWEEN_POLLS).await;
         let polled = self.call(trainer.poll(&self.job, place, place, place)).await;
         polled.inspect(|polled| trainer.answered(polled))
@@ -233,7 +239,7 @@ impl World {
 
     async fn scale(&self) -> (u64, ScaleState) {
         let read = self.table.read(&[self.scale_key()]).await.unwrap().pop().flatten();
-        read.map_or((0, ScaleState::default()), |Item { version, body }| {
+        read.map_or((0, ScaleState::default()), |TableItem { version, body }| {
             (version, serde_json::from_slice(&body).unwrap())
         })
     }
@@ -304,11 +310,11 @@ async fn those_that_leave_are_missed_at_once_and_the_scalers_state_is_not_writte
     world.poll(0, None).await;
     assert_eq!(world.kicked(), kicked, "the target number is on its way");
     for worker in [61, 61, 62] {
-        let leave = Leave { job: world.job.clone(), worker, error: None };
-        assert!(matches!(world.call(leave).await, Ok(Applied {})));
+        let leave = LeaveCall { job: world.job.clone(), worker, error: None };
+        assert!(matches!(world.call(leave).await, Ok(AppliedReply {})));
     }
     assert_eq!(world.scale().await, before, "thousands may leave in one second");
-    match world.call(Status { job: world.job.clone() }).await {
+    match world.call(StatusCall { job: world.job.clone() }).await {
         Ok(status) => assert_eq!(status.scale.outstanding.len(), 1),
         other => panic!("{other:?}"),
     }
@@ -350,7 +356,7 @@ async fn a_worker_too_many_leaves() {
     let mut surplus = 0;
     for worker in 0..4 {
         match world.claim(worker, 0).await {
-            Ok(ClaimReply::Idle(Idle { reason: IdleReason::Surplus })) => surplus += 1,
+            Ok(ClaimReply::Idle(IdleReply { reason: IdleReason::Surplus })) => surplus += 1,
             Ok(ClaimReply::Leased(_)) => {}
             other => panic!("{other:?}"),
         }
@@ -397,9 +403,9 @@ async fn what_is_made_is_answered_though_a_trainer_went_back_and_records_may_be_
     let world = World::running(ErrorPolicy::Skip).await;
     let splits = RECORDS / BATCH;
     world.make(splits).await;
-    let (first, last) = (Place::new(0, 1), Place::new(0, splits - 1));
-    let joins = Trainer::new(2, 1).poll(&world.job, first, first, Place::default());
-    let ready = async |call: Poll| match world.call(call).await {
+    let (first, last) = (SplitPlace::new(0, 1), SplitPlace::new(0, splits - 1));
+    let joins = Trainer::new(2, 1).poll(&world.job, first, first, SplitPlace::default());
+    let ready = async |call: PollCall| match world.call(call).await {
         Ok(polled) => polled.ready.iter().map(|entry| entry.place.position).collect::<Vec<_>>(),
         other => panic!("{other:?}"),
     };
@@ -411,15 +417,15 @@ async fn what_is_made_is_answered_though_a_trainer_went_back_and_records_may_be_
 async fn where_every_worker_dies_the_job_says_so_rests_and_is_given_up() {
     let world = World::running(ErrorPolicy::Fail).await;
     let die = async |worker: u32| {
-        let release = Release {
+        let release = ReleaseCall {
             job: world.job.clone(),
-            invocation: InvocationId::of(worker, "request"),
+            invocation: InvocationId::new(worker, "request"),
             worker: Some(worker),
             blameless: false,
             expired: false,
             error: "Runtime exited with error: signal: killed".into(),
         };
-        assert!(matches!(world.call(release).await, Ok(Applied {})));
+        assert!(matches!(world.call(release).await, Ok(AppliedReply {})));
     };
     for worker in 0..10 {
         die(worker).await;
@@ -453,8 +459,8 @@ async fn a_worker_that_cannot_begin_says_why() {
     let world = World::running(ErrorPolicy::Fail).await;
     for worker in 0..3 {
         let error = Some("GetObject on s3://b/k: AccessDenied".to_owned());
-        let leave = Leave { job: world.job.clone(), worker, error };
-        assert!(matches!(world.call(leave).await, Ok(Applied {})));
+        let leave = LeaveCall { job: world.job.clone(), worker, error };
+        assert!(matches!(world.call(leave).await, Ok(AppliedReply {})));
     }
     let trouble = world.poll(0, None).await.trouble.unwrap();
     assert!(trouble.contains("AccessDenied"), "{trouble}");
@@ -471,15 +477,16 @@ async fn a_forgotten_job_leaves_its_name_and_nothing_else() {
     let chunk = keys::job_prefix(&world.ns, &world.job) + "x.gmc";
     let path = ObjectPath::new("bucket", chunk);
     world.objects.put_if_absent(&path, Bytes::new(), "x").await.unwrap();
-    let forget = || world.call(Forget { job: world.job.clone() });
-    let Err(Refusal { message, .. }) = forget().await else { panic!("it was running") };
+    let forget = || world.call(ForgetCall { job: world.job.clone() });
+    let Err(CallRefusal { message, .. }) = forget().await else { panic!("it was running") };
     assert!(message.contains("gristmill stop j"), "{message}");
-    world.call(Stop { job: world.job.clone() }).await.unwrap();
-    let Err(Refusal { message, .. }) = world.register(settings(ErrorPolicy::Fail), 8).await else {
+    world.call(StopCall { job: world.job.clone() }).await.unwrap();
+    let Err(CallRefusal { message, .. }) = world.register(settings(ErrorPolicy::Fail), 8).await
+    else {
         panic!("the name was free")
     };
     assert!(message.contains("gristmill forget j"), "{message}");
-    let Ok(Forgotten { items, objects: 1, all: true }) = forget().await else { panic!() };
+    let Ok(ForgetReply { items, objects: 1, all: true }) = forget().await else { panic!() };
     assert!(items >= 5, "{items}");
     assert!(forget().await.is_err(), "there is nothing left to forget");
     assert!(world.objects.get(&path).await.is_err());
@@ -490,7 +497,7 @@ async fn a_forgotten_job_leaves_its_name_and_nothing_else() {
     assert!(polled.job.registered_ms > before.registered_ms);
     let reply = world.claim(1, before.registered_ms).await;
     assert!(
-        matches!(reply, Ok(ClaimReply::Idle(Idle { reason: IdleReason::JobEnded }))),
+        matches!(reply, Ok(ClaimReply::Idle(IdleReply { reason: IdleReason::JobEnded }))),
         "{reply:?}"
     );
     // The process remembers the old job, and still leases from the new one.

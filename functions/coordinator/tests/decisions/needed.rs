@@ -1,11 +1,11 @@
 //! Claims that name the split which a trainer waits for, and bundles that are given back without a failure.
 
 use super::*;
-use gristmill_model::wire::Fail;
+use gristmill_model::wire::FailCall;
 
 impl World {
-    fn claim_of(&self, needed: Option<Place>) -> Claim {
-        Claim {
+    fn claim_of(&self, needed: Option<SplitPlace>) -> ClaimCall {
+        ClaimCall {
             job: self.job.clone(),
             registered_ms: 0,
             nonce: self.clock.nonce(),
@@ -20,11 +20,11 @@ impl World {
     }
 
     async fn need(&self, epoch: u32, position: u32) -> ClaimReply {
-        self.call(self.claim_of(Some(Place { epoch, position }))).await.unwrap()
+        self.call(self.claim_of(Some(SplitPlace { epoch, position }))).await.unwrap()
     }
 
-    async fn give_back(&self, lease: &Lease, nonce: Nonce) -> Result<Applied, Refusal> {
-        let call = Fail {
+    async fn give_back(&self, lease: &Lease, nonce: Nonce) -> Result<AppliedReply, CallRefusal> {
+        let call = FailCall {
             lease: lease.reference(&self.job, nonce),
             error: "no room for more results".into(),
             fatal: false,
@@ -36,7 +36,7 @@ impl World {
 }
 
 fn idle(reason: IdleReason) -> ClaimReply {
-    ClaimReply::Idle(Idle { reason })
+    ClaimReply::Idle(IdleReply { reason })
 }
 
 #[tokio::test]
@@ -61,10 +61,10 @@ async fn the_split_that_a_trainer_waits_for_is_leased_wherever_the_window_is() {
 #[tokio::test]
 async fn a_claim_of_a_needed_split_that_is_sent_again_has_one_lease() {
     let world = World::running(ErrorPolicy::Fail).await;
-    let claim = world.claim_of(Some(Place::default()));
+    let claim = world.claim_of(Some(SplitPlace::default()));
     let first = world.call(claim.clone()).await.unwrap();
     assert!(matches!(first, ClaimReply::Leased(_)));
-    let again = world.call(Claim { resent: true, ..claim.clone() }).await.unwrap();
+    let again = world.call(ClaimCall { resent: true, ..claim.clone() }).await.unwrap();
     assert_eq!(first, again);
     assert_eq!(world.call(claim).await.unwrap(), first, "the mark of a repeated call may be lost");
 }
@@ -98,6 +98,6 @@ async fn a_bundle_given_back_is_found_again_at_once_as_the_same_attempt() {
     assert_eq!(found.todo, lease.todo[1..], "what is committed stays so");
     let late = world.give_back(&lease, nonce).await.unwrap_err();
     assert_eq!(late.kind, RefusalKind::LeaseLost);
-    let status = world.call(Status { job: world.job.clone() }).await.unwrap();
+    let status = world.call(StatusCall { job: world.job.clone() }).await.unwrap();
     assert_eq!(status.trouble, None);
 }

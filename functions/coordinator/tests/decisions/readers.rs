@@ -1,10 +1,10 @@
 //! Readers of a run: who may join, what counts as the job's progress, and how far claims go ahead of it.
 
 use super::*;
-use gristmill_model::splits::ranks::{Ranks, Tail};
-use gristmill_model::splits::readers::{RankRange, Report};
-use gristmill_model::splits::run::{Join, TrainingRun};
-use gristmill_model::splits::{Ack, Cursor};
+use gristmill_model::splits::ranks::{RunRanks, TailPolicy};
+use gristmill_model::splits::readers::{RankRange, ReaderReport};
+use gristmill_model::splits::run::{RunJoin, TrainingRun};
+use gristmill_model::splits::{Cursor, ProgressAck};
 use gristmill_model::wire::{JobStatus, ReaderStatus, RunStatus, TrainerMetrics};
 use gristmill_model::{RunToken, Visitation};
 use std::num::NonZeroU32;
@@ -20,8 +20,8 @@ struct Reader<'a> {
 impl<'a> Reader<'a> {
     fn new(world: &'a World, (name, count): (&str, u32), rank: u32, over: u64) -> Self {
         let (count, from) = (NonZeroU32::new(count).unwrap(), Cursor::start_of(0));
-        let ranks = Ranks { count, from, tail: Tail::Drop };
-        let run = TrainingRun { token: RunToken::of(name), ranks, epochs: Some(1) };
+        let ranks = RunRanks { count, from, tail: TailPolicy::Drop };
+        let run = TrainingRun { token: RunToken::from_name(name), ranks, epochs: Some(1) };
         Self { world, run, ranks: RankRange { first: rank, count: NonZeroU32::MIN }, over }
     }
 
@@ -31,38 +31,51 @@ impl<'a> Reader<'a> {
         self
     }
 
-    fn ack(&self, generation: u64, durable: u64) -> Ack {
-        Ack {
+    fn ack(&self, generation: u64, durable: u64) -> ProgressAck {
+        ProgressAck {
             generation,
             over: self.over,
-            delivered: Place { epoch: 0, position: durable as u32 },
+            delivered: SplitPlace { epoch: 0, position: durable as u32 },
             durable: Cursor { epoch: 0, batch_index: durable },
-            durable_place: Place { epoch: 0, position: durable as u32 },
+            durable_place: SplitPlace { epoch: 0, position: durable as u32 },
             ended: None,
             local_workers: 0,
         }
     }
 
-    async fn poll(&self, join: Option<Join>, report: Option<Report>) -> Result<Polled, Refusal> {
-        let (job, from) = (self.world.job.clone(), Place::start_of(0));
+    async fn poll(
+        &self,
+        join: Option<RunJoin>,
+        report: Option<ReaderReport>,
+    ) -> Result<PollReply, CallRefusal> {
+        let (job, from) = (self.world.job.clone(), SplitPlace::start_of(0));
         let metrics = TrainerMetrics::default();
         self.world.clock.sleep(BETWEEN_POLLS).await;
         let (ranks, of) = (self.ranks, self.run.ranks.count);
-        let call =
-            Poll { job, registered_ms: 0, from, ranks, of, join, report, metrics, training: None };
+        let call = PollCall {
+            job,
+            registered_ms: 0,
+            from,
+            ranks,
+            of,
+            join,
+            report,
+            metrics,
+            training: None,
+        };
         self.world.call(call).await
     }
 
-    async fn join(&self) -> Result<Polled, Refusal> {
+    async fn join(&self) -> Result<PollReply, CallRefusal> {
         self.join_as(false).await
     }
 
-    async fn join_as(&self, is_successor: bool) -> Result<Polled, Refusal> {
+    async fn join_as(&self, is_successor: bool) -> Result<PollReply, CallRefusal> {
         let start = self.ack(self.over + 1 + u64::from(self.ranks.first), 0);
-        let report = Report { reader: 1, over_reader: 0, ranks: self.ranks, ack: start };
+        let report = ReaderReport { reader: 1, over_reader: 0, ranks: self.ranks, ack: start };
         // The only reader of several ranks reports as it joins, so that a reader of some ranks finds it.
         let reports = self.is_alone() && self.run.ranks.count > NonZeroU32::MIN;
-        let join = Join { run: self.run, start, is_successor };
+        let join = RunJoin { run: self.run, start, is_successor };
         self.poll(Some(join), reports.then_some(report)).await
     }
 
@@ -70,7 +83,7 @@ impl<'a> Reader<'a> {
         self.ranks == RankRange::all(self.run.ranks.count)
     }
 
-    async fn report(&self, generation: u64, durable: u64) -> Result<Polled, Refusal> {
+    async fn report(&self, generation: u64, durable: u64) -> Result<PollReply, CallRefusal> {
         self.report_as((1, 0), generation, durable).await
     }
 
@@ -80,16 +93,16 @@ impl<'a> Reader<'a> {
         (number, over): (u64, u64),
         generation: u64,
         durable: u64,
-    ) -> Result<Polled, Refusal> {
+    ) -> Result<PollReply, CallRefusal> {
         let ack = self.ack(generation, durable);
-        let report = Report { reader: number, over_reader: over, ranks: self.ranks, ack };
+        let report = ReaderReport { reader: number, over_reader: over, ranks: self.ranks, ack };
         self.poll(None, Some(report)).await
     }
 }
 
 impl World {
     async fn status(&self) -> JobStatus {
-        self.call(Status { job: self.job.clone() }).await.unwrap()
+        self.call(StatusCall { job: self.job.clone() }).await.unwrap()
     }
 
     async fn durable(&self) -> u64 {
@@ -194,7 +207,7 @@ async fn a_reader_of_ranks_that_another_serves_is_refused() {
     first.report(generation, 0).await.unwrap();
     for (rank, count) in [(0, 1), (0, 3), (1, 1), (1, 3)] {
         let other = Reader::new(&world, ("a", 4), rank, 0).serving(count);
-        let Refusal { kind, message } = other.join().await.unwrap_err();
+        let CallRefusal { kind, message } = other.join().await.unwrap_err();
         assert_eq!(kind, RefusalKind::Fenced);
         let said = format!(
             "another reader of this run serves ranks 0-1, and this one {}: give each rank to one, in a new run",
@@ -291,7 +304,7 @@ async fn a_job_that_visits_at_most_once_has_one_reader_for_all_ranks() {
         JobSettings { visitation: Visitation::AtMostOnce, ..settings(ErrorPolicy::Fail) };
     let world = World::with(at_most_once, BATCH).await;
     let one = Reader::new(&world, ("a", 2), 0, 0);
-    let Refusal { kind, message } = one.join().await.unwrap_err();
+    let CallRefusal { kind, message } = one.join().await.unwrap_err();
     assert_eq!(kind, RefusalKind::Invalid);
     assert!(message.contains("works with one reader only"), "{message}");
     assert_eq!(world.status().await.run, None);

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_model::Nonce;
-use gristmill_ports::{Clock, InvokeError, Invoked, Invoker};
+use gristmill_ports::{Clock, InvokeError, InvokeOutcome, Invoker};
 use std::{
     sync::atomic::{AtomicU64, Ordering},
     time::Duration,
@@ -39,7 +39,7 @@ pub struct NoWorkers;
 
 #[async_trait]
 impl Invoker for NoWorkers {
-    async fn invoke(&self, _function: &str, _payload: Bytes) -> Result<Invoked, InvokeError> {
-        Ok(Invoked::Accepted)
+    async fn invoke(&self, _function: &str, _payload: Bytes) -> Result<InvokeOutcome, InvokeError> {
+        Ok(InvokeOutcome::Accepted)
     }
 }

@@ -1,16 +1,16 @@
 //! The polls of a plain trainer, which is a run of one rank: it joins once and then reports.
 
-use gristmill_model::splits::ranks::Ranks;
-use gristmill_model::splits::readers::{RankRange, Report};
-use gristmill_model::splits::run::{Join, TrainingRun};
-use gristmill_model::splits::{Ack, Cursor, Place};
-use gristmill_model::wire::{Poll, Polled, TrainerMetrics};
+use gristmill_model::splits::ranks::RunRanks;
+use gristmill_model::splits::readers::{RankRange, ReaderReport};
+use gristmill_model::splits::run::{RunJoin, TrainingRun};
+use gristmill_model::splits::{Cursor, ProgressAck, SplitPlace};
+use gristmill_model::wire::{PollCall, PollReply, TrainerMetrics};
 use gristmill_model::{JobName, RunToken};
 use std::num::NonZeroU32;
 
 /// A poll that only asks for the splits from `from` on.
-pub fn asks(job: &JobName, from: Place) -> Poll {
-    Poll {
+pub fn asks(job: &JobName, from: SplitPlace) -> PollCall {
+    PollCall {
         job: job.clone(),
         registered_ms: 0,
         from,
@@ -41,10 +41,16 @@ impl Trainer {
 
     /// The poll of one that asks for the splits from `from` on, has everything before `delivered`, and a checkpoint at
     /// `durable`. The first one joins; it joins again if the table has lost that.
-    pub fn poll(&mut self, job: &JobName, from: Place, delivered: Place, durable: Place) -> Poll {
+    pub fn poll(
+        &mut self,
+        job: &JobName,
+        from: SplitPlace,
+        delivered: SplitPlace,
+        durable: SplitPlace,
+    ) -> PollCall {
         let Self { generation, over, .. } = *self;
         let cursor = Cursor { epoch: durable.epoch, batch_index: u64::from(durable.position) };
-        let ack = Ack {
+        let ack = ProgressAck {
             generation,
             over,
             delivered,
@@ -54,20 +60,20 @@ impl Trainer {
             local_workers: 0,
         };
         let is_successor = self.run.is_some();
-        let token = RunToken::of(&format!("trainer {generation}"));
-        let begun = TrainingRun { token, ranks: Ranks::one(cursor), epochs: None };
+        let token = RunToken::from_name(&format!("trainer {generation}"));
+        let begun = TrainingRun { token, ranks: RunRanks::one(cursor), epochs: None };
         let run = *self.run.get_or_insert(begun);
         let polls = asks(job, from);
         if self.is_joined {
             let (reader, ranks) = (generation, polls.ranks);
-            Poll { report: Some(Report { reader, over_reader: 0, ranks, ack }), ..polls }
+            PollCall { report: Some(ReaderReport { reader, over_reader: 0, ranks, ack }), ..polls }
         } else {
-            Poll { join: Some(Join { run, start: ack, is_successor }), ..polls }
+            PollCall { join: Some(RunJoin { run, start: ack, is_successor }), ..polls }
         }
     }
 
     /// Learns from the answer whether the table has its run.
-    pub fn answered(&mut self, polled: &Polled) {
+    pub fn answered(&mut self, polled: &PollReply) {
         self.is_joined = self.run.is_some() && polled.generation >= self.generation;
     }
 }

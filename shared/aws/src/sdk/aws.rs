@@ -1,11 +1,9 @@
 //! Endpoints and credentials of AWS, or of services that speak its protocols, and one lazily built client per service.
 
 use crate::sdk::{
-    Credentials, DynamoTable, Endpoints, HttpCoordinator, LambdaInvoker, Probes, S3Objects,
-    SettingsError,
-    connect::{CONNECT_TIMEOUT, HttpPool},
+    AwsCredentials, AwsEndpoints, DeploymentProbes, DynamoTable, HttpCoordinator, LambdaInvoker,
+    S3Objects, SettingsError,
     coordinator::CallAddress,
-    counts::{CountRequests, RequestCounts},
     dynamodb::DynamoClient,
     lambda::{LAMBDA, LambdaClient},
     service::endpoint_of,
@@ -18,12 +16,32 @@ use aws_config::{
 };
 use aws_credential_types::provider::SharedCredentialsProvider;
 use aws_sdk_s3::config::{RequestChecksumCalculation, ResponseChecksumValidation};
+use aws_smithy_http_client::{
+    Builder, Connector,
+    proxy::ProxyConfig,
+    tls::{Provider, TlsContext, TrustStore, rustls_provider::CryptoMode},
+};
 use aws_smithy_runtime::client::retries::classifiers::HttpStatusCodeClassifier;
+use aws_smithy_runtime_api::{
+    box_error::BoxError,
+    client::{
+        http::{
+            HttpClient, HttpConnector, HttpConnectorFuture, HttpConnectorSettings,
+            SharedHttpClient, SharedHttpConnector,
+        },
+        interceptors::{
+            Intercept, context::BeforeTransmitInterceptorContextRef, dyn_dispatch_hint,
+        },
+        orchestrator::{HttpRequest, Metadata},
+        runtime_components::RuntimeComponents,
+    },
+};
+use aws_smithy_types::config_bag::ConfigBag;
 use gristmill_model::Namespace;
 use std::{
     collections::BTreeMap,
     env,
-    sync::{Arc, OnceLock},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     time::Duration,
 };
 
@@ -49,7 +67,7 @@ struct Shared {
     region: Region,
     pool: HttpPool,
     counts: RequestCounts,
-    at: Endpoints,
+    at: AwsEndpoints,
     path_style: bool,
     dynamodb: OnceLock<DynamoClient>,
     s3: OnceLock<aws_sdk_s3::Client>,
@@ -67,7 +85,7 @@ impl Aws {
         let pool = HttpPool::default();
         let sdk = load(&pool, None).await;
         let region = sdk.region().cloned().ok_or(SettingsError::Missing("AWS_REGION"))?;
-        Ok(Self::new(sdk, region, pool, Endpoints::default(), has_own_endpoint()))
+        Ok(Self::new(sdk, region, pool, AwsEndpoints::default(), has_own_endpoint()))
     }
 
     /// The same, for reading public or other data: without a region it assumes us-east-1.
@@ -76,7 +94,7 @@ impl Aws {
         let region = Region::from_static("us-east-1");
         let sdk = load(&pool, Some(region.clone())).await;
         let region = sdk.region().cloned().unwrap_or(region);
-        Self::new(sdk, region, pool, Endpoints::default(), has_own_endpoint())
+        Self::new(sdk, region, pool, AwsEndpoints::default(), has_own_endpoint())
     }
 
     /// Configures itself from the environment variables of a function: region and credentials, which are valid for
@@ -84,18 +102,18 @@ impl Aws {
     ///
     /// # Errors
     /// Region or keys are not set.
-    pub fn of_function() -> Result<Self, SettingsError> {
+    pub fn from_function_env() -> Result<Self, SettingsError> {
         let get = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
         let needed = |name| get(name).ok_or(SettingsError::Missing(name));
         let region = needed("AWS_REGION")?;
-        let credentials = Credentials {
+        let credentials = AwsCredentials {
             access_key_id: needed("AWS_ACCESS_KEY_ID")?,
             secret_access_key: needed("AWS_SECRET_ACCESS_KEY")?,
             session_token: get("AWS_SESSION_TOKEN"),
         };
         let any = get("AWS_ENDPOINT_URL");
         let own = |name: &str| get(name).or_else(|| any.clone());
-        let at = Endpoints {
+        let at = AwsEndpoints {
             s3: own("AWS_ENDPOINT_URL_S3"),
             dynamodb: own("AWS_ENDPOINT_URL_DYNAMODB"),
             lambda: own("AWS_ENDPOINT_URL_LAMBDA"),
@@ -109,20 +127,20 @@ impl Aws {
     /// # Errors
     /// None, in a program with the SDK.
     pub fn with(
-        endpoints: Endpoints,
+        endpoints: AwsEndpoints,
         region: String,
-        credentials: Credentials,
+        credentials: AwsCredentials,
     ) -> Result<Self, SettingsError> {
         Ok(Self::known(region, credentials, endpoints, true))
     }
 
     pub(crate) fn known(
         region: String,
-        credentials: Credentials,
-        at: Endpoints,
+        credentials: AwsCredentials,
+        at: AwsEndpoints,
         path_style: bool,
     ) -> Self {
-        let Credentials { access_key_id, secret_access_key, session_token } = credentials;
+        let AwsCredentials { access_key_id, secret_access_key, session_token } = credentials;
         let credentials = aws_credential_types::Credentials::new(
             access_key_id,
             secret_access_key,
@@ -136,7 +154,7 @@ impl Aws {
     pub(crate) fn provided(
         region: String,
         credentials: SharedCredentialsProvider,
-        at: Endpoints,
+        at: AwsEndpoints,
         path_style: bool,
     ) -> Self {
         let pool = HttpPool::default();
@@ -158,7 +176,7 @@ impl Aws {
         sdk: SdkConfig,
         region: Region,
         pool: HttpPool,
-        at: Endpoints,
+        at: AwsEndpoints,
         path_style: bool,
     ) -> Self {
         Self(Arc::new(Shared {
@@ -230,9 +248,9 @@ impl Aws {
     }
 
     /// Read-only queries about the deployment, with short deadlines.
-    pub fn probes(&self) -> Probes {
+    pub fn probes(&self) -> DeploymentProbes {
         let Shared { sdk, at, path_style, .. } = &*self.0;
-        Probes::new(sdk, at, *path_style)
+        DeploymentProbes::new(sdk, at, *path_style)
     }
 
     /// Requests sent so far, retries included, by `service.Operation`; calls of the coordinator are
@@ -241,8 +259,8 @@ impl Aws {
         self.0.counts.snapshot()
     }
 
-    fn counting(&self, service: &'static str) -> CountRequests {
-        CountRequests { service, counts: self.0.counts.clone() }
+    fn counting(&self, service: &'static str) -> RequestCountInterceptor {
+        RequestCountInterceptor { service, counts: self.0.counts.clone() }
     }
 }
 
@@ -274,7 +292,7 @@ async fn load(pool: &HttpPool, fallback: Option<Region>) -> SdkConfig {
 /// S3 without the SDK's checksums: chunks carry their own, per frame; another pass over every byte would gain nothing.
 pub(crate) fn s3_config(
     sdk: &SdkConfig,
-    at: &Endpoints,
+    at: &AwsEndpoints,
     path_style: bool,
 ) -> aws_sdk_s3::config::Builder {
     let mut config = aws_sdk_s3::config::Builder::from(sdk)
@@ -297,4 +315,138 @@ pub(crate) fn timeouts(attempt: Duration, operation: Duration) -> TimeoutConfig 
         .operation_attempt_timeout(attempt)
         .operation_timeout(operation)
         .build()
+}
+
+/// Timeout of connecting: a peer in the same region answers within milliseconds.
+pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The pool, as the SDK's HTTP client. Cheap to clone; clones share connections.
+#[derive(Debug, Clone)]
+pub(crate) struct HttpPool {
+    shared: SharedHttpConnector,
+    /// For the SDK's credential and region providers, which set timeouts of their own.
+    others: Arc<OnceLock<SharedHttpClient>>,
+}
+
+impl Default for HttpPool {
+    fn default() -> Self {
+        Self { shared: SharedHttpConnector::new(ByScheme::default()), others: Arc::default() }
+    }
+}
+
+impl HttpPool {
+    /// Sends a request of this crate's own over the shared connections.
+    pub fn call(&self, request: HttpRequest) -> HttpConnectorFuture {
+        self.shared.call(request)
+    }
+}
+
+impl HttpClient for HttpPool {
+    fn http_connector(
+        &self,
+        settings: &HttpConnectorSettings,
+        components: &RuntimeComponents,
+    ) -> SharedHttpConnector {
+        match (settings.connect_timeout(), settings.read_timeout()) {
+            (Some(CONNECT_TIMEOUT), None) => self.shared.clone(),
+            _ => {
+                let others = self
+                    .others
+                    .get_or_init(|| Builder::new().tls_provider(tls_provider()).build_https());
+                others.http_connector(settings, components)
+            }
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct ByScheme {
+    plain: OnceLock<Connector>,
+    tls: OnceLock<Connector>,
+}
+
+impl HttpConnector for ByScheme {
+    fn call(&self, request: HttpRequest) -> HttpConnectorFuture {
+        let connector = if request.uri().starts_with("http://") {
+            self.plain.get_or_init(plain)
+        } else {
+            self.tls.get_or_init(tls)
+        };
+        connector.call(request)
+    }
+}
+
+fn tls_provider() -> Provider {
+    Provider::Rustls(CryptoMode::AwsLc)
+}
+
+fn settings() -> HttpConnectorSettings {
+    HttpConnectorSettings::builder().connect_timeout(CONNECT_TIMEOUT).build()
+}
+
+/// A connector without trusted certificates, for `http://` only, and without a proxy: cleartext endpoints
+/// are local.
+fn plain() -> Connector {
+    let builder = Connector::builder().connector_settings(settings()).tls_provider(tls_provider());
+    match TlsContext::builder().with_trust_store(TrustStore::empty()).build() {
+        Ok(context) => builder.tls_context(context).build(),
+        Err(_) => builder.build(),
+    }
+}
+
+fn tls() -> Connector {
+    Connector::builder()
+        .connector_settings(settings())
+        .proxy_config(ProxyConfig::from_env())
+        .tls_provider(tls_provider())
+        .build()
+}
+
+/// Requests by service and operation. A lock, held for a map look-up, costs nothing beside a
+/// request.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct RequestCounts(Arc<Mutex<BTreeMap<(&'static str, String), u64>>>);
+
+impl RequestCounts {
+    /// Counts one request of `operation`.
+    pub fn add(&self, service: &'static str, operation: &str) {
+        *self.lock().entry((service, operation.to_owned())).or_default() += 1;
+    }
+
+    /// All counts so far, by `service.Operation`.
+    pub fn snapshot(&self) -> BTreeMap<String, u64> {
+        let counts = self.lock();
+        let flat =
+            counts.iter().map(|((service, name), count)| (format!("{service}.{name}"), *count));
+        flat.collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<(&'static str, String), u64>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Counts the requests of one service's client.
+#[derive(Debug)]
+pub(crate) struct RequestCountInterceptor {
+    pub service: &'static str,
+    pub counts: RequestCounts,
+}
+
+#[dyn_dispatch_hint]
+impl Intercept for RequestCountInterceptor {
+    fn name(&self) -> &'static str {
+        "RequestCountInterceptor"
+    }
+
+    fn read_before_transmit(
+        &self,
+        _context: &BeforeTransmitInterceptorContextRef<'_>,
+        _components: &RuntimeComponents,
+        bag: &mut ConfigBag,
+    ) -> Result<(), BoxError> {
+        let operation = bag.load::<Metadata>().map_or("unknown", Metadata::name);
+        self.counts.add(self.service, operation);
+        Ok(())
+    }
 }

@@ -2,22 +2,29 @@
 
 use crate::sdk::{
     SettingsError,
-    connect::HttpPool,
-    counts::RequestCounts,
+    aws::{HttpPool, RequestCounts},
     credentials::CredentialsCache,
     fault::{is_passing_status, one_line, reason},
     lambda::{TOO_MANY_REQUESTS, invocations},
-    signing::sign_post,
 };
 use async_trait::async_trait;
 use aws_credential_types::provider::SharedCredentialsProvider;
-use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
-use aws_smithy_types::byte_stream::ByteStream;
-use gristmill_model::Namespace;
-use gristmill_model::wire::{AnyCall, AnyReply, MAX_MESSAGE_BYTES, protocol};
+use aws_sigv4::{
+    http_request::{PayloadChecksumKind, SignableBody, SignableRequest, SigningSettings, sign},
+    sign::v4::SigningParams,
+};
+use aws_smithy_runtime_api::client::{
+    identity::Identity,
+    orchestrator::{HttpRequest, HttpResponse},
+};
+use aws_smithy_types::{body::SdkBody, byte_stream::ByteStream};
+use gristmill_model::{
+    Namespace,
+    wire::{AnyCall, AnyReply, MAX_MESSAGE_BYTES, protocol},
+};
 use gristmill_ports::{CallError, CallTransport, CallVersion, Coordinator, encode_call};
-use http::{Uri, header};
-use std::time::Duration;
+use http::{Method, Uri, header};
+use std::time::{Duration, SystemTime};
 
 /// Deadline of one call, from signing to the last byte of the response.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -132,7 +139,7 @@ impl HttpCoordinator {
                 CallError::Unavailable(format!("{} to {name}: {text}", call.name()))
             }
         })?;
-        judge((call.name(), version), &self.address, status, &body)
+        judge(call.name(), version, &self.address, status, &body)
     }
 }
 
@@ -195,7 +202,8 @@ async fn read_answer(answer: HttpResponse) -> Result<Vec<u8>, Unread> {
 
 /// Converts a response to a reply or an error.
 fn judge(
-    (call, version): (&str, u32),
+    call: &str,
+    version: u32,
     address: &CallAddress,
     status: u16,
     body: &[u8],
@@ -236,6 +244,42 @@ fn message(body: &[u8]) -> String {
         Some(message) => one_line(message),
         None => one_line(&String::from_utf8_lossy(&body[..body.len().min(1000)])),
     }
+}
+
+const JSON: &str = "application/json";
+
+/// A POST of JSON, signed (Signature Version 4) for the service `lambda`.
+pub(crate) fn sign_post(
+    uri: &Uri,
+    region: &str,
+    body: Vec<u8>,
+    identity: &Identity,
+) -> Result<HttpRequest, String> {
+    let mut settings = SigningSettings::default();
+    settings.payload_checksum_kind = PayloadChecksumKind::XAmzSha256;
+    let params = SigningParams::builder()
+        .identity(identity)
+        .region(region)
+        .name("lambda")
+        .time(SystemTime::now())
+        .settings(settings)
+        .build()
+        .map_err(|error| error.to_string())?;
+    let headers = [(header::CONTENT_TYPE.as_str(), JSON)];
+    let url = uri.to_string();
+    let body_to_sign = SignableBody::Bytes(&body);
+    let signable =
+        SignableRequest::new(Method::POST.as_str(), &url, headers.into_iter(), body_to_sign);
+    let signed = signable.and_then(|signable| sign(signable, &params.into()));
+    let (instructions, _) = signed.map_err(|error| error.to_string())?.into_parts();
+    let mut request = http::Request::builder()
+        .method(Method::POST)
+        .uri(uri.clone())
+        .header(header::CONTENT_TYPE, JSON)
+        .body(SdkBody::from(body))
+        .map_err(|error| error.to_string())?;
+    instructions.apply_to_request_http1x(&mut request);
+    request.try_into().map_err(|error| format!("{error}"))
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ pub(crate) struct CredentialsCache {
 }
 
 impl CredentialsCache {
+    /// Credentials of `provider`; none for requests without a signature.
     pub fn new(provider: Option<SharedCredentialsProvider>) -> Self {
         Self { provider, cached: Mutex::default() }
     }

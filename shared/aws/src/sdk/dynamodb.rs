@@ -1,6 +1,6 @@
 //! The part of DynamoDB's API that is used, and its JSON.
 
-use crate::sdk::service::{Prepared, Service, ServiceClient, ServiceError};
+use crate::sdk::service::{AwsService, AwsServiceError, JsonOperation, ServiceClient};
 use aws_config::SdkConfig;
 use aws_smithy_runtime_api::{
     box_error::BoxError,
@@ -14,76 +14,76 @@ use serde::{
 use serde_json::Value;
 use std::{collections::HashMap, fmt};
 
-pub(crate) const DYNAMODB: Service =
-    Service { id: "DynamoDB", name: "dynamodb", gov_is_fips: true, retries: None };
+pub(crate) const DYNAMODB: AwsService =
+    AwsService { id: "DynamoDB", name: "dynamodb", gov_is_fips: true, retries: None };
 const VERSION: &str = "DynamoDB_20120810";
 
 /// A string.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Text {
+pub(crate) struct StringAttribute {
     #[serde(rename = "S")]
     pub s: String,
 }
 
 /// A whole number; a string of digits on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Number {
+pub(crate) struct NumberAttribute {
     #[serde(rename = "N", with = "digits")]
     pub n: u64,
 }
 
 /// Bytes; base64 on the wire.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Binary {
+pub(crate) struct BinaryAttribute {
     #[serde(rename = "B", with = "base64")]
     pub b: Vec<u8>,
 }
 
-impl From<&str> for Text {
+impl From<&str> for StringAttribute {
     fn from(text: &str) -> Self {
         Self { s: text.to_owned() }
     }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Key {
-    pub pk: Text,
-    pub sk: Text,
+pub(crate) struct PrimaryKey {
+    pub pk: StringAttribute,
+    pub sk: StringAttribute,
 }
 
 /// An item as stored; its body is either `json` or `bin`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct StoredItem {
-    pub pk: Text,
-    pub sk: Text,
+    pub pk: StringAttribute,
+    pub sk: StringAttribute,
     /// The version.
-    pub v: Number,
+    pub v: NumberAttribute,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub json: Option<Text>,
+    pub json: Option<StringAttribute>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub bin: Option<Binary>,
+    pub bin: Option<BinaryAttribute>,
     /// Expiry in Unix seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ttl: Option<Number>,
+    pub ttl: Option<NumberAttribute>,
 }
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "PascalCase")]
-pub(crate) struct GetItem<'a> {
+pub(crate) struct GetItemInput<'a> {
     pub table_name: &'a str,
-    pub key: Key,
+    pub key: PrimaryKey,
     pub consistent_read: bool,
 }
 
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-pub(crate) struct GotItem {
+pub(crate) struct GetItemOutput {
     pub item: Option<StoredItem>,
 }
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "PascalCase")]
-pub(crate) struct BatchGetItem<'a> {
+pub(crate) struct BatchGetItemInput<'a> {
     /// By table.
     pub request_items: HashMap<&'a str, WantedKeys>,
 }
@@ -91,14 +91,14 @@ pub(crate) struct BatchGetItem<'a> {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(crate) struct WantedKeys {
-    pub keys: Vec<Key>,
+    pub keys: Vec<PrimaryKey>,
     #[serde(default)]
     pub consistent_read: bool,
 }
 
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-pub(crate) struct GotBatch {
+pub(crate) struct BatchGetItemOutput {
     #[serde(default)]
     pub responses: HashMap<String, Vec<StoredItem>>,
     #[serde(default)]
@@ -107,52 +107,52 @@ pub(crate) struct GotBatch {
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "PascalCase")]
-pub(crate) struct PutItem<'a> {
+pub(crate) struct PutItemInput<'a> {
     pub table_name: &'a str,
     pub item: StoredItem,
     pub condition_expression: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub expression_attribute_values: Option<HashMap<&'a str, Number>>,
+    pub expression_attribute_values: Option<HashMap<&'a str, NumberAttribute>>,
     pub return_values_on_condition_check_failure: &'a str,
 }
 
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "PascalCase")]
-pub(crate) struct Query<'a> {
+pub(crate) struct QueryInput<'a> {
     pub table_name: &'a str,
     pub key_condition_expression: &'a str,
-    pub expression_attribute_values: HashMap<&'a str, Text>,
+    pub expression_attribute_values: HashMap<&'a str, StringAttribute>,
     pub consistent_read: bool,
     pub scan_index_forward: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
     /// Last key of the preceding page.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub exclusive_start_key: Option<Key>,
+    pub exclusive_start_key: Option<PrimaryKey>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-pub(crate) struct Page {
+pub(crate) struct QueryOutput {
     #[serde(default)]
     pub items: Vec<StoredItem>,
-    pub last_evaluated_key: Option<Key>,
+    pub last_evaluated_key: Option<PrimaryKey>,
 }
 
 /// A client. Clones share connections and credentials.
 #[derive(Debug, Clone)]
 pub(crate) struct DynamoClient {
     /// Takes a [`GetItem`].
-    pub get_item: Operation<GotItem>,
+    pub get_item: DynamoOperation<GetItemOutput>,
     /// Takes a [`BatchGetItem`].
-    pub batch_get_item: Operation<GotBatch>,
+    pub batch_get_item: DynamoOperation<BatchGetItemOutput>,
     /// Takes a [`PutItem`].
-    pub put_item: Operation<IgnoredAny>,
+    pub put_item: DynamoOperation<IgnoredAny>,
     /// Takes a [`Query`].
-    pub query: Operation<Page>,
-    pub create_table: Operation<IgnoredAny>,
-    pub describe_table: Operation<Value>,
-    pub update_time_to_live: Operation<IgnoredAny>,
+    pub query: DynamoOperation<QueryOutput>,
+    pub create_table: DynamoOperation<IgnoredAny>,
+    pub describe_table: DynamoOperation<Value>,
+    pub update_time_to_live: DynamoOperation<IgnoredAny>,
 }
 
 impl DynamoClient {
@@ -164,31 +164,31 @@ impl DynamoClient {
     ) -> Self {
         let client = ServiceClient::new(DYNAMODB, sdk, endpoint, interceptor);
         Self {
-            get_item: Operation::new(&client, "GetItem"),
-            batch_get_item: Operation::new(&client, "BatchGetItem"),
-            put_item: Operation::new(&client, "PutItem"),
-            query: Operation::new(&client, "Query"),
-            create_table: Operation::new(&client, "CreateTable"),
-            describe_table: Operation::new(&client, "DescribeTable"),
-            update_time_to_live: Operation::new(&client, "UpdateTimeToLive"),
+            get_item: DynamoOperation::new(&client, "GetItem"),
+            batch_get_item: DynamoOperation::new(&client, "BatchGetItem"),
+            put_item: DynamoOperation::new(&client, "PutItem"),
+            query: DynamoOperation::new(&client, "Query"),
+            create_table: DynamoOperation::new(&client, "CreateTable"),
+            describe_table: DynamoOperation::new(&client, "DescribeTable"),
+            update_time_to_live: DynamoOperation::new(&client, "UpdateTimeToLive"),
         }
     }
 }
 
 /// The item returned with a refused write, if any.
-pub(crate) fn met(refusal: &ServiceError) -> Result<Option<StoredItem>, serde_json::Error> {
+pub(crate) fn met(refusal: &AwsServiceError) -> Result<Option<StoredItem>, serde_json::Error> {
     let body = refusal.raw_response().and_then(|response| response.body().bytes());
-    let met: Option<GotItem> = body.map(serde_json::from_slice).transpose()?;
+    let met: Option<GetItemOutput> = body.map(serde_json::from_slice).transpose()?;
     Ok(met.and_then(|met| met.item))
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct Operation<O> {
-    prepared: Prepared<O>,
+pub(crate) struct DynamoOperation<O> {
+    prepared: JsonOperation<O>,
     target: String,
 }
 
-impl<O> Operation<O>
+impl<O> DynamoOperation<O>
 where
     O: DeserializeOwned + fmt::Debug + Send + Sync + 'static,
 {
@@ -196,8 +196,10 @@ where
         Self { prepared: client.prepare(name), target: format!("{VERSION}.{name}") }
     }
 
-    pub async fn send(&self, input: &(impl Serialize + Sync)) -> Result<O, ServiceError> {
-        let request = request(&self.target, input).map_err(ServiceError::construction_failure)?;
+    /// Sends the operation.
+    pub async fn send(&self, input: &(impl Serialize + Sync)) -> Result<O, AwsServiceError> {
+        let request =
+            request(&self.target, input).map_err(AwsServiceError::construction_failure)?;
         self.prepared.invoke(request).await
     }
 }

@@ -32,7 +32,7 @@ const PASSING_CODES: [&str; 10] = [
 
 /// A failed request.
 #[derive(Debug, Clone)]
-pub(crate) struct Fault {
+pub(crate) struct RequestFault {
     /// Whether a retry may help; the request may already have had its effect.
     pub is_passing: bool,
     /// HTTP status, if there was a response.
@@ -42,7 +42,7 @@ pub(crate) struct Fault {
     pub text: String,
 }
 
-impl Fault {
+impl RequestFault {
     /// Describes why `operation` on `resource` failed.
     pub fn new<E>(
         operation: &str,
@@ -80,6 +80,7 @@ impl Fault {
         Self { is_passing, status, code, text }
     }
 
+    /// Whether the service names the error `code`.
     pub fn has_code(&self, code: &str) -> bool {
         self.code.as_deref() == Some(code)
     }

@@ -1,18 +1,14 @@
-//! S3 as [`Objects`]: conditional single puts, and reads into one contiguous buffer.
-
-mod denial;
-mod read;
-mod regions;
+//! S3 as [`ObjectStore`]: conditional single puts, and reads into one contiguous buffer.
 
 use crate::sdk::{
-    Aws, Credentials, Endpoints,
+    Aws, AwsCredentials, AwsEndpoints,
     aws::{DATA_OPERATION_TIMEOUT, timeouts},
-    fault::Fault,
+    fault::RequestFault,
 };
 use async_trait::async_trait;
 use aws_sdk_s3::{
     Client,
-    config::Config,
+    config::{Config, Region},
     error::{ProvideErrorMetadata, SdkError},
     operation::list_objects_v2::{ListObjectsV2Output, builders::ListObjectsV2FluentBuilder},
     primitives::ByteStream,
@@ -22,11 +18,20 @@ use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
 use bytes::Bytes;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use gristmill_ports::{
-    BufferPool, ObjectError, ObjectInfo, ObjectPath, Objects, PrefixPaces, PutOutcome, ReadPatience,
+    BufferPool, ObjectError, ObjectInfo, ObjectPath, ObjectStore, PrefixReadLimits, PutOutcome,
+    ReadTimeout,
 };
-use regions::OtherRegions;
-use std::{error::Error, fmt, ops::Range, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    error::Error,
+    fmt,
+    ops::Range,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 use tokio::sync::OnceCell;
+
+mod read;
 
 /// Metadata that identifies the put that made an object.
 const PUT_ID: &str = "put-id";
@@ -47,10 +52,10 @@ const DELETES_AT_ONCE: usize = 4;
 #[derive(Debug, Clone, Default)]
 pub struct S3Objects {
     client: OnceCell<Client>,
-    elsewhere: OtherRegions,
+    elsewhere: OtherRegionClients,
     buffers: BufferPool,
-    patience: Arc<ReadPatience>,
-    paces: Arc<PrefixPaces>,
+    patience: Arc<ReadTimeout>,
+    paces: Arc<PrefixReadLimits>,
 }
 
 impl S3Objects {
@@ -64,8 +69,8 @@ impl S3Objects {
     }
 
     /// Those of the service at `endpoint`, with known credentials; reads no environment.
-    pub fn at(endpoint: String, region: String, credentials: Credentials) -> Self {
-        let endpoints = Endpoints { s3: Some(endpoint), ..Endpoints::default() };
+    pub fn at(endpoint: String, region: String, credentials: AwsCredentials) -> Self {
+        let endpoints = AwsEndpoints { s3: Some(endpoint), ..AwsEndpoints::default() };
         Aws::known(region, credentials, endpoints, true).objects()
     }
 
@@ -99,7 +104,7 @@ impl S3Objects {
 }
 
 #[async_trait]
-impl Objects for S3Objects {
+impl ObjectStore for S3Objects {
     async fn put_if_absent(
         &self,
         path: &ObjectPath,
@@ -257,7 +262,7 @@ fn failed<E>(operation: &str, path: &ObjectPath, error: &SdkError<E, HttpRespons
 where
     E: Error + ProvideErrorMetadata + 'static,
 {
-    let fault = Fault::new(operation, path as &dyn fmt::Display, error);
+    let fault = RequestFault::new(operation, path as &dyn fmt::Display, error);
     match fault.status {
         Some(404) if !fault.has_code("NoSuchBucket") => ObjectError::NotFound(path.clone()),
         Some(412) => ObjectError::Changed(path.clone()),
@@ -267,7 +272,7 @@ where
             fault.text
         )),
         Some(403) if operation == LIST && fault.has_code(ACCESS_DENIED) => {
-            ObjectError::Denied(format!("{}: {}", fault.text, denial::GRANT_LIST))
+            ObjectError::Denied(format!("{}: {}", fault.text, GRANT_LIST))
         }
         // Clocks and policies may be put right while a job runs; keys are those of this process.
         Some(401 | 403) if !fault.has_code("SignatureDoesNotMatch") && !refuses_keys(error) => {
@@ -277,5 +282,267 @@ where
     }
 }
 
+const GRANT_LIST: &str =
+    "grant s3:ListBucket on the bucket; requester-pays buckets are not supported";
+const GRANT_KEY: &str = "grant kms:Decrypt on the key of the bucket: a policy names it by its key \
+                         ARN, an alias ARN grants nothing";
+const GRANT_READ: &str =
+    "the object exists: grant s3:GetObject on it, and kms:Decrypt on the key that encrypts it";
+const GRANT_BOTH: &str = "it does not exist, or may not be read: grant s3:ListBucket on the bucket \
+                          to tell, and s3:GetObject on its objects; requester-pays buckets are \
+                          not supported";
+
+impl S3Objects {
+    /// Explains a denied read. A listing of the key tells more than a second read: policies often grant `s3:ListBucket`
+    /// for a prefix, which a read does not name.
+    async fn explain_denial(&self, path: &ObjectPath, why: String) -> ObjectError {
+        let remedy = if why.contains("kms:") {
+            GRANT_KEY
+        } else {
+            match self.exists(path).await {
+                Some(false) => return ObjectError::NotFound(path.clone()),
+                Some(true) => GRANT_READ,
+                None => GRANT_BOTH,
+            }
+        };
+        ObjectError::Denied(format!("{why}: {remedy}"))
+    }
+
+    /// Whether a listing has the object; `None` if there is no listing.
+    async fn exists(&self, path: &ObjectPath) -> Option<bool> {
+        let ObjectPath { bucket, key } = path;
+        let list =
+            |client: Client| client.list_objects_v2().bucket(bucket).prefix(key).max_keys(1).send();
+        // The key itself is the first with this prefix.
+        let page = self.ask(bucket, list).await.ok()?;
+        Some(page.contents().iter().any(|found| found.key() == Some(key)))
+    }
+}
+
+/// Header with the region of a bucket.
+const BUCKET_REGION: &str = "x-amz-bucket-region";
+
+/// Clients of the buckets that are in another region than the process, by bucket. Clones share them.
+#[derive(Debug, Clone, Default)]
+struct OtherRegionClients(Arc<Mutex<BTreeMap<String, Client>>>);
+
+impl S3Objects {
+    /// Sends a request in the region of `bucket`, which the first refusal tells.
+    async fn ask<T, E, F>(
+        &self,
+        bucket: &str,
+        request: impl Fn(Client) -> F,
+    ) -> Result<T, SdkError<E, HttpResponse>>
+    where
+        F: Future<Output = Result<T, SdkError<E, HttpResponse>>>,
+    {
+        let known = self.elsewhere.lock().get(bucket).cloned();
+        let client = match known {
+            Some(client) => client,
+            None => self.client().await.clone(),
+        };
+        match request(client.clone()).await {
+            Err(error) if let Some(region) = other_region(&client, &error) => {
+                let config = client.config().to_builder().region(region);
+                let client = Client::from_conf(config.build());
+                self.elsewhere.lock().insert(bucket.to_owned(), client.clone());
+                request(client).await
+            }
+            outcome => outcome,
+        }
+    }
+}
+
+impl OtherRegionClients {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Client>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The region to which an answer refers: regions opened after March 2019 answer 400 instead of a redirect.
+fn other_region<E>(client: &Client, error: &SdkError<E, HttpResponse>) -> Option<Region> {
+    let answer = error.raw_response()?;
+    let region = answer.headers().get(BUCKET_REGION)?;
+    let refers = matches!(answer.status().as_u16(), 301 | 302 | 307 | 400);
+    let is_other = client.config().region().is_none_or(|own| own.as_ref() != region);
+    (refers && is_other).then(|| Region::new(region.to_owned()))
+}
+
 #[cfg(test)]
 mod tests;
+
+#[cfg(test)]
+mod denial_tests {
+    use super::*;
+    use crate::sdk::testing::{Answer, Server};
+
+    const DENIED: &str = "<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>";
+
+    fn listing(keys: &[&str]) -> Answer {
+        let object = |key: &&str| {
+            format!("<Contents><Key>{key}</Key><Size>1</Size><ETag>e</ETag></Contents>")
+        };
+        let objects: String = keys.iter().map(object).collect();
+        Answer::status(200, format!("<ListBucketResult>{objects}</ListBucketResult>"))
+    }
+
+    /// The error of a read that is denied with `refusal`, and the number of requests.
+    async fn denied(refusal: &'static str, list: fn() -> Answer) -> (ObjectError, usize) {
+        let server = Server::start(move |_, asked| {
+            if asked.target.contains("list-type") { list() } else { Answer::status(403, refusal) }
+        })
+        .await;
+        let path = ObjectPath::new("b", "dir/k.tar");
+        let error = server.aws().objects().get_range(&path, 0..9, Some("e")).await.unwrap_err();
+        let asked = server.asked();
+        if let Some(list) = asked.get(1) {
+            assert!(list.target.contains("prefix=dir%2Fk.tar"), "{}", list.target);
+        }
+        (error, asked.len())
+    }
+
+    #[tokio::test]
+    async fn a_denied_object_that_no_listing_has_does_not_exist() {
+        let others: [fn() -> Answer; 2] = [|| listing(&[]), || listing(&["dir/k.tar.gz"])];
+        for list in others {
+            let (error, asked) = denied(DENIED, list).await;
+            assert!(matches!(error, ObjectError::NotFound(_)), "{error}");
+            assert_eq!(asked, 2, "a listing, once");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_denied_object_says_which_right_is_missing() {
+        const KEY: &str = "<Error><Code>AccessDenied</Code><Message>User: u is not authorized to \
+                           perform: kms:Decrypt on the resource</Message></Error>";
+        let unlisted: fn() -> Answer = || Answer::status(403, DENIED);
+        for (refusal, list, requests, remedy) in [
+            (DENIED, (|| listing(&["dir/k.tar"])) as fn() -> Answer, 2, "grant s3:GetObject on it"),
+            (DENIED, unlisted, 2, "grant s3:ListBucket on the bucket"),
+            (DENIED, unlisted, 2, "requester-pays"),
+            (KEY, unlisted, 1, "alias ARN grants nothing"),
+        ] {
+            let (error, asked) = denied(refusal, list).await;
+            let ObjectError::Denied(text) = error else { panic!("{error}") };
+            assert!(text.starts_with("GetObject on s3://b/dir/k.tar: AccessDenied: "), "{text}");
+            assert!(text.contains(remedy) && !text.contains('\n'), "{text}");
+            assert_eq!(asked, requests, "{remedy}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod regions_tests {
+    use super::*;
+    use crate::sdk::testing::{Answer, Asked, Server, signature::REGION};
+    use bytes::Bytes;
+    use gristmill_ports::{ObjectError, ObjectPath, PutOutcome};
+
+    const ELSEWHERE: &str = "eu-central-2";
+
+    fn signed_for(asked: &Asked) -> String {
+        let scope = asked.header("authorization").split(['/', ',']).nth(2);
+        scope.unwrap_or_default().to_owned()
+    }
+
+    fn refusal(status: u16, code: &str, region: &str) -> Answer {
+        let body = format!("<Error><Code>{code}</Code><Message>no</Message></Error>");
+        Answer::Full(status, vec![(BUCKET_REGION, region.to_owned())], body.into())
+    }
+
+    /// Answers as S3 does for a bucket in [`ELSEWHERE`].
+    async fn elsewhere(status: u16, code: &'static str) -> Server {
+        Server::start(move |n, asked| {
+            if signed_for(asked) != ELSEWHERE {
+                return refusal(status, code, ELSEWHERE);
+            }
+            match asked.method.as_str() {
+                // As after a put whose response was lost.
+                "PUT" if n == 1 => Answer::status(412, ""),
+                "HEAD" => {
+                    Answer::Full(200, vec![("x-amz-meta-put-id", "id".to_owned())], "".into())
+                }
+                "GET" if asked.target.contains("list-type") => {
+                    Answer::status(200, "<ListBucketResult></ListBucketResult>")
+                }
+                "GET" => Answer::Full(206, vec![("etag", "e".to_owned())], "01234".into()),
+                _ => Answer::status(200, "<DeleteResult></DeleteResult>"),
+            }
+        })
+        .await
+    }
+
+    const REFUSALS: [(u16, &str); 4] = [
+        (301, "PermanentRedirect"),
+        (307, "TemporaryRedirect"),
+        (400, "AuthorizationHeaderMalformed"),
+        (400, "IllegalLocationConstraintException"),
+    ];
+
+    #[tokio::test]
+    async fn a_bucket_elsewhere_is_asked_there_and_remembered() {
+        let path = ObjectPath::new("b", "k");
+        for (status, code) in REFUSALS {
+            for operation in ["get", "list", "put", "delete"] {
+                let server = elsewhere(status, code).await;
+                let objects = server.aws().objects();
+                let ask = async |objects: &S3Objects| match operation {
+                    "get" => {
+                        let read = objects.get_range(&path, 0..5, None).await;
+                        assert_eq!(read.unwrap(), "01234", "{code}");
+                    }
+                    "list" => assert_eq!(objects.list("b", "").await.unwrap(), [], "{code}"),
+                    "put" => {
+                        let put =
+                            objects.put_if_absent(&path, Bytes::from_static(b"x"), "id").await;
+                        assert_eq!(put.unwrap(), PutOutcome::Created, "{code}");
+                    }
+                    _ => objects.delete("b", &["k".to_owned()]).await.unwrap(),
+                };
+                ask(&objects).await;
+                ask(&objects.clone()).await;
+                let regions: Vec<_> = server.asked().iter().map(signed_for).collect();
+                assert_eq!(regions[0], REGION, "{code} {operation}");
+                assert!(regions.len() > 2 && regions[1..].iter().all(|to| to == ELSEWHERE));
+                if operation == "put" {
+                    assert!(
+                        server
+                            .asked()
+                            .iter()
+                            .all(|asked| asked.method == "HEAD" || asked.body == "x")
+                    );
+                }
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn another_bucket_stays_in_the_region_of_the_process() {
+        let server = Server::start(|_, asked| match asked.target.starts_with("/there") {
+            true if signed_for(asked) == REGION => refusal(301, "PermanentRedirect", ELSEWHERE),
+            _ => Answer::status(200, "<ListBucketResult></ListBucketResult>"),
+        })
+        .await;
+        let objects = server.aws().objects();
+        for bucket in ["there", "here"] {
+            objects.list(bucket, "").await.unwrap();
+        }
+        let regions: Vec<_> = server.asked().iter().map(signed_for).collect();
+        assert_eq!(regions, [REGION, ELSEWHERE, REGION]);
+    }
+
+    #[tokio::test]
+    async fn a_refusal_is_followed_once_and_only_to_another_region() {
+        for (region, requests) in [(REGION, 1), (ELSEWHERE, 2)] {
+            for (status, code) in REFUSALS {
+                let server = Server::start(move |_, _| refusal(status, code, region)).await;
+                let error = server.aws().objects().list("b", "").await.unwrap_err();
+                assert!(
+                    matches!(&error, ObjectError::Rejected(text) if text.contains(code)),
+                    "{error}"
+                );
+                assert_eq!(server.asked().len(), requests, "{code} {region}");
+            }
+        }
+    }
+}

@@ -1,28 +1,44 @@
 //! Read-only queries about a deployment: identity, access to the bucket, configuration of the functions. Each
-//! returns one answer or one [`Trouble`] within seconds.
-
-mod dataset;
-mod responders;
+//! returns one answer or one [`ProbeError`] within seconds.
 
 use crate::sdk::{
-    BucketRights, Caller, DeployedFunction, Endpoints, PROBE_DEADLINE, Quota, Responder, Trouble,
-    aws::s3_config,
-    connect::CONNECT_TIMEOUT,
-    fault::{Fault, reason},
+    AwsEndpoints, BucketRights, CallerIdentity, ConcurrencyQuota, DeployedFunction, PROBE_DEADLINE,
+    ProbeError, ReadableObject, ServiceResponder,
+    aws::{CONNECT_TIMEOUT, s3_config},
+    fault::{RequestFault, reason},
     lambda::LambdaClient,
 };
 use aws_config::{SdkConfig, imds, retry::RetryConfig, timeout::TimeoutConfig};
 use aws_credential_types::provider::{ProvideCredentials as _, error::CredentialsError};
 use aws_sdk_s3::{
+    config::Region,
     error::{ProvideErrorMetadata, SdkError},
     primitives::ByteStream,
 };
-use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
-use gristmill_model::stored::keys;
-use gristmill_model::{Fingerprint, Namespace};
-use responders::{RecordResponder, Responders};
+use aws_smithy_runtime_api::{
+    box_error::BoxError,
+    client::{
+        interceptors::{
+            Intercept,
+            context::{
+                BeforeDeserializationInterceptorContextRef, BeforeTransmitInterceptorContextRef,
+            },
+            dyn_dispatch_hint,
+        },
+        orchestrator::HttpResponse,
+        runtime_components::RuntimeComponents,
+    },
+};
+use aws_smithy_types::{DateTime, config_bag::ConfigBag, date_time::Format};
+use gristmill_model::{Fingerprint, Namespace, stored::keys};
+use http::Uri;
 use serde_json::Value;
-use std::{collections::BTreeMap, error::Error, time::Duration};
+use std::{
+    collections::BTreeMap,
+    error::Error,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 /// Timeout of the metadata service, which answers within milliseconds if present.
 const METADATA_TIMEOUT: Duration = Duration::from_millis(500);
@@ -45,16 +61,16 @@ const KEYS_REFUSED: [&str; 10] = [
 
 /// Sends the queries. Shares keys and connections with its [`crate::sdk::Aws`].
 #[derive(Debug)]
-pub struct Probes {
+pub struct DeploymentProbes {
     sdk: SdkConfig,
-    responders: Responders,
+    responders: RespondersByService,
     s3: aws_sdk_s3::Client,
     lambda: LambdaClient,
     sts: aws_sdk_sts::Client,
 }
 
-impl Probes {
-    pub(crate) fn new(sdk: &SdkConfig, at: &Endpoints, path_style: bool) -> Self {
+impl DeploymentProbes {
+    pub(crate) fn new(sdk: &SdkConfig, at: &AwsEndpoints, path_style: bool) -> Self {
         let sdk = sdk
             .to_builder()
             .retry_config(RetryConfig::standard().with_max_attempts(2))
@@ -65,17 +81,17 @@ impl Probes {
                     .build(),
             )
             .build();
-        let responders = Responders::default();
+        let responders = RespondersByService::default();
         let s3 = s3_config(&sdk, at, path_style);
-        let s3 = s3.interceptor(RecordResponder::of("s3", &responders));
+        let s3 = s3.interceptor(ResponderInterceptor::new("s3", &responders));
         let sts = aws_sdk_sts::config::Builder::from(&sdk)
-            .interceptor(RecordResponder::of("sts", &responders));
+            .interceptor(ResponderInterceptor::new("sts", &responders));
         Self {
             s3: aws_sdk_s3::Client::from_conf(s3.build()),
             lambda: LambdaClient::new(
                 &sdk,
                 at.lambda.as_deref(),
-                RecordResponder::of("lambda", &responders),
+                ResponderInterceptor::new("lambda", &responders),
             ),
             sts: aws_sdk_sts::Client::from_conf(sts.build()),
             responders,
@@ -89,7 +105,7 @@ impl Probes {
     }
 
     /// Servers that have answered so far, by service.
-    pub fn responders(&self) -> BTreeMap<&'static str, Responder> {
+    pub fn responders(&self) -> BTreeMap<&'static str, ServiceResponder> {
         self.responders.snapshot()
     }
 
@@ -106,20 +122,20 @@ impl Probes {
     }
 
     /// Identity of the keys. Needs no permission.
-    pub async fn caller(&self) -> Result<Caller, Trouble> {
+    pub async fn caller(&self) -> Result<CallerIdentity, ProbeError> {
         let found = self.sts.get_caller_identity().send().await;
         let found =
             found.map_err(|error| self.trouble("sts", "GetCallerIdentity", "STS", &error))?;
         let Some((account, arn)) = found.account.zip(found.arn) else {
-            return Err(Trouble::Other(
+            return Err(ProbeError::Other(
                 "the service that answers GetCallerIdentity is not STS".to_owned(),
             ));
         };
-        Ok(Caller { account, arn })
+        Ok(CallerIdentity { account, arn })
     }
 
     /// Region of `bucket`, if the server reports it.
-    pub async fn bucket_region(&self, bucket: &str) -> Result<Option<String>, Trouble> {
+    pub async fn bucket_region(&self, bucket: &str) -> Result<Option<String>, ProbeError> {
         match self.s3.head_bucket().bucket(bucket).send().await {
             Ok(found) => Ok(found.bucket_region),
             Err(error) => {
@@ -147,7 +163,7 @@ impl Probes {
         BucketRights { list, get_chunks, put_indices }
     }
 
-    async fn may_list(&self, bucket: &str, ns: &Namespace) -> Result<(), Trouble> {
+    async fn may_list(&self, bucket: &str, ns: &Namespace) -> Result<(), ProbeError> {
         let prefix = keys::jobs_prefix(ns);
         let asked = self.s3.list_objects_v2().bucket(bucket).prefix(&prefix).max_keys(1).send();
         let place = format!("s3://{bucket}/{prefix}");
@@ -156,20 +172,20 @@ impl Probes {
     }
 
     /// Getting a missing object: with permission the answer is "not found".
-    async fn may_get_chunks(&self, bucket: &str, ns: &Namespace) -> Result<(), Trouble> {
+    async fn may_get_chunks(&self, bucket: &str, ns: &Namespace) -> Result<(), ProbeError> {
         let key = format!("{}gristmill-doctor", keys::jobs_prefix(ns));
         let asked = self.s3.head_object().bucket(bucket).key(&key).send().await;
         let place = format!("s3://{bucket}/{key}");
         let trouble = |error| self.trouble("s3", "HeadObject", &place, &error);
         match asked.map_err(trouble) {
-            Ok(_) | Err(Trouble::Missing(_)) => Ok(()),
+            Ok(_) | Err(ProbeError::Missing(_)) => Ok(()),
             Err(trouble) => Err(trouble),
         }
     }
 
     /// Puts with a wrong checksum: permission is checked before the content, and nothing is stored. Conditional, as the
     /// bucket's policy requires.
-    async fn may_put_indices(&self, bucket: &str, ns: &Namespace) -> Result<(), Trouble> {
+    async fn may_put_indices(&self, bucket: &str, ns: &Namespace) -> Result<(), ProbeError> {
         let key = keys::index(ns, Fingerprint([0; 32]), "probe", None);
         let put = self.s3.put_object().bucket(bucket).key(&key).if_none_match("*");
         let asked = put.content_md5(WRONG_MD5).body(ByteStream::from_static(b"")).send().await;
@@ -196,7 +212,7 @@ impl Probes {
     }
 
     /// Configuration of a function by name or ARN.
-    pub async fn function(&self, name: &str) -> Result<DeployedFunction, Trouble> {
+    pub async fn function(&self, name: &str) -> Result<DeployedFunction, ProbeError> {
         let found = self.lambda.function_configuration(name).await;
         let found = found
             .map_err(|error| self.trouble("lambda", "GetFunctionConfiguration", name, &error))?;
@@ -211,15 +227,15 @@ impl Probes {
     }
 
     /// Concurrency of the account.
-    pub async fn quota(&self) -> Result<Quota, Trouble> {
+    pub async fn quota(&self) -> Result<ConcurrencyQuota, ProbeError> {
         let found = self.lambda.account_settings().await;
         let found = found
             .map_err(|error| self.trouble("lambda", "GetAccountSettings", "the account", &error))?;
         let of = &found["AccountLimit"];
         let limit = count(&of["ConcurrentExecutions"])
-            .ok_or_else(|| Trouble::Other("GetAccountSettings reports no limits".to_owned()))?;
+            .ok_or_else(|| ProbeError::Other("GetAccountSettings reports no limits".to_owned()))?;
         let unreserved = count(&of["UnreservedConcurrentExecutions"]).unwrap_or(limit);
-        Ok(Quota { limit, unreserved })
+        Ok(ConcurrencyQuota { limit, unreserved })
     }
 
     /// VPC of this machine, if it is an EC2 instance with access to its metadata.
@@ -249,21 +265,21 @@ impl Probes {
         operation: &str,
         place: &str,
         error: &SdkError<E, HttpResponse>,
-    ) -> Trouble
+    ) -> ProbeError
     where
         E: Error + ProvideErrorMetadata + 'static,
     {
-        let fault = Fault::new(operation, place, error);
+        let fault = RequestFault::new(operation, place, error);
         let code = fault.code.as_deref().unwrap_or_default();
         match fault.status {
             None => match self.responders.address(service) {
-                Some(address) => Trouble::Unreachable(format!("{} (at {address})", fault.text)),
-                None => Trouble::Unreachable(fault.text),
+                Some(address) => ProbeError::Unreachable(format!("{} (at {address})", fault.text)),
+                None => ProbeError::Unreachable(fault.text),
             },
-            Some(_) if KEYS_REFUSED.contains(&code) => Trouble::KeysRefused(fault.text),
-            Some(401 | 403) => Trouble::Denied(fault.text),
-            Some(404) => Trouble::Missing(fault.text),
-            Some(_) => Trouble::Other(fault.text),
+            Some(_) if KEYS_REFUSED.contains(&code) => ProbeError::KeysRefused(fault.text),
+            Some(401 | 403) => ProbeError::Denied(fault.text),
+            Some(404) => ProbeError::Missing(fault.text),
+            Some(_) => ProbeError::Other(fault.text),
         }
     }
 }
@@ -289,6 +305,108 @@ fn architecture(found: Option<&str>) -> String {
 
 fn count(number: &Value) -> Option<u32> {
     number.as_u64().and_then(|number| u32::try_from(number).ok())
+}
+
+impl DeploymentProbes {
+    /// Lists one object below `prefix` and reads its first byte, in the region of `bucket`.
+    pub async fn dataset(&self, bucket: &str, prefix: &str) -> Result<ReadableObject, ProbeError> {
+        let region = self.bucket_region(bucket).await?;
+        let config = self.s3.config().to_builder();
+        let s3 = aws_sdk_s3::Client::from_conf(match &region {
+            Some(region) => config.region(Region::new(region.clone())).build(),
+            None => config.build(),
+        });
+        let place = format!("s3://{bucket}/{prefix}");
+        let listed = s3.list_objects_v2().bucket(bucket).prefix(prefix).max_keys(1).send().await;
+        let listed = listed.map_err(|error| self.trouble("s3", "ListObjectsV2", &place, &error))?;
+        let first = listed.contents.into_iter().flatten().find_map(|object| object.key);
+        let key = first.ok_or_else(|| ProbeError::Missing(format!("{place}: no object")))?;
+        let read = s3.get_object().bucket(bucket).key(&key).range("bytes=0-0").send().await;
+        let place = format!("s3://{bucket}/{key}");
+        match read {
+            Ok(_) => Ok(ReadableObject { key, region }),
+            // An empty object has no such range.
+            Err(error) if error.raw_response().is_some_and(|a| a.status().as_u16() == 416) => {
+                Ok(ReadableObject { key, region })
+            }
+            Err(error) => Err(self.trouble("s3", "GetObject", &place, &error)),
+        }
+    }
+}
+
+/// Servers by service.
+#[derive(Debug, Clone, Default)]
+struct RespondersByService(Arc<Mutex<BTreeMap<&'static str, ServiceResponder>>>);
+
+impl RespondersByService {
+    /// The services that have answered, by name.
+    pub fn snapshot(&self) -> BTreeMap<&'static str, ServiceResponder> {
+        self.lock().clone()
+    }
+
+    /// The address that answered for `service`.
+    pub fn address(&self, service: &str) -> Option<String> {
+        self.lock().get(service).map(|responder| responder.address.clone())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<&'static str, ServiceResponder>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Records the server of one service's client.
+#[derive(Debug)]
+struct ResponderInterceptor {
+    service: &'static str,
+    responders: RespondersByService,
+}
+
+impl ResponderInterceptor {
+    /// An interceptor of the client of `service`.
+    pub fn new(service: &'static str, responders: &RespondersByService) -> Self {
+        Self { service, responders: responders.clone() }
+    }
+}
+
+#[dyn_dispatch_hint]
+impl Intercept for ResponderInterceptor {
+    fn name(&self) -> &'static str {
+        "ResponderInterceptor"
+    }
+
+    fn read_before_transmit(
+        &self,
+        context: &BeforeTransmitInterceptorContextRef<'_>,
+        _components: &RuntimeComponents,
+        _bag: &mut ConfigBag,
+    ) -> Result<(), BoxError> {
+        let uri: Uri = context.request().uri().parse()?;
+        let scheme = uri.scheme_str().unwrap_or("https");
+        let authority = uri.authority().map_or("", |authority| authority.as_str());
+        let mut responders = self.responders.lock();
+        responders.entry(self.service).or_default().address = format!("{scheme}://{authority}");
+        Ok(())
+    }
+
+    fn read_before_deserialization(
+        &self,
+        context: &BeforeDeserializationInterceptorContextRef<'_>,
+        _components: &RuntimeComponents,
+        _bag: &mut ConfigBag,
+    ) -> Result<(), BoxError> {
+        let headers = context.response().headers();
+        let mut responders = self.responders.lock();
+        let responder = responders.entry(self.service).or_default();
+        responder.server = headers.get("server").map(str::to_owned).or(responder.server.take());
+        responder.ahead_s = headers.get("date").and_then(ahead_s).or(responder.ahead_s);
+        Ok(())
+    }
+}
+
+fn ahead_s(date: &str) -> Option<i64> {
+    let there = DateTime::from_str(date, Format::HttpDate).ok()?.secs();
+    let here = SystemTime::now().duration_since(UNIX_EPOCH).ok()?.as_secs();
+    Some(there - i64::try_from(here).ok()?)
 }
 
 #[cfg(test)]

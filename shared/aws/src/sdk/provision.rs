@@ -1,6 +1,6 @@
 //! Creates the table and the bucket of a service if they do not exist.
 
-use crate::sdk::{Aws, fault::Fault};
+use crate::sdk::{Aws, fault::RequestFault};
 use serde_json::json;
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(500);
 #[error("{0}")]
 pub struct ProvisionError(String);
 
-impl From<Fault> for ProvisionError {
-    fn from(fault: Fault) -> Self {
+impl From<RequestFault> for ProvisionError {
+    fn from(fault: RequestFault) -> Self {
         Self(fault.text)
     }
 }
@@ -37,7 +37,7 @@ impl Aws {
         let is_new = match client.create_table.send(&table).await {
             Ok(_) => true,
             Err(error) => {
-                let fault = Fault::new("CreateTable", name, &error);
+                let fault = RequestFault::new("CreateTable", name, &error);
                 if !fault.has_code("ResourceInUseException") {
                     return Err(fault.into());
                 }
@@ -46,7 +46,7 @@ impl Aws {
         };
         for _ in 0..TABLE_LOOKS {
             let found = client.describe_table.send(&json!({ "TableName": name })).await;
-            let found = found.map_err(|error| Fault::new("DescribeTable", name, &error))?;
+            let found = found.map_err(|error| RequestFault::new("DescribeTable", name, &error))?;
             let status = found["Table"]["TableStatus"].as_str();
             if status.is_none_or(|status| status == "ACTIVE") {
                 return if is_new { self.expire_items(name).await } else { Ok(()) };
@@ -63,7 +63,7 @@ impl Aws {
             "TimeToLiveSpecification": { "AttributeName": "ttl", "Enabled": true },
         });
         let sent = self.dynamodb().update_time_to_live.send(&expiry).await;
-        sent.map_err(|error| Fault::new("UpdateTimeToLive", name, &error))?;
+        sent.map_err(|error| RequestFault::new("UpdateTimeToLive", name, &error))?;
         Ok(())
     }
 
@@ -78,7 +78,7 @@ impl Aws {
         }
         match client.create_bucket().bucket(name).send().await {
             Ok(_) => Ok(()),
-            Err(error) => match Fault::new("CreateBucket", name, &error) {
+            Err(error) => match RequestFault::new("CreateBucket", name, &error) {
                 fault if fault.has_code("BucketAlreadyOwnedByYou") => Ok(()),
                 fault => Err(fault.into()),
             },

@@ -51,24 +51,24 @@ const PARTITIONS: [(&str, &str, &str); 7] = [
     ("", "amazonaws.com", "api.aws"),
 ];
 
-pub(crate) type ServiceError = SdkError<Refused, HttpResponse>;
+pub(crate) type AwsServiceError = SdkError<ServiceErrorResponse, HttpResponse>;
 
 /// An operation with a JSON response of type `O`; an empty response is null.
-pub(crate) type Prepared<O> = Operation<HttpRequest, O, Refused>;
+pub(crate) type JsonOperation<O> = Operation<HttpRequest, O, ServiceErrorResponse>;
 
 /// An error response of the service.
 #[derive(Debug)]
-pub(crate) struct Refused(ErrorMetadata);
+pub(crate) struct ServiceErrorResponse(ErrorMetadata);
 
-impl fmt::Display for Refused {
+impl fmt::Display for ServiceErrorResponse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
 }
 
-impl std::error::Error for Refused {}
+impl std::error::Error for ServiceErrorResponse {}
 
-impl ProvideErrorMetadata for Refused {
+impl ProvideErrorMetadata for ServiceErrorResponse {
     fn meta(&self) -> &ErrorMetadata {
         &self.0
     }
@@ -76,7 +76,7 @@ impl ProvideErrorMetadata for Refused {
 
 /// A service of AWS.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Service {
+pub(crate) struct AwsService {
     /// Id in configuration files and, in capitals, at the end of `AWS_ENDPOINT_URL_`.
     pub id: &'static str,
     /// First part of its host names, and name in signatures.
@@ -90,7 +90,7 @@ pub(crate) struct Service {
 /// A client of one service. Clones share connections and credentials.
 #[derive(Debug, Clone)]
 pub(crate) struct ServiceClient {
-    service: Service,
+    service: AwsService,
     plugin: SharedRuntimePlugin,
     retries: RetryConfig,
     endpoint: String,
@@ -99,7 +99,7 @@ pub(crate) struct ServiceClient {
 impl ServiceClient {
     /// A client for `endpoint`, or as `sdk` finds the service. Every request passes `interceptor`.
     pub fn new(
-        service: Service,
+        service: AwsService,
         sdk: &SdkConfig,
         endpoint: Option<&str>,
         interceptor: impl Intercept + 'static,
@@ -113,9 +113,9 @@ impl ServiceClient {
             .with_auth_scheme(SigV4AuthScheme::new())
             .with_auth_scheme_option_resolver(Some(sigv4))
             .with_retry_classifier(HttpStatusCodeClassifier::default())
-            .with_retry_classifier(TransientErrorClassifier::<Refused>::new())
-            .with_retry_classifier(AwsErrorCodeClassifier::<Refused>::new())
-            .with_retry_classifier(ServiceClockSkewClassifier::<Refused>::new())
+            .with_retry_classifier(TransientErrorClassifier::<ServiceErrorResponse>::new())
+            .with_retry_classifier(AwsErrorCodeClassifier::<ServiceErrorResponse>::new())
+            .with_retry_classifier(ServiceClockSkewClassifier::<ServiceErrorResponse>::new())
             .with_interceptor(ConnectionPoisoningInterceptor::new())
             .with_interceptor(ServiceClockSkewInterceptor::new())
             .with_interceptor(RequestInfoInterceptor::new())
@@ -151,7 +151,7 @@ impl ServiceClient {
     }
 
     /// The operation `name`, which can be invoked repeatedly.
-    pub fn prepare<O>(&self, name: &'static str) -> Prepared<O>
+    pub fn prepare<O>(&self, name: &'static str) -> JsonOperation<O>
     where
         O: DeserializeOwned + fmt::Debug + Send + Sync + 'static,
     {
@@ -167,7 +167,9 @@ impl ServiceClient {
     }
 }
 
-fn answer<O: DeserializeOwned>(response: &HttpResponse) -> Result<O, OrchestratorError<Refused>> {
+fn answer<O: DeserializeOwned>(
+    response: &HttpResponse,
+) -> Result<O, OrchestratorError<ServiceErrorResponse>> {
     let body = response.body().bytes().unwrap_or_default();
     if !response.status().is_success() {
         return Err(OrchestratorError::operation(refused(response, body)));
@@ -177,7 +179,7 @@ fn answer<O: DeserializeOwned>(response: &HttpResponse) -> Result<O, Orchestrato
 }
 
 /// Parses an error. The code is in a header or in the body, possibly before a URL or after a namespace.
-fn refused(response: &HttpResponse, body: &[u8]) -> Refused {
+fn refused(response: &HttpResponse, body: &[u8]) -> ServiceErrorResponse {
     let json: Value = serde_json::from_slice(body).unwrap_or_default();
     let text = |keys: &[&str]| keys.iter().find_map(|key| json.get(key)?.as_str());
     let code = response.headers().get("x-amzn-errortype").or_else(|| text(&["__type", "code"]));
@@ -190,11 +192,11 @@ fn refused(response: &HttpResponse, body: &[u8]) -> Refused {
     if let Some(message) = text(&["message", "Message"]) {
         refused = refused.message(message);
     }
-    Refused(refused.build())
+    ServiceErrorResponse(refused.build())
 }
 
 /// Endpoint configured in environment or shared files, or the service's public one in `region`.
-pub(crate) fn endpoint_of(service: Service, sdk: &SdkConfig, region: &str) -> String {
+pub(crate) fn endpoint_of(service: AwsService, sdk: &SdkConfig, region: &str) -> String {
     let key = ServiceConfigKey::builder()
         .service_id(service.id)
         .env("AWS_ENDPOINT_URL")
@@ -210,7 +212,7 @@ pub(crate) fn endpoint_of(service: Service, sdk: &SdkConfig, region: &str) -> St
     }
 }
 
-fn public(service: Service, region: &str, fips: bool, dual_stack: bool) -> String {
+fn public(service: AwsService, region: &str, fips: bool, dual_stack: bool) -> String {
     let has_own_fips = !(service.gov_is_fips && region.starts_with("us-gov-"));
     let fips = if fips && has_own_fips { "-fips" } else { "" };
     let partition = PARTITIONS.iter().find(|(prefix, ..)| region.starts_with(prefix));

@@ -5,16 +5,16 @@
 
 use crate::sdk::{
     dynamodb::{
-        BatchGetItem, Binary, DynamoClient, GetItem, Key, Number, PutItem, Query, StoredItem, Text,
-        WantedKeys, met,
+        BatchGetItemInput, BinaryAttribute, DynamoClient, GetItemInput, NumberAttribute,
+        PrimaryKey, PutItemInput, QueryInput, StoredItem, StringAttribute, WantedKeys, met,
     },
-    fault::Fault,
-    service::ServiceError,
+    fault::RequestFault,
+    service::AwsServiceError,
 };
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use gristmill_ports::{Item, ItemKey, Table, TableError, WriteOutcome};
+use gristmill_ports::{ItemKey, Table, TableError, TableItem, WriteOutcome};
 use std::{
     collections::{BTreeSet, HashMap},
     fmt,
@@ -43,8 +43,8 @@ impl DynamoTable {
         Self { client, name }
     }
 
-    fn failed(&self, operation: &str, error: &ServiceError) -> TableError {
-        let fault = Fault::new(operation, &self.name, error);
+    fn failed(&self, operation: &str, error: &AwsServiceError) -> TableError {
+        let fault = RequestFault::new(operation, &self.name, error);
         if fault.has_code("ResourceNotFoundException") {
             return TableError::Rejected(format!(
                 "there is no table {} ({operation}): deploy the stack again, or set \
@@ -60,20 +60,24 @@ impl DynamoTable {
         }
     }
 
-    async fn read_one(&self, key: &ItemKey) -> Result<Option<Item>, TableError> {
-        let input = GetItem { table_name: &self.name, key: wire_key(key), consistent_read: true };
+    async fn read_one(&self, key: &ItemKey) -> Result<Option<TableItem>, TableError> {
+        let input =
+            GetItemInput { table_name: &self.name, key: wire_key(key), consistent_read: true };
         let found = self.client.get_item.send(&input).await;
         let found = found.map_err(|error| self.failed("GetItem", &error))?;
         found.item.map(|item| self.parsed(item).map(|(_, item)| item)).transpose()
     }
 
     /// At most [`BATCH_KEYS`] different keys.
-    async fn read_batch(&self, keys: Vec<Key>) -> Result<Vec<(ItemKey, Item)>, TableError> {
+    async fn read_batch(
+        &self,
+        keys: Vec<PrimaryKey>,
+    ) -> Result<Vec<(ItemKey, TableItem)>, TableError> {
         let mut found = Vec::with_capacity(keys.len());
         let mut keys = keys;
         for round in 0..BATCH_ROUNDS {
             let wanted = WantedKeys { keys, consistent_read: true };
-            let input = BatchGetItem { request_items: HashMap::from([(&*self.name, wanted)]) };
+            let input = BatchGetItemInput { request_items: HashMap::from([(&*self.name, wanted)]) };
             let answer = self.client.batch_get_item.send(&input).await;
             let answer = answer.map_err(|error| self.failed("BatchGetItem", &error))?;
             for item in answer.responses.into_values().flatten() {
@@ -95,12 +99,14 @@ impl DynamoTable {
         pk: &str,
         condition: &'a str,
         values: &[(&'a str, &str)],
-    ) -> Query<'a> {
-        let values = values.iter().map(|(name, value)| (*name, Text::from(*value)));
-        Query {
+    ) -> QueryInput<'a> {
+        let values = values.iter().map(|(name, value)| (*name, StringAttribute::from(*value)));
+        QueryInput {
             table_name: &self.name,
             key_condition_expression: condition,
-            expression_attribute_values: values.chain([(":pk", Text::from(pk))]).collect(),
+            expression_attribute_values: values
+                .chain([(":pk", StringAttribute::from(pk))])
+                .collect(),
             consistent_read: true,
             scan_index_forward: true,
             limit: None,
@@ -111,9 +117,9 @@ impl DynamoTable {
     /// Reads pages until the end, or until `limit` items are found.
     async fn collect(
         &self,
-        mut query: Query<'_>,
+        mut query: QueryInput<'_>,
         limit: usize,
-    ) -> Result<Vec<(String, Item)>, TableError> {
+    ) -> Result<Vec<(String, TableItem)>, TableError> {
         let mut found = Vec::new();
         while found.len() < limit {
             let page = self.client.query.send(&query).await;
@@ -131,8 +137,10 @@ impl DynamoTable {
         Ok(found)
     }
 
-    fn refused(&self, error: &ServiceError) -> Result<WriteOutcome, TableError> {
-        if !Fault::new("PutItem", &self.name, error).has_code("ConditionalCheckFailedException") {
+    fn refused(&self, error: &AwsServiceError) -> Result<WriteOutcome, TableError> {
+        if !RequestFault::new("PutItem", &self.name, error)
+            .has_code("ConditionalCheckFailedException")
+        {
             return Err(self.failed("PutItem", error));
         }
         let current = met(error).map_err(|error| self.foreign(&error))?;
@@ -140,14 +148,14 @@ impl DynamoTable {
         Ok(WriteOutcome::Conflict(current.map(|(_, item)| item)))
     }
 
-    fn parsed(&self, item: StoredItem) -> Result<(ItemKey, Item), TableError> {
+    fn parsed(&self, item: StoredItem) -> Result<(ItemKey, TableItem), TableError> {
         let StoredItem { pk, sk, v, json, bin, ttl: _ } = item;
         let body = match (json, bin) {
             (Some(json), _) => Bytes::from(json.s),
             (None, Some(bin)) => Bytes::from(bin.b),
             (None, None) => return Err(self.foreign(&format!("{}/{} has no body", pk.s, sk.s))),
         };
-        Ok((ItemKey { pk: pk.s, sk: sk.s }, Item { version: v.n, body }))
+        Ok((ItemKey { pk: pk.s, sk: sk.s }, TableItem { version: v.n, body }))
     }
 
     fn foreign(&self, reason: &dyn fmt::Display) -> TableError {
@@ -158,7 +166,7 @@ impl DynamoTable {
 
 #[async_trait]
 impl Table for DynamoTable {
-    async fn read(&self, keys: &[ItemKey]) -> Result<Vec<Option<Item>>, TableError> {
+    async fn read(&self, keys: &[ItemKey]) -> Result<Vec<Option<TableItem>>, TableError> {
         match keys {
             [] => return Ok(Vec::new()),
             [key] => return Ok(vec![self.read_one(key).await?]),
@@ -170,7 +178,7 @@ impl Table for DynamoTable {
             .chunks(BATCH_KEYS)
             .map(|batch| batch.iter().map(|key| wire_key(key)).collect())
             .collect();
-        let found: HashMap<ItemKey, Item> = stream::iter(batches)
+        let found: HashMap<ItemKey, TableItem> = stream::iter(batches)
             .map(|batch| self.read_batch(batch))
             .buffer_unordered(BATCHES_AT_ONCE)
             .try_fold(HashMap::with_capacity(distinct.len()), |mut found, batch| async move {
@@ -199,9 +207,9 @@ impl Table for DynamoTable {
         }
         let (condition, values) = match expected {
             0 => ("attribute_not_exists(pk)", None),
-            _ => ("v = :v", Some(HashMap::from([(":v", Number { n: expected })]))),
+            _ => ("v = :v", Some(HashMap::from([(":v", NumberAttribute { n: expected })]))),
         };
-        let input = PutItem {
+        let input = PutItemInput {
             table_name: &self.name,
             item: stored_item(key, expected + 1, body, expires_at_s),
             condition_expression: condition,
@@ -219,7 +227,7 @@ impl Table for DynamoTable {
         pk: &str,
         from: &str,
         to: &str,
-    ) -> Result<Vec<(String, Item)>, TableError> {
+    ) -> Result<Vec<(String, TableItem)>, TableError> {
         // DynamoDB rejects such bounds, and every empty string.
         if from > to || to.is_empty() {
             return Ok(Vec::new());
@@ -234,7 +242,7 @@ impl Table for DynamoTable {
         self.collect(query, usize::MAX).await
     }
 
-    async fn last(&self, pk: &str, limit: usize) -> Result<Vec<(String, Item)>, TableError> {
+    async fn last(&self, pk: &str, limit: usize) -> Result<Vec<(String, TableItem)>, TableError> {
         let mut query = self.partition(pk, "pk = :pk", &[]);
         query.scan_index_forward = false;
         // Per page, which may also end at 1 MB. DynamoDB rejects 0, which is never sent.
@@ -243,20 +251,20 @@ impl Table for DynamoTable {
     }
 }
 
-fn wire_key(key: &ItemKey) -> Key {
-    Key { pk: Text::from(&*key.pk), sk: Text::from(&*key.sk) }
+fn wire_key(key: &ItemKey) -> PrimaryKey {
+    PrimaryKey { pk: StringAttribute::from(&*key.pk), sk: StringAttribute::from(&*key.sk) }
 }
 
 /// Stores JSON as text, so that it is readable in the console, and everything else as bytes.
 fn stored_item(key: &ItemKey, version: u64, body: Bytes, expires_at_s: Option<u64>) -> StoredItem {
     let is_json = matches!(body.first(), Some(b'{' | b'['));
     let (json, bin) = match String::from_utf8(Vec::from(body)) {
-        Ok(s) if is_json => (Some(Text { s }), None),
-        Ok(s) => (None, Some(Binary { b: s.into_bytes() })),
-        Err(error) => (None, Some(Binary { b: error.into_bytes() })),
+        Ok(s) if is_json => (Some(StringAttribute { s }), None),
+        Ok(s) => (None, Some(BinaryAttribute { b: s.into_bytes() })),
+        Err(error) => (None, Some(BinaryAttribute { b: error.into_bytes() })),
     };
-    let (v, ttl) = (Number { n: version }, expires_at_s.map(|n| Number { n }));
-    let Key { pk, sk } = wire_key(key);
+    let (v, ttl) = (NumberAttribute { n: version }, expires_at_s.map(|n| NumberAttribute { n }));
+    let PrimaryKey { pk, sk } = wire_key(key);
     StoredItem { pk, sk, v, json, bin, ttl }
 }
 

@@ -1,6 +1,6 @@
 //! Scripted servers that record their requests, and an embedded table.
 
-use crate::sdk::{Aws, Credentials, Endpoints};
+use crate::sdk::{Aws, AwsCredentials, AwsEndpoints};
 use bytes::Bytes;
 use futures::{StreamExt as _, stream};
 use http::{Response, StatusCode};
@@ -103,12 +103,12 @@ impl Server {
 }
 
 pub(crate) fn aws(url: &str) -> Aws {
-    let endpoints = Endpoints {
+    let endpoints = AwsEndpoints {
         s3: Some(url.to_owned()),
         dynamodb: Some(url.to_owned()),
         lambda: Some(url.to_owned()),
     };
-    let credentials = Credentials {
+    let credentials = AwsCredentials {
         access_key_id: signature::ACCESS_KEY_ID.to_owned(),
         secret_access_key: signature::SECRET_ACCESS_KEY.to_owned(),
         session_token: Some("session".to_owned()),

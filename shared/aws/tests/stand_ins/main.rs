@@ -9,9 +9,9 @@ mod s3;
 mod signature;
 
 use bytes::Bytes;
-use gristmill_aws::{Aws, Credentials, Endpoints};
+use gristmill_aws::{Aws, AwsCredentials, AwsEndpoints};
 use gristmill_ports::{
-    ItemKey, ObjectError, ObjectPath, Objects, PutOutcome, Table as _, TableError, conformance,
+    ItemKey, ObjectError, ObjectPath, ObjectStore, PutOutcome, Table as _, TableError, conformance,
 };
 use signature::{ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY};
 
@@ -19,8 +19,8 @@ const NOBODY: &str = "http://127.0.0.1:1";
 
 fn aws(s3: &str, dynamodb: &str, secret: &str) -> Aws {
     let endpoints =
-        Endpoints { s3: Some(s3.to_owned()), dynamodb: Some(dynamodb.to_owned()), lambda: None };
-    let credentials = Credentials {
+        AwsEndpoints { s3: Some(s3.to_owned()), dynamodb: Some(dynamodb.to_owned()), lambda: None };
+    let credentials = AwsCredentials {
         access_key_id: ACCESS_KEY_ID.to_owned(),
         secret_access_key: secret.to_owned(),
         session_token: None,
@@ -48,7 +48,7 @@ async fn a_large_object_comes_back_whole_and_in_part() {
     whole_and_in_part(&objects, "bucket", "t").await;
 }
 
-async fn whole_and_in_part(objects: &dyn Objects, bucket: &str, prefix: &str) {
+async fn whole_and_in_part(objects: &dyn ObjectStore, bucket: &str, prefix: &str) {
     let path = ObjectPath::new(bucket, format!("{prefix}/a large one +%é.gmc"));
     let body: Bytes =
         (0..40_u32 << 20).map(|i| (i.wrapping_mul(0x9E37_79B1) >> 24) as u8).collect();
@@ -133,12 +133,12 @@ mod peer {
     }
 
     fn peer(s3: &str, dynamodb: &str) -> Aws {
-        let endpoints = Endpoints {
+        let endpoints = AwsEndpoints {
             s3: Some(s3.to_owned()),
             dynamodb: Some(dynamodb.to_owned()),
             lambda: None,
         };
-        let credentials = Credentials {
+        let credentials = AwsCredentials {
             access_key_id: variable("AWS_ACCESS_KEY_ID"),
             secret_access_key: variable("AWS_SECRET_ACCESS_KEY"),
             session_token: None,

@@ -5,12 +5,13 @@
 
 use bytes::{Bytes, BytesMut};
 use gristmill_chunk::{
-    Chunk, ChunkWriter, Codec, Footer, FormatError, Frame, FrameKind, Limits, join_rows,
+    Chunk, ChunkFormatError, ChunkFrame, ChunkFrameKind, ChunkLimits, ChunkWriter, Footer,
+    FrameCodec, join_rows,
 };
 
 /// Small, so that reaching them is cheap.
-pub fn limits() -> Limits {
-    Limits { object_bytes: 1 << 20, frames: 64, frame_bytes: 1 << 20, header_bytes: 1 << 14 }
+pub fn limits() -> ChunkLimits {
+    ChunkLimits { object_bytes: 1 << 20, frames: 64, frame_bytes: 1 << 20, header_bytes: 1 << 14 }
 }
 
 /// Panics if an invariant is violated; returns the number of frames read.
@@ -27,14 +28,14 @@ fn read_once(bytes: &[u8]) -> usize {
     let mut frames = usize::from(read_frame(bytes.clone()).is_some());
     for tail in [bytes.len(), bytes.len() / 2, 24, 0] {
         let tail = &bytes[bytes.len().saturating_sub(tail)..];
-        if let Err(FormatError::TailTooShort { tail_bytes }) =
+        if let Err(ChunkFormatError::TailTooShort { tail_bytes }) =
             Footer::parse(tail, bytes.len() as u64, &limits)
         {
             assert!(tail_bytes > tail.len() as u64 && tail_bytes <= bytes.len() as u64);
         }
     }
     let Ok(chunk) = Chunk::open(bytes, &limits) else { return frames };
-    let mut copy = ChunkWriter::with_limits(Codec::Stored, limits);
+    let mut copy = ChunkWriter::with_limits(FrameCodec::Stored, limits);
     let mut copied = 0;
     for (i, info) in chunk.frames().iter().enumerate() {
         if let Ok(raw) = chunk.frame(i) {
@@ -52,7 +53,7 @@ fn read_once(bytes: &[u8]) -> usize {
         let copy = Chunk::open(Bytes::from(object), &self::limits()).expect("a copied object");
         assert_eq!(copy.frames().len(), copied);
         let last = copy.frames().len().saturating_sub(1);
-        assert!(copy.frames().iter().take(last).all(|info| info.kind == FrameKind::Batch));
+        assert!(copy.frames().iter().take(last).all(|info| info.kind == ChunkFrameKind::Batch));
     }
     frames
 }
@@ -60,7 +61,7 @@ fn read_once(bytes: &[u8]) -> usize {
 /// Reads a frame in all ways.
 fn read_frame(bytes: Bytes) -> Option<()> {
     let limits = limits();
-    let frame = Frame::parse(bytes, &limits).ok()?;
+    let frame = ChunkFrame::parse(bytes, &limits).ok()?;
     for tensor in frame.tensors() {
         let rows: usize = (0..frame.rows()).map(|row| tensor.row(row).map_or(0, <[u8]>::len)).sum();
         assert_eq!(rows, tensor.values().len());
@@ -73,8 +74,8 @@ fn read_frame(bytes: Bytes) -> Option<()> {
     let middle = frame.rows() / 2;
     if let Ok(head) = join(&[(&frame, 0..middle)]) {
         let tail = join(&[(&frame, middle..frame.rows())]).expect("the other rows");
-        let head = Frame::parse(head.freeze(), &limits).expect("the first rows, read");
-        let tail = Frame::parse(tail.freeze(), &limits).expect("the other rows, read");
+        let head = ChunkFrame::parse(head.freeze(), &limits).expect("the first rows, read");
+        let tail = ChunkFrame::parse(tail.freeze(), &limits).expect("the other rows, read");
         let pieces = [(&head, 0..head.rows()), (&tail, 0..tail.rows())];
         assert_eq!(join(&pieces).expect("the rows again"), all);
     }

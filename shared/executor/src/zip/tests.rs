@@ -1,10 +1,12 @@
 //! Compares zipped records with the same fields in one record.
 
-use crate::{ExecError, Part, Pick, Program, SplitInput, SplitOutput, Zipped};
+use crate::{
+    CompiledPipeline, ExecError, InputRange, RecordPick, SplitInput, SplitOutput, ZippedInput,
+};
 use bytes::Bytes;
-use gristmill_chunk::{Chunk, Limits};
+use gristmill_chunk::{Chunk, ChunkLimits};
 use gristmill_model::{ErrorPolicy, RecordKey};
-use gristmill_pipeline::Format;
+use gristmill_pipeline::FileFormat;
 use gristmill_sources::{
     FileIndex, IndexBuilder,
     jsonl::Jsonl,
@@ -20,12 +22,12 @@ const OPS: &str = "ops: [filter: { field: id, min: 2 }, flat_map: { field: n }, 
 /// The fields id, w, text, n.
 type Row = (i64, [f32; 2], String, Vec<i64>);
 
-fn program(source: &str) -> Program {
+fn program(source: &str) -> CompiledPipeline {
     let pipeline = gristmill_operators::parse(&format!("source: {source}\n{OPS}\n")).unwrap();
-    Program::compile(&pipeline).unwrap()
+    CompiledPipeline::compile(&pipeline).unwrap()
 }
 
-fn zip() -> Program {
+fn zip() -> CompiledPipeline {
     program(&format!(
         "{{ zip: [{{ tfrecord: a, features: {{ {ID} }} }}, {{ jsonl: b, features: {{ {TEXT} }} }}] }}"
     ))
@@ -37,16 +39,16 @@ struct File {
 }
 
 impl File {
-    fn new(format: impl Into<Format>, content: Vec<u8>) -> Self {
+    fn new(format: impl Into<FileFormat>, content: Vec<u8>) -> Self {
         let mut builder = IndexBuilder::new(&format.into()).unwrap();
         builder.push(&content).unwrap();
         File { content: content.into(), index: builder.finish().unwrap() }
     }
 
-    fn part(&self, file: u32, first: u32, n_records: u32) -> Part<'_> {
+    fn part(&self, file: u32, first: u32, n_records: u32) -> InputRange<'_> {
         let range = self.index.byte_range(first, n_records).unwrap();
         let data = self.content.slice(range.start as usize..range.end as usize);
-        Part { first: RecordKey { file, record: first }, n_records, data, index: &self.index }
+        InputRange { first: RecordKey { file, record: first }, n_records, data, index: &self.index }
     }
 }
 
@@ -66,18 +68,18 @@ fn lines(rows: &[Row]) -> File {
     File::new(Jsonl, rows.iter().map(line).collect::<String>().into_bytes())
 }
 
-fn zipped(parts: Vec<Part<'_>>, picks: Option<Vec<Pick>>) -> Vec<Zipped<'_>> {
+fn zipped(parts: Vec<InputRange<'_>>, picks: Option<Vec<RecordPick>>) -> Vec<ZippedInput<'_>> {
     let files = parts.iter().map(|part| format!("text-{}", part.first.file)).collect();
-    vec![Zipped { parts, files, picks }]
+    vec![ZippedInput { parts, files, picks }]
 }
 
-fn run(program: &Program, input: &SplitInput<'_>) -> Result<SplitOutput, ExecError> {
+fn run(program: &CompiledPipeline, input: &SplitInput<'_>) -> Result<SplitOutput, ExecError> {
     program.run_split(&mut program.scratch(), input, &|| false)
 }
 
 /// The values of a field, of all rows.
 fn values(output: &SplitOutput, name: &str) -> Vec<u8> {
-    let chunk = Chunk::open(Bytes::from(output.object.clone()), &Limits::default()).unwrap();
+    let chunk = Chunk::open(Bytes::from(output.object.clone()), &ChunkLimits::default()).unwrap();
     let frames = (0..chunk.frames().len()).map(|frame| chunk.tensors(frame).unwrap());
     frames.flat_map(|frame| frame.get(name).unwrap().values().to_vec()).collect()
 }
@@ -120,7 +122,7 @@ fn picks_of_each_dataset_are_its_own() {
     let rows = rows(8);
     let (ids, texts) = (records(&rows, false), lines(&rows[..3]));
     // Texts 0, 1, 2, 0, 1 go with ids 7, 6, 5, 4, 3.
-    let pick = |record| Pick { part: 0, record, copy: 0 };
+    let pick = |record| RecordPick { part: 0, record, copy: 0 };
     let input = SplitInput {
         picks: Some((0..5).map(|i| pick(7 - i)).collect()),
         zipped: zipped(vec![texts.part(1, 0, 3)], Some((0..5).map(|i| pick(i % 3)).collect())),
@@ -174,7 +176,7 @@ fn what_was_read_must_go_together() {
     let rows = rows(6);
     let (ids, texts) = (records(&rows, false), lines(&rows));
     let zip = zip();
-    let refused = |zipped: Vec<Zipped<'_>>| {
+    let refused = |zipped: Vec<ZippedInput<'_>>| {
         let input = SplitInput { zipped, ..SplitInput::whole(ids.part(0, 0, 6)) };
         run(&zip, &input).unwrap_err().to_string()
     };
@@ -182,9 +184,9 @@ fn what_was_read_must_go_together() {
     let fewer = refused(zipped(vec![texts.part(1, 0, 5)], None));
     assert!(fewer.contains("5 records were read for 6"), "{fewer}");
     let short = texts.part(1, 0, 6);
-    let short = Part { data: short.data.slice(1..), ..short };
+    let short = InputRange { data: short.data.slice(1..), ..short };
     assert!(refused(zipped(vec![short], None)).contains("were read as"));
-    let pick = Pick { part: 0, record: 9, copy: 0 };
+    let pick = RecordPick { part: 0, record: 9, copy: 0 };
     let elsewhere = refused(zipped(vec![texts.part(1, 0, 6)], Some(vec![pick; 6])));
     assert!(elsewhere.contains("record 9 of part 0 was not read"), "{elsewhere}");
 }

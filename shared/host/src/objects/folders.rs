@@ -6,11 +6,11 @@
 //! Entity tags are derived from size and modification time, so that a reader that sends the tag it knows detects a
 //! changed file.
 
-use super::beneath::{open_beneath, open_exactly};
 use super::disk::{Disk, HostDisk};
+use super::disk::{open_beneath, open_exactly};
 use super::{Source, failure, random, read_range};
 use bytes::Bytes;
-use gristmill_folder::{Entry, walk};
+use gristmill_folder::{FolderEntry, walk};
 use gristmill_model::stored::keys;
 use gristmill_ports::{BufferPool, ChangeStamp, ObjectError, ObjectInfo, ObjectPath};
 use std::collections::{BTreeMap, HashMap};
@@ -164,7 +164,7 @@ impl SourceFolder {
     pub(super) fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>, ObjectError> {
         let mut found = Vec::new();
         let listed = walk(&self.path, prefix, &mut |entry| {
-            if let Entry::File(file) = entry {
+            if let FolderEntry::File(file) = entry {
                 let (size, etag) = (file.metadata.len(), etag(file.metadata));
                 found.push(ObjectInfo { key: file.key.to_owned(), size, etag });
             }
@@ -209,7 +209,7 @@ impl SourceFolder {
         }
         let mut links = Links::new();
         walk(&self.path, "", &mut |entry| {
-            if let Entry::File(file) = entry
+            if let FolderEntry::File(file) = entry
                 && let Some(link) = file.link
             {
                 links.entry(link.key.to_owned()).or_insert_with(|| link.target.to_owned());

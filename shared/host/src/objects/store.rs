@@ -1,24 +1,28 @@
 //! The objects of the service's own bucket: putting, reading, listing, deleting.
 
-use super::disk::{Disk, DiskFile, is_any};
-use super::trailer::{PUT_ID_BYTES, Trailer, crc};
-use super::{Source, failure, names, read_range};
-use crate::disk_space::free_space;
+use super::{
+    Source,
+    disk::{Disk, DiskFile, is_any},
+    failure, names, read_range,
+};
+use crate::environment::free_space;
 use bytes::Bytes;
 use gristmill_folder::MAX_KEY_BYTES;
 use gristmill_model::stored::keys;
 use gristmill_ports::{BufferPool, ObjectError, ObjectInfo, ObjectPath, PutOutcome};
 use rustix::io::Errno;
-use std::io::{self, ErrorKind};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::{
+    io::{self, ErrorKind},
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+};
 
 /// Tries of a put whose folder or file others remove at the same time.
 const TRIES: usize = 64;
 const DRAFT: &str = "draft";
 
 #[derive(Debug)]
-pub(super) struct Store {
+pub(super) struct BucketStore {
     disk: Box<dyn Disk>,
     root: PathBuf,
     bucket: String,
@@ -34,7 +38,7 @@ enum Found {
     Absent,
     /// Left by a power cut.
     Broken,
-    Whole(Box<dyn DiskFile>, Trailer),
+    Whole(Box<dyn DiskFile>, ObjectTrailer),
 }
 
 /// A file with a name of its own until it is published; the name is removed in any case.
@@ -52,7 +56,7 @@ impl Drop for Draft<'_> {
     }
 }
 
-impl Store {
+impl BucketStore {
     /// Opens the bucket's folder, and creates it. Drafts are numbered from `first_draft`, a number of this store's own.
     pub(super) fn open(
         disk: Box<dyn Disk>,
@@ -98,7 +102,7 @@ impl Store {
     }
 
     /// This store, if `bucket` is its own.
-    pub(super) fn of(&self, bucket: &str) -> Result<&Self, ObjectError> {
+    pub(super) fn for_bucket(&self, bucket: &str) -> Result<&Self, ObjectError> {
         if bucket == self.bucket {
             Ok(self)
         } else {
@@ -116,14 +120,19 @@ impl Store {
             let text = "its key or the put's id has more than 1024 bytes";
             return Err(ObjectError::Rejected(format!("{path}: {text}")));
         }
-        let trailer = Trailer::new(body, put_id, self.boot);
+        let trailer = ObjectTrailer::new(body, put_id, self.boot);
         let put = (0..TRIES).find_map(|_| self.try_put(&path.key, body, &trailer).transpose());
         let lost = || Err(io::Error::other("others remove it all the time"));
         put.unwrap_or_else(lost).map_err(|error| self.failed("put", path, &error))
     }
 
     /// None if others changed what was found.
-    fn try_put(&self, key: &str, body: &[u8], trailer: &Trailer) -> io::Result<Option<PutOutcome>> {
+    fn try_put(
+        &self,
+        key: &str,
+        body: &[u8],
+        trailer: &ObjectTrailer,
+    ) -> io::Result<Option<PutOutcome>> {
         let (path, is_synced) = (self.path(key), !keys::is_recomputed(key));
         let folder = path.parent().unwrap_or(&self.folder);
         let outcome = match self.look_closely(key)? {
@@ -198,7 +207,7 @@ impl Store {
             Err(error) if is_any(&error, &[Errno::LOOP]) => return Ok(Found::Broken),
             opened => opened?,
         };
-        let trailer = Trailer::read(&*file, key)?;
+        let trailer = ObjectTrailer::read(&*file, key)?;
         Ok(trailer.map_or(Found::Broken, |trailer| Found::Whole(file, trailer)))
     }
 
@@ -217,7 +226,7 @@ impl Store {
 
     /// Whether the body of a file with a trailer is compared with its checksum: always but for a chunk, which has
     /// checksums of its own, and which only a power cut may have spoiled.
-    fn is_in_doubt(&self, key: &str, trailer: &Trailer) -> bool {
+    fn is_in_doubt(&self, key: &str, trailer: &ObjectTrailer) -> bool {
         !keys::is_recomputed(key) || trailer.boot == 0 || trailer.boot != self.boot
     }
 
@@ -363,8 +372,111 @@ fn unless_gone(done: io::Result<()>) -> io::Result<()> {
     unless(ErrorKind::NotFound, done)
 }
 
-fn read_body(file: &dyn DiskFile, trailer: &Trailer) -> io::Result<Vec<u8>> {
+fn read_body(file: &dyn DiskFile, trailer: &ObjectTrailer) -> io::Result<Vec<u8>> {
     let mut body = vec![0; usize::try_from(trailer.body_bytes).map_err(io::Error::other)?];
     file.read_at(&mut body, 0)?;
     Ok(body)
+}
+
+const MAGIC: [u8; 8] = *b"gmobj\0\x03\n";
+/// Bytes after the put id.
+const FIXED_BYTES: usize = 36;
+/// Most bytes of a put id.
+pub(super) const PUT_ID_BYTES: usize = 1024;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ObjectTrailer {
+    pub body_bytes: u64,
+    pub boot: u64,
+    pub body_crc: u32,
+    pub put_id: String,
+}
+
+impl ObjectTrailer {
+    pub(super) fn new(body: &[u8], put_id: &str, boot: u64) -> Self {
+        let (body_bytes, put_id) = (body.len() as u64, put_id.to_owned());
+        Self { body_bytes, boot, body_crc: crc(body), put_id }
+    }
+
+    pub(super) fn etag(&self) -> String {
+        format!("{:x}-{:08x}", self.body_bytes, self.body_crc)
+    }
+
+    pub(super) fn encode(&self, key: &str) -> Vec<u8> {
+        let mut out = self.put_id.as_bytes().to_vec();
+        out.extend(self.body_bytes.to_le_bytes());
+        out.extend(self.boot.to_le_bytes());
+        out.extend(self.body_crc.to_le_bytes());
+        out.extend((self.put_id.len() as u32).to_le_bytes());
+        out.extend(crc_under(key, &out).to_le_bytes());
+        out.extend(MAGIC);
+        out
+    }
+
+    /// The trailer of the whole file of the object `key`; none for any other.
+    pub(super) fn read(file: &dyn DiskFile, key: &str) -> io::Result<Option<Self>> {
+        let file_bytes = file.bytes()?;
+        let end_bytes = file_bytes.min((PUT_ID_BYTES + FIXED_BYTES) as u64);
+        let mut end = vec![0; end_bytes as usize];
+        file.read_at(&mut end, file_bytes - end_bytes)?;
+        Ok(Self::decode(&end, file_bytes, key))
+    }
+
+    fn decode(end: &[u8], file_bytes: u64, key: &str) -> Option<Self> {
+        let (id, fixed) = end.split_at_checked(end.len().checked_sub(FIXED_BYTES)?)?;
+        let number = |at: usize| fixed.get(at..)?.first_chunk().map(|it| u32::from_le_bytes(*it));
+        let long = |at: usize| fixed.get(at..)?.first_chunk().map(|it| u64::from_le_bytes(*it));
+        let id = id.get(id.len().checked_sub(number(20)? as usize)?..)?;
+        let summed = end.get(end.len() - FIXED_BYTES - id.len()..end.len() - 12)?;
+        let body_bytes = long(0)?;
+        let is_whole = fixed.ends_with(&MAGIC)
+            && number(24)? == crc_under(key, summed)
+            && body_bytes.checked_add((id.len() + FIXED_BYTES) as u64)? == file_bytes;
+        let put_id = String::from_utf8(id.to_vec()).ok()?;
+        is_whole.then_some(Self { body_bytes, boot: long(8)?, body_crc: number(16)?, put_id })
+    }
+}
+
+/// CRC-32C.
+pub(super) fn crc(bytes: &[u8]) -> u32 {
+    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
+}
+
+/// CRC-32C of `key` and `bytes`.
+fn crc_under(key: &str, bytes: &[u8]) -> u32 {
+    let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
+    digest.update(key.as_bytes());
+    digest.update(bytes);
+    digest.finalize() as u32
+}
+
+#[cfg(test)]
+mod trailer_tests {
+    use super::*;
+
+    #[test]
+    fn only_a_whole_file_has_a_trailer() {
+        for id in ["", "put", &"x".repeat(PUT_ID_BYTES)] {
+            let trailer = ObjectTrailer::new(&[7; 5000], id, 3);
+            let mut file = vec![7; 5000];
+            file.extend(trailer.encode("key"));
+            let decode_under = |key: &str, file: &[u8]| {
+                let end = file.len().saturating_sub(PUT_ID_BYTES + FIXED_BYTES);
+                ObjectTrailer::decode(&file[end..], file.len() as u64, key)
+            };
+            let decode = |file: &[u8]| decode_under("key", file);
+            assert_eq!(decode(&file), Some(trailer));
+            assert_eq!(decode_under("other", &file), None, "another key");
+            for cut in 0..file.len() {
+                assert_eq!(decode(&file[..cut]), None, "cut at {cut}");
+            }
+            for at in 5000..file.len() {
+                let mut damaged = file.clone();
+                damaged[at] ^= 1;
+                assert_eq!(decode(&damaged), None, "damaged at {at}");
+            }
+            file.insert(0, 7);
+            assert_eq!(decode(&file), None, "another length");
+        }
+    }
 }

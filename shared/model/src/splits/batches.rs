@@ -15,13 +15,13 @@ use std::ops::Range;
 
 /// Rows of one split.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Piece {
+pub struct SplitRows {
     pub position: Position,
     /// Counted through the frames of its object, from 0.
     pub rows: Range<u32>,
 }
 
-impl Piece {
+impl SplitRows {
     /// Number of rows.
     pub fn len(&self) -> u32 {
         self.rows.end - self.rows.start
@@ -35,28 +35,28 @@ impl Piece {
 
 /// Location of the rows of a batch.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Source {
+pub enum BatchLocation {
     /// Batch `frame` of the object at `position`, from 0.
     Whole { position: Position, frame: u32 },
     /// Pieces to be concatenated.
-    Joined(Vec<Piece>),
+    Joined(Vec<SplitRows>),
 }
 
 /// One batch of the epoch.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Batch {
+pub struct PlannedBatch {
     /// Its number in the epoch, from 0.
     pub batch_index: u64,
     pub rows: u32,
-    pub source: Source,
+    pub source: BatchLocation,
 }
 
-impl Batch {
+impl PlannedBatch {
     /// The positions whose objects hold its rows, in order.
     pub fn positions(&self) -> impl Iterator<Item = Position> {
         let (whole, pieces) = match &self.source {
-            Source::Whole { position, .. } => (Some(*position), &[][..]),
-            Source::Joined(pieces) => (None, pieces.as_slice()),
+            BatchLocation::Whole { position, .. } => (Some(*position), &[][..]),
+            BatchLocation::Joined(pieces) => (None, pieces.as_slice()),
         };
         whole.into_iter().chain(pieces.iter().map(|piece| piece.position))
     }
@@ -64,7 +64,7 @@ impl Batch {
 
 /// Counts of a committed split.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Counts {
+pub struct SplitCounts {
     /// Complete batches.
     pub batches: u32,
     /// Rows left over.
@@ -73,7 +73,7 @@ pub struct Counts {
 
 /// How the rows of an epoch are cut into batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Cut {
+pub struct BatchRules {
     /// Rows of a batch, at least 1.
     pub size: u32,
     /// Whether a last partial batch is left out.
@@ -88,20 +88,20 @@ pub struct Cut {
 /// position 0 and drops earlier batches; it needs only the objects that the other batches name. Or
 /// it keeps a joiner (it is small) beside its cursor.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Joiner {
-    cut: Cut,
+pub struct BatchJoiner {
+    cut: BatchRules,
     position: Position,
     batch_index: u64,
     /// Left over so far, fewer rows than a batch.
-    carry: VecDeque<Piece>,
+    carry: VecDeque<SplitRows>,
     carried: u64,
 }
 
-impl Joiner {
+impl BatchJoiner {
     /// The start of an epoch.
-    pub fn new(cut: Cut) -> Self {
+    pub fn new(cut: BatchRules) -> Self {
         Self {
-            cut: Cut { size: cut.size.max(1), ..cut },
+            cut: BatchRules { size: cut.size.max(1), ..cut },
             position: 0,
             batch_index: 0,
             carry: VecDeque::new(),
@@ -113,8 +113,12 @@ impl Joiner {
     /// made again, given the known counts of splits from position 0 on.
     ///
     /// It carries rows of earlier positions that this batch or a later one needs; see
-    /// [`Joiner::first_needed`]. If the counts end before that batch, it stands where they end.
-    pub fn seek(cut: Cut, batch_index: u64, counts: impl IntoIterator<Item = Counts>) -> Self {
+    /// [`BatchJoiner::first_needed`]. If the counts end before that batch, it stands where they end.
+    pub fn seek(
+        cut: BatchRules,
+        batch_index: u64,
+        counts: impl IntoIterator<Item = SplitCounts>,
+    ) -> Self {
         let mut joiner = Self::new(cut);
         for counts in counts {
             let rows = joiner.carried + u64::from(counts.remainder_rows);
@@ -138,7 +142,7 @@ impl Joiner {
     }
 
     /// Rows carried over to the next joined batch, in order.
-    pub fn carry(&self) -> impl Iterator<Item = &Piece> {
+    pub fn carry(&self) -> impl Iterator<Item = &SplitRows> {
         self.carry.iter()
     }
 
@@ -147,15 +151,15 @@ impl Joiner {
         self.carry.front().map_or(self.position, |piece| piece.position)
     }
 
-    /// Adds the split at [`Joiner::position`] and passes the batches that it completes to `give`,
+    /// Adds the split at [`BatchJoiner::position`] and passes the batches that it completes to `give`,
     /// in order.
-    pub fn push(&mut self, counts: Counts, mut give: impl FnMut(Batch)) {
+    pub fn push(&mut self, counts: SplitCounts, mut give: impl FnMut(PlannedBatch)) {
         let position = self.position;
         self.position += 1;
         let whole = if self.cut.in_order && self.carried > 0 { 0 } else { counts.batches };
         for frame in 0..whole {
-            let source = Source::Whole { position, frame };
-            give(Batch {
+            let source = BatchLocation::Whole { position, frame };
+            give(PlannedBatch {
                 batch_index: self.batch_index + u64::from(frame),
                 rows: self.cut.size,
                 source,
@@ -166,7 +170,7 @@ impl Joiner {
         let end =
             counts.batches.saturating_mul(self.cut.size).saturating_add(counts.remainder_rows);
         if start < end {
-            self.carry.push_back(Piece { position, rows: start..end });
+            self.carry.push_back(SplitRows { position, rows: start..end });
             self.carried += u64::from(end - start);
         }
         while self.carried >= u64::from(self.cut.size) {
@@ -176,13 +180,13 @@ impl Joiner {
 
     /// Ends the epoch: the last batch, which is not full, unless there are no rows for one or it is
     /// to be dropped.
-    pub fn finish(mut self) -> Option<Batch> {
+    pub fn finish(mut self) -> Option<PlannedBatch> {
         let rows = u32::try_from(self.carried).unwrap_or(u32::MAX);
         (rows > 0 && !self.cut.drop_last).then(|| self.take(rows))
     }
 
     /// Joins the next `rows` carried rows; there are as many.
-    fn take(&mut self, rows: u32) -> Batch {
+    fn take(&mut self, rows: u32) -> PlannedBatch {
         let mut pieces = Vec::with_capacity(self.carry.len());
         let mut missing = rows;
         while missing > 0
@@ -190,7 +194,7 @@ impl Joiner {
         {
             let taken = piece.len().min(missing);
             let end = piece.rows.start + taken;
-            pieces.push(Piece { position: piece.position, rows: piece.rows.start..end });
+            pieces.push(SplitRows { position: piece.position, rows: piece.rows.start..end });
             piece.rows.start = end;
             missing -= taken;
             if piece.is_empty() {
@@ -200,7 +204,7 @@ impl Joiner {
         self.carried -= u64::from(rows - missing);
         let batch_index = self.batch_index;
         self.batch_index += 1;
-        Batch { batch_index, rows: rows - missing, source: Source::Joined(pieces) }
+        PlannedBatch { batch_index, rows: rows - missing, source: BatchLocation::Joined(pieces) }
     }
 }
 

@@ -3,8 +3,10 @@
 //! An absent item is a bundle that was never claimed. The encoded item stays within 1 KB, so that
 //! an update is billed as one write unit.
 
-use crate::splits::{Committed, Place, SplitKind, WorkerTimes, claim::renewed_ms};
-use crate::{Attempt, InvocationId, Nonce};
+use crate::{
+    Attempt, ErrorPolicy, InvocationId, Nonce,
+    splits::{SplitPlace, batches::SplitCounts, lease::renewed_ms},
+};
 use serde::{Deserialize, Serialize};
 
 /// Most positions of a bundle.
@@ -38,7 +40,7 @@ pub const TRIAL_ATTEMPTS: Attempt = 4;
 
 /// A split that workers died on, one after the other, with no death elsewhere in between.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Suspect {
+pub struct SuspectSplit {
     /// Index in the bundle.
     pub split_index: u8,
     /// Consecutive deaths so far, at least 1. From the second on, each worker had completed a
@@ -62,14 +64,14 @@ pub struct Bundle {
     /// When it was first claimed, or a split of it was last committed.
     pub since_ms: u64,
     /// One per position.
-    pub entries: Vec<Option<Committed>>,
+    pub entries: Vec<Option<CommittedSplit>>,
     /// The split that the owner has marked; never a committed one.
     pub current_split: Option<u8>,
     /// One is enough: a death elsewhere ends every suspicion.
-    pub suspect: Option<Suspect>,
+    pub suspect: Option<SuspectSplit>,
     /// The control: a committed split that the owner runs again before it starts the suspect,
     /// discarding the result. A worker that dies for another reason dies on the control too.
-    pub control: Option<Place>,
+    pub control: Option<SplitPlace>,
     /// The latest failure, one line.
     pub error: Option<String>,
     /// Time spent by workers, over all attempts.
@@ -104,7 +106,7 @@ impl Bundle {
     /// Whether the owner of this attempt completed the control, or committed a split, before it
     /// died.
     pub fn had_control(&self) -> bool {
-        let by_owner = |e: &Committed| {
+        let by_owner = |e: &CommittedSplit| {
             e.outcome.kind != SplitKind::Poison
                 && (e.attempt, e.nonce) == (self.attempt, self.owner)
         };
@@ -112,7 +114,7 @@ impl Bundle {
     }
 
     /// The committed split of that index, if it is committed.
-    pub fn entry(&self, split_index: u8) -> Option<&Committed> {
+    pub fn entry(&self, split_index: u8) -> Option<&CommittedSplit> {
         self.entries.get(usize::from(split_index))?.as_ref()
     }
 
@@ -167,4 +169,186 @@ pub(crate) fn line_of(text: &str, most: usize) -> String {
         line.truncate(end);
     }
     line
+}
+
+/// Location of a finished split's content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SplitKind {
+    /// An object holds its batches.
+    #[default]
+    Object,
+    /// A worker in the trainer's host holds them; recomputed (and compared) when lost.
+    Local,
+    /// It kills every worker that runs it: all its records are skipped.
+    Poison,
+}
+
+/// The content of a finished split.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+pub struct SplitOutcome {
+    pub kind: SplitKind,
+    /// Size of the object (of the content, when local).
+    pub object_bytes: u64,
+    /// CRC32C over the checksums of the object's frames: identifies the content.
+    pub crc32c: u32,
+    /// Elements in its batches and its remainder; for an indexed file, records.
+    pub rows: u32,
+    /// Complete batches.
+    pub batches: u32,
+    /// Rows left over after them.
+    pub remainder_rows: u32,
+    /// Source records left out.
+    pub skipped_records: u32,
+}
+
+impl SplitOutcome {
+    /// A poisoned split of so many records.
+    pub fn poison(records: u32) -> Self {
+        Self { kind: SplitKind::Poison, skipped_records: records, ..Self::default() }
+    }
+
+    /// The treatment of bad records that makes it again, which may not be the job's by now: a split without any is the same
+    /// under each.
+    pub fn on_error(&self) -> ErrorPolicy {
+        match self.skipped_records {
+            0 => ErrorPolicy::Fail,
+            _ => ErrorPolicy::Skip,
+        }
+    }
+
+    /// Its part in the arithmetic of batches.
+    pub fn counts(&self) -> SplitCounts {
+        SplitCounts { batches: self.batches, remainder_rows: self.remainder_rows }
+    }
+}
+
+/// One finished split, as its worker reports it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct SplitCommit {
+    /// Index in the bundle.
+    pub split_index: u8,
+    pub outcome: SplitOutcome,
+}
+
+/// One committed split as the table holds it. Never changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct CommittedSplit {
+    /// With `nonce`, names the object.
+    pub attempt: Attempt,
+    pub nonce: Nonce,
+    pub outcome: SplitOutcome,
+}
+
+/// Time that workers spent, by activity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+pub struct WorkerTimes {
+    /// Waiting for the source.
+    pub source_ms: u64,
+    pub compute_ms: u64,
+    /// Storing objects.
+    pub put_ms: u64,
+}
+
+impl WorkerTimes {
+    /// The sum of both, saturating.
+    #[must_use]
+    pub fn plus(self, more: Self) -> Self {
+        Self {
+            source_ms: self.source_ms.saturating_add(more.source_ms),
+            compute_ms: self.compute_ms.saturating_add(more.compute_ms),
+            put_ms: self.put_ms.saturating_add(more.put_ms),
+        }
+    }
+
+    /// The larger of each time.
+    #[must_use]
+    pub fn most(self, other: Self) -> Self {
+        Self {
+            source_ms: self.source_ms.max(other.source_ms),
+            compute_ms: self.compute_ms.max(other.compute_ms),
+            put_ms: self.put_ms.max(other.put_ms),
+        }
+    }
+
+    /// An equal share of each time for one of `splits`.
+    #[must_use]
+    pub fn share_of(self, splits: u32) -> Self {
+        let splits = u64::from(splits.max(1));
+        Self {
+            source_ms: self.source_ms / splits,
+            compute_ms: self.compute_ms / splits,
+            put_ms: self.put_ms / splits,
+        }
+    }
+
+    /// The sum of all times, in milliseconds.
+    pub fn total_ms(self) -> u64 {
+        [self.source_ms, self.compute_ms, self.put_ms].into_iter().sum()
+    }
+}
+
+/// Odd constant of a multiplicative hash.
+const MIXER: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// The sizes by which every bound on memory counts objects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ObjectSizes {
+    /// The bytes that an object has.
+    #[default]
+    Real,
+    /// Sizes from one byte to `most`, drawn from `seed` and the split: for simulations of objects that
+    /// are too large to be made.
+    Modelled { seed: u64, most: u64 },
+}
+
+impl ObjectSizes {
+    /// The bytes that count for the object of the split at `place`, which has `object_bytes`.
+    pub fn bytes(self, place: SplitPlace, object_bytes: u64) -> u64 {
+        match self {
+            Self::Modelled { seed, most } if object_bytes > 0 => {
+                let split = u64::from(place.epoch) << 32 | u64::from(place.position);
+                let drawn = mixed(mixed(seed ^ split.wrapping_mul(MIXER)));
+                // As many sizes of each order of magnitude.
+                let bits = drawn % (u64::from(most.max(1).ilog2()) + 1);
+                ((drawn >> 8) % (1 << bits) + (1 << bits)).min(most.max(1))
+            }
+            Self::Real | Self::Modelled { .. } => object_bytes,
+        }
+    }
+}
+
+/// A number of which every bit depends on every bit of `number`.
+fn mixed(number: u64) -> u64 {
+    let number = (number ^ number >> 32).wrapping_mul(MIXER);
+    number ^ number >> 29
+}
+
+#[cfg(test)]
+mod sizes_tests {
+    use super::*;
+
+    #[test]
+    fn modelled_objects_have_sizes_of_every_order_of_magnitude() {
+        let sizes = ObjectSizes::Modelled { seed: 7, most: 200_000_000 };
+        let of = |position| sizes.bytes(SplitPlace::new(1, position), 300);
+        let all: Vec<u64> = (0..1_000).map(of).collect();
+        assert_eq!(all, (0..1_000).map(of).collect::<Vec<_>>(), "a split has one size");
+        assert!(all.iter().all(|bytes| (1..=200_000_000).contains(bytes)));
+        for least in [1, 100, 10_000, 1_000_000, 100_000_000] {
+            let many = all.iter().filter(|bytes| (least..least * 100).contains(*bytes)).count();
+            assert!(many > 20, "{many} from {least} bytes on");
+        }
+        let other = ObjectSizes::Modelled { seed: 8, most: 200_000_000 };
+        assert_ne!(other.bytes(SplitPlace::new(1, 0), 300), of(0));
+        let tiny = ObjectSizes::Modelled { seed: 7, most: 1 };
+        assert_eq!((tiny.bytes(SplitPlace::default(), 300), of(0) > 0), (1, true));
+    }
+
+    #[test]
+    fn real_objects_and_absent_ones_count_as_they_are() {
+        assert_eq!(ObjectSizes::default().bytes(SplitPlace::default(), 300), 300);
+        let sizes = ObjectSizes::Modelled { seed: 7, most: 200 };
+        assert_eq!(sizes.bytes(SplitPlace::default(), 0), 0);
+    }
 }

@@ -2,7 +2,7 @@
 //! ([`crate::splits::collected`]). The horizon and a bundle's end are both final, so a decision
 //! never goes stale.
 
-use crate::splits::{Bundle, BundleState, Place, SplitKind};
+use crate::splits::{Bundle, BundleState, SplitKind, SplitPlace};
 use crate::{Attempt, Epoch, Nonce, Position};
 
 /// Names one chunk object: one attempt at one split.
@@ -16,7 +16,7 @@ pub struct ChunkName {
 
 /// Verdict on an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Verdict {
+pub enum CollectionDecision {
     /// Somebody may still need it, or may still commit it.
     Keep,
     /// Committed, and behind the horizon of the trainer.
@@ -33,27 +33,27 @@ pub fn verdict(
     object: &ChunkName,
     bundle: Option<&Bundle>,
     first: Position,
-    horizon: Place,
+    horizon: SplitPlace,
     cached: bool,
-) -> Verdict {
-    let Some(bundle) = bundle else { return Verdict::Keep };
+) -> CollectionDecision {
+    let Some(bundle) = bundle else { return CollectionDecision::Keep };
     let at = object.position.checked_sub(first).and_then(|at| u8::try_from(at).ok());
     let Some(at) = at.filter(|at| usize::from(*at) < bundle.entries.len()) else {
-        return Verdict::Keep;
+        return CollectionDecision::Keep;
     };
     let committed = bundle.entry(at).is_some_and(|entry| {
         entry.outcome.kind == SplitKind::Object
             && entry.attempt == object.attempt
             && entry.nonce == object.nonce
     });
-    let place = Place { epoch: object.epoch, position: object.position };
+    let place = SplitPlace { epoch: object.epoch, position: object.position };
     let has_passed = place < horizon && !cached;
     if committed && has_passed {
-        Verdict::DeletePassed
+        CollectionDecision::DeletePassed
     } else if !committed && bundle.state == BundleState::Done {
-        Verdict::DeleteOrphan
+        CollectionDecision::DeleteOrphan
     } else {
-        Verdict::Keep
+        CollectionDecision::Keep
     }
 }
 
@@ -61,12 +61,12 @@ pub fn verdict(
 mod tests {
     use super::*;
     use crate::InvocationId;
-    use crate::splits::{Committed, SplitOutcome, WorkerTimes};
+    use crate::splits::{CommittedSplit, SplitOutcome, WorkerTimes};
 
     fn bundle(state: BundleState, kinds: &[Option<SplitKind>]) -> Bundle {
         let (owner, attempt) = (Nonce([2; 8]), 2);
         let outcome = |kind| SplitOutcome { kind, ..SplitOutcome::poison(0) };
-        let entry = |kind| Committed { attempt, nonce: owner, outcome: outcome(kind) };
+        let entry = |kind| CommittedSplit { attempt, nonce: owner, outcome: outcome(kind) };
         Bundle {
             state,
             attempt,
@@ -88,8 +88,8 @@ mod tests {
         ChunkName { epoch: 0, position, attempt, nonce: Nonce([2; 8]) }
     }
 
-    fn place(position: Position) -> Place {
-        Place { epoch: 0, position }
+    fn place(position: Position) -> SplitPlace {
+        SplitPlace { epoch: 0, position }
     }
 
     const OBJECT: Option<SplitKind> = Some(SplitKind::Object);
@@ -98,9 +98,9 @@ mod tests {
     fn committed_objects_go_once_passed_and_not_cached() {
         let done = bundle(BundleState::Done, &[OBJECT, OBJECT]);
         let of = |horizon, cached| verdict(&name(5, 2), Some(&done), 4, place(horizon), cached);
-        assert_eq!(of(5, false), Verdict::Keep);
-        assert_eq!(of(6, false), Verdict::DeletePassed);
-        assert_eq!(of(6, true), Verdict::Keep);
+        assert_eq!(of(5, false), CollectionDecision::Keep);
+        assert_eq!(of(6, false), CollectionDecision::DeletePassed);
+        assert_eq!(of(6, true), CollectionDecision::Keep);
     }
 
     #[test]
@@ -108,13 +108,16 @@ mod tests {
         for state in [BundleState::Leased, BundleState::Released, BundleState::Failed] {
             let open = bundle(state, &[None, OBJECT]);
             for orphan in [name(4, 1), name(4, 2), name(5, 1)] {
-                assert_eq!(verdict(&orphan, Some(&open), 4, place(9), false), Verdict::Keep);
+                assert_eq!(
+                    verdict(&orphan, Some(&open), 4, place(9), false),
+                    CollectionDecision::Keep
+                );
             }
         }
         let done = bundle(BundleState::Done, &[Some(SplitKind::Local), OBJECT]);
         for orphan in [name(4, 1), name(4, 2), name(5, 1)] {
             let verdict = verdict(&orphan, Some(&done), 4, place(0), false);
-            assert_eq!(verdict, Verdict::DeleteOrphan);
+            assert_eq!(verdict, CollectionDecision::DeleteOrphan);
         }
     }
 
@@ -122,8 +125,11 @@ mod tests {
     fn what_is_not_understood_is_kept() {
         let done = bundle(BundleState::Done, &[OBJECT]);
         for (object, first) in [(name(4, 2), 5), (name(9, 2), 4), (name(u32::MAX, 2), 0)] {
-            assert_eq!(verdict(&object, Some(&done), first, place(99), false), Verdict::Keep);
+            assert_eq!(
+                verdict(&object, Some(&done), first, place(99), false),
+                CollectionDecision::Keep
+            );
         }
-        assert_eq!(verdict(&name(4, 2), None, 4, place(99), false), Verdict::Keep);
+        assert_eq!(verdict(&name(4, 2), None, 4, place(99), false), CollectionDecision::Keep);
     }
 }

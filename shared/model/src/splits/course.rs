@@ -3,12 +3,12 @@
 //! Bundles of an epoch are spread over partitions of the table, bundle `b` in partition `b mod P`, so that
 //! one job's workers can write faster than a single partition allows.
 
-use crate::splits::order::Ramp;
+use crate::splits::order::BundleDivision;
 use crate::{BundleIndex, Epoch, Position};
 use std::ops::Range;
 
 /// The bundle of an epoch.
-pub type BundleAt = (Epoch, BundleIndex);
+pub type EpochBundle = (Epoch, BundleIndex);
 
 /// Partitions of an epoch where the job has few workers.
 pub const FEWEST_PARTITIONS: u32 = 8;
@@ -26,7 +26,7 @@ pub fn partitions(workers: u32) -> u32 {
 
 /// The part of a course that lies in one epoch.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Leg {
+pub struct EpochBundleRange {
     pub epoch: Epoch,
     /// The epoch's first position, counted through all epochs.
     pub base: u64,
@@ -35,15 +35,19 @@ pub struct Leg {
 
 /// A stretch of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Course {
-    pub ramp: Ramp,
-    pub legs: Vec<Leg>,
+pub struct BundleRanges {
+    pub ramp: BundleDivision,
+    pub legs: Vec<EpochBundleRange>,
 }
 
-impl Course {
+impl BundleRanges {
     /// The bundles of the epochs worked on that hold positions `stretch`, counted through all
     /// epochs.
-    pub fn of_run(ramp: Ramp, stretch: Range<u64>, is_worked_on: impl Fn(Epoch) -> bool) -> Self {
+    pub fn from_positions(
+        ramp: BundleDivision,
+        stretch: Range<u64>,
+        is_worked_on: impl Fn(Epoch) -> bool,
+    ) -> Self {
         let n = u64::from(ramp.n_splits());
         let mut legs = Vec::new();
         let mut at = stretch.start;
@@ -52,7 +56,11 @@ impl Course {
             let end = stretch.end.min(base + n);
             let epoch = u32::try_from(number).unwrap_or(Epoch::MAX);
             if is_worked_on(epoch) {
-                legs.push(Leg { epoch, base, bundles: bundles(&ramp, at - base, end - base) });
+                legs.push(EpochBundleRange {
+                    epoch,
+                    base,
+                    bundles: bundles(&ramp, at - base, end - base),
+                });
             }
             at = end;
         }
@@ -60,9 +68,9 @@ impl Course {
     }
 
     /// The bundles of a single epoch that hold `positions`.
-    pub fn of_epoch(ramp: Ramp, epoch: Epoch, positions: Range<Position>) -> Self {
+    pub fn from_epoch(ramp: BundleDivision, epoch: Epoch, positions: Range<Position>) -> Self {
         let bundles = bundles(&ramp, positions.start.into(), positions.end.into());
-        Self { ramp, legs: vec![Leg { epoch, base: 0, bundles }] }
+        Self { ramp, legs: vec![EpochBundleRange { epoch, base: 0, bundles }] }
     }
 
     /// Number of bundles.
@@ -70,13 +78,14 @@ impl Course {
         self.legs.iter().map(|leg| leg.bundles.len()).sum()
     }
 
+    /// Whether there are no bundles.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// Whether it consists of exactly these bundles, in this order.
-    pub fn is_of(&self, bundles: impl Iterator<Item = BundleAt>) -> bool {
-        let of = |leg: &Leg| {
+    pub fn is_of(&self, bundles: impl Iterator<Item = EpochBundle>) -> bool {
+        let of = |leg: &EpochBundleRange| {
             let epoch = leg.epoch;
             leg.bundles.clone().map(move |bundle| (epoch, bundle))
         };
@@ -89,7 +98,7 @@ impl Course {
         let mut room = u32::try_from(most).unwrap_or(u32::MAX);
         for leg in &mut self.legs {
             let end = leg.bundles.end.min(leg.bundles.start.saturating_add(room));
-            rest.legs.push(Leg { bundles: end..leg.bundles.end, ..leg.clone() });
+            rest.legs.push(EpochBundleRange { bundles: end..leg.bundles.end, ..leg.clone() });
             leg.bundles.end = end;
             room -= end - leg.bundles.start;
         }
@@ -99,7 +108,7 @@ impl Course {
     }
 }
 
-fn bundles(ramp: &Ramp, start: u64, end: u64) -> Range<BundleIndex> {
+fn bundles(ramp: &BundleDivision, start: u64, end: u64) -> Range<BundleIndex> {
     let of = |position: u64| u32::try_from(position).ok().and_then(|p| ramp.bundle_of(p));
     match end.checked_sub(1).filter(|last| *last >= start).and_then(of) {
         Some(last) => of(start).unwrap_or(last)..last + 1,
@@ -107,9 +116,9 @@ fn bundles(ramp: &Ramp, start: u64, end: u64) -> Range<BundleIndex> {
     }
 }
 
-impl Leg {
+impl EpochBundleRange {
     /// The positions of one of its epoch's bundles, counted through all epochs.
-    pub fn positions(&self, ramp: &Ramp, bundle: BundleIndex) -> Range<u64> {
+    pub fn positions(&self, ramp: &BundleDivision, bundle: BundleIndex) -> Range<u64> {
         let positions = ramp.positions(bundle);
         self.base + u64::from(positions.start)..self.base + u64::from(positions.end)
     }
@@ -117,7 +126,8 @@ impl Leg {
     /// The first of its bundles that lies in `partition` of `partitions`, behind `above`.
     pub fn first_in(
         &self,
-        (partition, partitions): (u32, u32),
+        partition: u32,
+        partitions: u32,
         above: Option<BundleIndex>,
     ) -> Option<BundleIndex> {
         let least = above
@@ -140,7 +150,8 @@ mod tests {
 
     #[test]
     fn a_course_goes_through_the_epochs_that_are_worked_on() {
-        let course = Course::of_run(Ramp::new(6, 2), 4..14, |epoch| epoch != 1);
+        let course =
+            BundleRanges::from_positions(BundleDivision::new(6, 2), 4..14, |epoch| epoch != 1);
         let legs: Vec<_> = course.legs.iter().map(|leg| (leg.epoch, leg.base)).collect();
         assert_eq!(legs, [(0, 0), (2, 12)]);
         assert_eq!(course.legs.iter().map(|l| l.bundles.clone()).collect::<Vec<_>>(), [3..4, 0..2]);
@@ -153,12 +164,12 @@ mod tests {
         #[test]
         fn every_bundle_lies_in_one_partition(n in 1u32..400, from in 0u32..400, log in 0u32..5) {
             let from = from.min(n - 1);
-            let course = Course::of_epoch(Ramp::new(n, 4), 0, from..n);
+            let course = BundleRanges::from_epoch(BundleDivision::new(n, 4), 0, from..n);
             let (leg, partitions) = (&course.legs[0], 1 << log);
             let mut found = Vec::new();
             for partition in 0..partitions {
                 let mut above = None;
-                while let Some(bundle) = leg.first_in((partition, partitions), above) {
+                while let Some(bundle) = leg.first_in( partition, partitions, above) {
                     prop_assert_eq!(bundle % partitions, partition);
                     found.push(bundle);
                     above = Some(bundle);
@@ -172,7 +183,7 @@ mod tests {
         fn a_course_holds_its_stretch_and_little_more(
             n in 1u32..60, start in 0u64..200, len in 0u64..120, r in 0u32..4,
         ) {
-            let course = Course::of_run(Ramp::new(n, 1 << r), start..start + len, |_| true);
+            let course = BundleRanges::from_positions(BundleDivision::new(n, 1 << r), start..start + len, |_| true);
             let mut next = None;
             for leg in &course.legs {
                 for bundle in leg.bundles.clone() {

@@ -7,7 +7,7 @@
 //! ([`Bundle::control`](crate::splits::Bundle)): a host that kills at random kills during controls
 //! too.
 
-use crate::splits::Outcome;
+use crate::splits::TransitionOutcome;
 use crate::{Attempt, BundleIndex, Epoch};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -28,7 +28,7 @@ pub struct DeathRecord {
 
 /// A recorded death, as its claim takes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Death {
+pub struct DeathEvidence {
     pub attempt: Attempt,
     /// Its number among the recorded deaths, from 1. `None` if its split is unknown: such a death
     /// is no evidence.
@@ -50,7 +50,11 @@ impl DeathLog {
     ///
     /// `before` is the log as read, `None` if there is none yet; `is_marked` says whether the
     /// worker had marked the split that it died on. Never refused.
-    pub fn record(before: Option<&Self>, death: DeathRecord, is_marked: bool) -> Outcome<Self> {
+    pub fn record(
+        before: Option<&Self>,
+        death: DeathRecord,
+        is_marked: bool,
+    ) -> TransitionOutcome<Self> {
         let mut log = before.cloned().unwrap_or_default();
         let is_known = log.ordinal(death).is_some();
         // Deaths after an unmarked one are not written, so that a mark seen late counts as a new
@@ -58,7 +62,7 @@ impl DeathLog {
         let is_marked_late = is_marked && !log.is_marked && log.recent.back() == Some(&death);
         let says_nothing = log.deaths > 0 && !log.is_marked && !is_marked;
         if is_known && !is_marked_late || says_nothing {
-            return Outcome::AlreadyApplied(log);
+            return TransitionOutcome::AlreadyApplied(log);
         }
         log.deaths += 1;
         log.is_marked = is_marked;
@@ -66,7 +70,7 @@ impl DeathLog {
         while log.recent.len() > RECENT_DEATHS {
             log.recent.pop_front();
         }
-        Outcome::Write(log)
+        TransitionOutcome::Write(log)
     }
 
     /// The ordinal of a death recorded lately, from 1.
@@ -76,9 +80,9 @@ impl DeathLog {
     }
 
     /// The input of the claim that accounts for `death`, which was recorded with or without a mark.
-    pub fn death(&self, death: DeathRecord, is_marked: bool) -> Death {
+    pub fn death(&self, death: DeathRecord, is_marked: bool) -> DeathEvidence {
         let ordinal = self.ordinal(death).filter(|_| is_marked);
-        Death { attempt: death.attempt, ordinal }
+        DeathEvidence { attempt: death.attempt, ordinal }
     }
 }
 
@@ -100,12 +104,12 @@ mod tests {
         let log = record(&log, 2, 1);
         for is_marked in [false, true] {
             let again = DeathLog::record(Some(&log), death(1, 1), is_marked);
-            assert_eq!(again, Outcome::AlreadyApplied(log.clone()));
+            assert_eq!(again, TransitionOutcome::AlreadyApplied(log.clone()));
         }
-        assert_eq!(log.death(death(1, 1), true), Death { attempt: 1, ordinal: Some(1) });
-        assert_eq!(log.death(death(2, 1), true), Death { attempt: 1, ordinal: Some(2) });
-        assert_eq!(log.death(death(2, 1), false), Death { attempt: 1, ordinal: None });
-        assert_eq!(log.death(death(2, 2), true), Death { attempt: 2, ordinal: None });
+        assert_eq!(log.death(death(1, 1), true), DeathEvidence { attempt: 1, ordinal: Some(1) });
+        assert_eq!(log.death(death(2, 1), true), DeathEvidence { attempt: 1, ordinal: Some(2) });
+        assert_eq!(log.death(death(2, 1), false), DeathEvidence { attempt: 1, ordinal: None });
+        assert_eq!(log.death(death(2, 2), true), DeathEvidence { attempt: 2, ordinal: None });
     }
 
     #[test]
@@ -115,7 +119,7 @@ mod tests {
         assert_eq!(unmarked.deaths, 2, "it ends the suspicion of the one before");
         for bundle in 2..100 {
             let outcome = DeathLog::record(Some(&unmarked), death(bundle, 1), false);
-            assert_eq!(outcome, Outcome::AlreadyApplied(unmarked.clone()));
+            assert_eq!(outcome, TransitionOutcome::AlreadyApplied(unmarked.clone()));
         }
         assert_eq!(record(&unmarked, 7, 3).ordinal(death(7, 3)), Some(3));
     }

@@ -3,7 +3,8 @@
 
 use crate::BundleIndex;
 use crate::splits::{
-    Bundle, BundleState, Committed, Cursor, Outcome, Refusal, SplitKind, invariants,
+    Bundle, BundleState, CommittedSplit, Cursor, SplitKind, TransitionOutcome, TransitionRefusal,
+    invariants,
 };
 use serde::{Deserialize, Serialize};
 
@@ -20,7 +21,7 @@ pub enum EpochState {
 
 /// Sums over all splits of an epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-pub struct Totals {
+pub struct SealedTotals {
     pub splits: u32,
     /// Elements delivered.
     pub rows: u64,
@@ -31,10 +32,10 @@ pub struct Totals {
     pub object_bytes: u64,
 }
 
-impl Totals {
+impl SealedTotals {
     /// Adds the committed splits of `bundle`.
     pub fn add(&mut self, bundle: &Bundle) {
-        for Committed { outcome, .. } in bundle.entries.iter().flatten() {
+        for CommittedSplit { outcome, .. } in bundle.entries.iter().flatten() {
             self.splits += 1;
             self.rows += u64::from(outcome.rows);
             self.skipped += u64::from(outcome.skipped_records);
@@ -51,28 +52,35 @@ pub struct EpochItem {
     pub state: EpochState,
     pub seed: u64,
     /// Written once, at the seal.
-    pub totals: Option<Totals>,
+    pub totals: Option<SealedTotals>,
 }
 
 /// OPEN.
 ///
 /// # Errors
-/// [`Refusal::Ended`] if the epoch is sealed or closed, and
-/// [`Refusal::Invalid`] if it was opened with another seed.
-pub fn open(before: Option<&EpochItem>, seed: u64) -> Result<Outcome<EpochItem>, Refusal> {
+/// [`TransitionRefusal::Ended`] if the epoch is sealed or closed, and
+/// [`TransitionRefusal::Invalid`] if it was opened with another seed.
+pub fn open(
+    before: Option<&EpochItem>,
+    seed: u64,
+) -> Result<TransitionOutcome<EpochItem>, TransitionRefusal> {
     match before {
-        None => Ok(Outcome::Write(EpochItem { state: EpochState::Open, seed, totals: None })),
-        Some(item) if item.seed != seed => {
-            Err(Refusal::Invalid { what: "the epoch was opened with another seed" })
+        None => {
+            Ok(TransitionOutcome::Write(EpochItem { state: EpochState::Open, seed, totals: None }))
         }
-        Some(item) if item.state == EpochState::Open => Ok(Outcome::AlreadyApplied(*item)),
+        Some(item) if item.seed != seed => {
+            Err(TransitionRefusal::Invalid { what: "the epoch was opened with another seed" })
+        }
+        Some(item) if item.state == EpochState::Open => {
+            Ok(TransitionOutcome::AlreadyApplied(*item))
+        }
         Some(item) => Err(ended(item.state)),
     }
 }
 
 /// The inputs of an epoch's seal.
 #[derive(Debug, Clone)]
-pub struct Seal<'a> {
+pub struct SealTransition<'a> {
     /// Every bundle of the epoch in order, from a consistent query; an absent item is `None`.
     pub bundles: &'a [Option<&'a Bundle>],
     pub batch_size: u32,
@@ -85,49 +93,52 @@ pub struct Seal<'a> {
 /// SEAL: refused unless every bundle is done.
 ///
 /// # Errors
-/// [`Refusal::NotDone`], [`Refusal::TooManySkipped`]; [`Refusal::Invalid`] for an epoch never opened.
-pub fn seal(before: Option<&EpochItem>, command: &Seal<'_>) -> Result<Outcome<EpochItem>, Refusal> {
-    let before = before.ok_or(Refusal::Invalid { what: "the epoch was never opened" })?;
+/// [`TransitionRefusal::NotDone`], [`TransitionRefusal::TooManySkipped`]; [`TransitionRefusal::Invalid`] for an epoch never opened.
+pub fn seal(
+    before: Option<&EpochItem>,
+    command: &SealTransition<'_>,
+) -> Result<TransitionOutcome<EpochItem>, TransitionRefusal> {
+    let before = before.ok_or(TransitionRefusal::Invalid { what: "the epoch was never opened" })?;
     if before.state != EpochState::Open {
-        return Ok(Outcome::AlreadyApplied(*before));
+        return Ok(TransitionOutcome::AlreadyApplied(*before));
     }
-    let mut totals = Totals::default();
+    let mut totals = SealedTotals::default();
     for (index, bundle) in (0..).zip(command.bundles) {
         match bundle {
             Some(bundle) if bundle.state == BundleState::Done => totals.add(bundle),
-            _ => return Err(Refusal::NotDone { bundle: index as BundleIndex }),
+            _ => return Err(TransitionRefusal::NotDone { bundle: index as BundleIndex }),
         }
     }
     let after = sealed(before, totals, command)?;
     invariants::check_epoch_step(&after, command.bundles);
-    Ok(Outcome::Write(after))
+    Ok(TransitionOutcome::Write(after))
 }
 
 /// SEAL of an epoch that is read from a cache: no worker claims its bundles, and its totals are
 /// known. The bundles of `command` are ignored.
 ///
 /// # Errors
-/// As [`seal`], but for [`Refusal::NotDone`].
+/// As [`seal`], but for [`TransitionRefusal::NotDone`].
 pub fn seal_cached(
     before: Option<&EpochItem>,
-    totals: Totals,
-    command: &Seal<'_>,
-) -> Result<Outcome<EpochItem>, Refusal> {
-    let before = before.ok_or(Refusal::Invalid { what: "the epoch was never opened" })?;
+    totals: SealedTotals,
+    command: &SealTransition<'_>,
+) -> Result<TransitionOutcome<EpochItem>, TransitionRefusal> {
+    let before = before.ok_or(TransitionRefusal::Invalid { what: "the epoch was never opened" })?;
     if before.state != EpochState::Open {
-        return Ok(Outcome::AlreadyApplied(*before));
+        return Ok(TransitionOutcome::AlreadyApplied(*before));
     }
-    Ok(Outcome::Write(sealed(before, totals, command)?))
+    Ok(TransitionOutcome::Write(sealed(before, totals, command)?))
 }
 
 fn sealed(
     before: &EpochItem,
-    mut totals: Totals,
-    command: &Seal<'_>,
-) -> Result<EpochItem, Refusal> {
+    mut totals: SealedTotals,
+    command: &SealTransition<'_>,
+) -> Result<EpochItem, TransitionRefusal> {
     if totals.skipped > command.max_skipped {
         let (skipped, max) = (totals.skipped, command.max_skipped);
-        return Err(Refusal::TooManySkipped { skipped, max });
+        return Err(TransitionRefusal::TooManySkipped { skipped, max });
     }
     let batch_size = u64::from(command.batch_size.max(1));
     totals.batches =
@@ -138,31 +149,31 @@ fn sealed(
 /// CLOSE: refused while the job's durable cursor is not past the last batch of `epoch`.
 ///
 /// # Errors
-/// [`Refusal::NotDurable`]; [`Refusal::Invalid`] for an epoch that is not sealed.
+/// [`TransitionRefusal::NotDurable`]; [`TransitionRefusal::Invalid`] for an epoch that is not sealed.
 pub fn close(
     before: Option<&EpochItem>,
     epoch: crate::Epoch,
     durable: &[Cursor],
-) -> Result<Outcome<EpochItem>, Refusal> {
-    let not_sealed = Refusal::Invalid { what: "the epoch is not sealed" };
+) -> Result<TransitionOutcome<EpochItem>, TransitionRefusal> {
+    let not_sealed = TransitionRefusal::Invalid { what: "the epoch is not sealed" };
     let before = before.ok_or(not_sealed.clone())?;
     let totals = match before.state {
         EpochState::Open => return Err(not_sealed),
-        EpochState::Closed => return Ok(Outcome::AlreadyApplied(*before)),
+        EpochState::Closed => return Ok(TransitionOutcome::AlreadyApplied(*before)),
         EpochState::Sealed => before.totals.unwrap_or_default(),
     };
     let end = Cursor { epoch, batch_index: totals.batches };
     match durable.iter().min() {
         Some(durable) if *durable >= end => {
-            Ok(Outcome::Write(EpochItem { state: EpochState::Closed, ..*before }))
+            Ok(TransitionOutcome::Write(EpochItem { state: EpochState::Closed, ..*before }))
         }
-        Some(durable) => Err(Refusal::NotDurable { durable: *durable }),
-        None => Err(Refusal::NotDurable { durable: Cursor::default() }),
+        Some(durable) => Err(TransitionRefusal::NotDurable { durable: *durable }),
+        None => Err(TransitionRefusal::NotDurable { durable: Cursor::default() }),
     }
 }
 
-fn ended(state: EpochState) -> Refusal {
-    Refusal::Ended {
+fn ended(state: EpochState) -> TransitionRefusal {
+    TransitionRefusal::Ended {
         state: match state {
             EpochState::Open => "open",
             EpochState::Sealed => "sealed",

@@ -1,7 +1,7 @@
 //! The states of a job: indexing, running, then done, failed or stopped. Only a stopped job is never continued.
 
 use crate::splits::bundle::line_of;
-use crate::splits::{Outcome, Refusal};
+use crate::splits::{TransitionOutcome, TransitionRefusal};
 use serde::{Deserialize, Serialize};
 
 /// Longest error that a job keeps, in bytes.
@@ -59,19 +59,24 @@ impl JobState {
 /// and the first error is the one reported.
 ///
 /// # Errors
-/// [`Refusal::Ended`] when the job has ended otherwise; [`Refusal::Invalid`] for the end of a job
+/// [`TransitionRefusal::Ended`] when the job has ended otherwise; [`TransitionRefusal::Invalid`] for the end of a job
 /// that is still indexing.
-pub fn apply(before: &JobState, event: &JobEvent) -> Result<Outcome<JobState>, Refusal> {
+pub fn apply(
+    before: &JobState,
+    event: &JobEvent,
+) -> Result<TransitionOutcome<JobState>, TransitionRefusal> {
     let after = match (before, event) {
         (JobState::Running | JobState::Done, JobEvent::Indexed)
         | (JobState::Done, JobEvent::Finished)
         | (JobState::Stopped, JobEvent::Stopped)
         | (JobState::Failed { .. }, JobEvent::Failed { .. }) => {
-            return Ok(Outcome::AlreadyApplied(before.clone()));
+            return Ok(TransitionOutcome::AlreadyApplied(before.clone()));
         }
         (JobState::Indexing, JobEvent::Indexed) => JobState::Running,
         (JobState::Indexing, JobEvent::Finished) => {
-            return Err(Refusal::Invalid { what: "a job that is indexing cannot be finished" });
+            return Err(TransitionRefusal::Invalid {
+                what: "a job that is indexing cannot be finished",
+            });
         }
         (JobState::Running, JobEvent::Finished) => JobState::Done,
         (JobState::Indexing | JobState::Running, JobEvent::Stopped) => JobState::Stopped,
@@ -80,9 +85,9 @@ pub fn apply(before: &JobState, event: &JobEvent) -> Result<Outcome<JobState>, R
         }
         (JobState::Failed { .. }, JobEvent::Resumed { is_indexed: false }) => JobState::Indexing,
         (JobState::Failed { .. } | JobState::Done, JobEvent::Resumed { .. }) => JobState::Running,
-        (ended, _) => return Err(Refusal::Ended { state: ended.name() }),
+        (ended, _) => return Err(TransitionRefusal::Ended { state: ended.name() }),
     };
-    Ok(Outcome::Write(after))
+    Ok(TransitionOutcome::Write(after))
 }
 
 #[cfg(test)]
@@ -94,9 +99,12 @@ mod tests {
         let failed = JobEvent::Failed { error: "first".to_owned() };
         let state = apply(&JobState::Running, &failed).unwrap().into_item();
         let later = JobEvent::Failed { error: "second".to_owned() };
-        assert_eq!(apply(&state, &later).unwrap(), Outcome::AlreadyApplied(state.clone()));
-        assert!(matches!(apply(&state, &JobEvent::Stopped), Err(Refusal::Ended { .. })));
-        assert!(matches!(apply(&state, &JobEvent::Indexed), Err(Refusal::Ended { .. })));
+        assert_eq!(
+            apply(&state, &later).unwrap(),
+            TransitionOutcome::AlreadyApplied(state.clone())
+        );
+        assert!(matches!(apply(&state, &JobEvent::Stopped), Err(TransitionRefusal::Ended { .. })));
+        assert!(matches!(apply(&state, &JobEvent::Indexed), Err(TransitionRefusal::Ended { .. })));
         assert!(state.is_ended());
     }
 
@@ -105,9 +113,9 @@ mod tests {
         let failed = JobState::Failed { error: "e".to_owned() };
         let resumed =
             |state: &JobState, is_indexed| apply(state, &JobEvent::Resumed { is_indexed });
-        let running = Outcome::Write(JobState::Running);
+        let running = TransitionOutcome::Write(JobState::Running);
         assert_eq!(resumed(&failed, true).unwrap(), running);
-        assert_eq!(resumed(&failed, false).unwrap(), Outcome::Write(JobState::Indexing));
+        assert_eq!(resumed(&failed, false).unwrap(), TransitionOutcome::Write(JobState::Indexing));
         assert_eq!(resumed(&JobState::Done, true).unwrap(), running);
         assert!(resumed(&JobState::Stopped, true).is_err());
     }
@@ -117,6 +125,9 @@ mod tests {
         assert!(apply(&JobState::Indexing, &JobEvent::Finished).is_err());
         let running = apply(&JobState::Indexing, &JobEvent::Indexed).unwrap().into_item();
         assert_eq!(running, JobState::Running);
-        assert_eq!(apply(&running, &JobEvent::Finished).unwrap(), Outcome::Write(JobState::Done));
+        assert_eq!(
+            apply(&running, &JobEvent::Finished).unwrap(),
+            TransitionOutcome::Write(JobState::Done)
+        );
     }
 }

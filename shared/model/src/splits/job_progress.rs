@@ -6,7 +6,7 @@
 //! items, a checkpoint could be accepted while its objects were being deleted.
 
 use crate::splits::run::{PastRuns, TrainingRun};
-use crate::splits::{Outcome, Refusal, invariants};
+use crate::splits::{TransitionOutcome, TransitionRefusal, invariants};
 use crate::{Epoch, Position};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -15,6 +15,7 @@ use std::fmt;
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize,
 )]
+/// A batch of an epoch: how far a trainer is, in its own unit.
 pub struct Cursor {
     pub epoch: Epoch,
     /// Number of the batch in its epoch, from 0.
@@ -51,12 +52,13 @@ pub const INDEX_EPOCH: Epoch = Epoch::MAX;
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize,
 )]
-pub struct Place {
+/// A position in the order of an epoch's splits.
+pub struct SplitPlace {
     pub epoch: Epoch,
     pub position: Position,
 }
 
-impl Place {
+impl SplitPlace {
     /// The split at `position`.
     pub fn new(epoch: Epoch, position: Position) -> Self {
         Self { epoch, position }
@@ -81,8 +83,8 @@ impl Place {
         u64::from(self.epoch) * u64::from(n_splits) + u64::from(self.position)
     }
 
-    /// The inverse of [`Place::linear`].
-    pub fn of(linear: u64, n_splits: u32) -> Self {
+    /// The inverse of [`SplitPlace::linear`].
+    pub fn from_linear(linear: u64, n_splits: u32) -> Self {
         let n = u64::from(n_splits.max(1));
         let epoch = Epoch::try_from(linear / n).unwrap_or(Epoch::MAX);
         Self { epoch, position: (linear % n) as Position }
@@ -96,11 +98,11 @@ pub struct JobProgress {
     pub generation: u64,
     /// The first split that the trainer's host has not taken in. Rows left over for a later batch
     /// count as taken in: otherwise splits smaller than a batch could hold the window shut.
-    pub delivered: Place,
+    pub delivered: SplitPlace,
     /// The next batch a restart would need.
     pub durable: Cursor,
     /// Objects of splits before this one are not needed from `durable` on.
-    pub durable_place: Place,
+    pub durable_place: SplitPlace,
     /// The end of the last epoch that is known to have ended: the number of its batches. A rank may have saved the
     /// place behind its own last batch, which is before that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -108,7 +110,7 @@ pub struct JobProgress {
     /// Collected horizon: what a run that begins before this cursor needs is computed again.
     pub collected: Cursor,
     /// Objects of splits before this one may have been deleted.
-    pub collected_place: Place,
+    pub collected_place: SplitPlace,
     /// Splits that the trainer knows of and the table has lost, because a power cut took back its last writes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lacking: Option<LackingSplits>,
@@ -127,8 +129,8 @@ pub struct JobProgress {
 /// Splits to be made again: some from `from` up to `to` are not committed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct LackingSplits {
-    pub from: Place,
-    pub to: Place,
+    pub from: SplitPlace,
+    pub to: SplitPlace,
 }
 
 /// The positions that the consumers of a job need: window, claims, kicks, collection and the closing of epochs go by
@@ -136,9 +138,9 @@ pub struct LackingSplits {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Horizon {
     /// The first split that is not made, of those that a consumer has yet to take in or that the table has lost.
-    pub slowest: Place,
+    pub slowest: SplitPlace,
     /// The first split that no consumer has taken in.
-    pub fastest: Place,
+    pub fastest: SplitPlace,
     /// The next batch a restart would need, of any consumer.
     pub durable: Cursor,
 }
@@ -180,18 +182,18 @@ impl JobProgress {
 
 /// Progress of a trainer. Fenced by generation, monotone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Ack {
+pub struct ProgressAck {
     /// Chosen by the trainer's host at its start, larger than any before.
     pub generation: u64,
     /// The generation that it takes over from, 0 if none. A registration that arrives late must not
     /// fence a run that has taken over since.
     pub over: u64,
     /// Everything before it has been handed to the trainer.
-    pub delivered: Place,
+    pub delivered: SplitPlace,
     /// The next batch a restart would need: all before it is safe in a checkpoint.
     pub durable: Cursor,
     /// Objects of splits before it are not needed to replay from `durable`.
-    pub durable_place: Place,
+    pub durable_place: SplitPlace,
     /// The end of the epoch before `durable`, the number of its batches, if `durable` is in the epoch after it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<Cursor>,
@@ -200,14 +202,16 @@ pub struct Ack {
     pub local_workers: u32,
 }
 
-impl Ack {
-    pub(super) fn check(&self) -> Result<(), Refusal> {
+impl ProgressAck {
+    pub(super) fn check(&self) -> Result<(), TransitionRefusal> {
         let Self { delivered, durable, durable_place, .. } = self;
         if durable_place > delivered || durable.epoch > delivered.epoch {
-            return Err(Refusal::Invalid { what: "durable is ahead of delivered" });
+            return Err(TransitionRefusal::Invalid { what: "durable is ahead of delivered" });
         }
         if durable_place.epoch != durable.epoch {
-            return Err(Refusal::Invalid { what: "durable batch and split are of two epochs" });
+            return Err(TransitionRefusal::Invalid {
+                what: "durable batch and split are of two epochs",
+            });
         }
         Ok(())
     }
@@ -217,22 +221,22 @@ impl Ack {
 /// what has been collected.
 ///
 /// # Errors
-/// [`Refusal::Fenced`] for a generation older than the current, or one that found another there, [`Refusal::Invalid`].
+/// [`TransitionRefusal::Fenced`] for a generation older than the current, or one that found another there, [`TransitionRefusal::Invalid`].
 pub(super) fn begin(
     before: Option<&JobProgress>,
-    from: &Ack,
+    from: &ProgressAck,
     run: TrainingRun,
     now_ms: u64,
-) -> Result<Outcome<JobProgress>, Refusal> {
+) -> Result<TransitionOutcome<JobProgress>, TransitionRefusal> {
     from.check()?;
     let collected = before.map(|b| (b.collected, b.collected_place)).unwrap_or_default();
     if let Some(before) = before {
         if from.generation == before.generation {
-            return Ok(Outcome::AlreadyApplied(*before));
+            return Ok(TransitionOutcome::AlreadyApplied(*before));
         }
         // The generation that it found may be newer than the one here: then the table has lost that one.
         if from.generation < before.generation || from.over < before.generation {
-            return Err(Refusal::Fenced { generation: before.generation });
+            return Err(TransitionRefusal::Fenced { generation: before.generation });
         }
     }
     let is_behind = from.durable < collected.0;
@@ -260,21 +264,21 @@ pub(super) fn begin(
         past,
     };
     invariants::check_progress_step(before, &after);
-    Ok(Outcome::Write(after))
+    Ok(TransitionOutcome::Write(after))
 }
 
 /// ACK: progress of the current generation; never back.
 ///
 /// # Errors
-/// [`Refusal::Fenced`] for another generation than the current, [`Refusal::Invalid`].
+/// [`TransitionRefusal::Fenced`] for another generation than the current, [`TransitionRefusal::Invalid`].
 pub fn ack(
     before: Option<&JobProgress>,
-    command: &Ack,
+    command: &ProgressAck,
     now_ms: u64,
-) -> Result<Outcome<JobProgress>, Refusal> {
-    let before = before.ok_or(Refusal::Invalid { what: "no run has joined" })?;
+) -> Result<TransitionOutcome<JobProgress>, TransitionRefusal> {
+    let before = before.ok_or(TransitionRefusal::Invalid { what: "no run has joined" })?;
     if command.generation != before.generation {
-        return Err(Refusal::Fenced { generation: before.generation });
+        return Err(TransitionRefusal::Fenced { generation: before.generation });
     }
     command.check()?;
     let mut after = *before;
@@ -285,18 +289,18 @@ pub fn ack(
     after.heartbeat_ms = before.heartbeat_ms.max(now_ms);
     after.local_workers = command.local_workers;
     invariants::check_progress_step(Some(before), &after);
-    Ok(Outcome::of(Some(before), after))
+    Ok(TransitionOutcome::new(Some(before), after))
 }
 
 /// MADE: every split from the head up to `made` is committed, so fewer are lacking.
-pub fn made(before: Option<&JobProgress>, made: Place) -> Outcome<JobProgress> {
+pub fn made(before: Option<&JobProgress>, made: SplitPlace) -> TransitionOutcome<JobProgress> {
     let before = before.copied().unwrap_or_default();
     match before.lacking.filter(|lacking| lacking.from < made) {
         Some(LackingSplits { to, .. }) => {
             let lacking = (made < to).then_some(LackingSplits { from: made, to });
-            Outcome::Write(JobProgress { lacking, ..before })
+            TransitionOutcome::Write(JobProgress { lacking, ..before })
         }
-        None => Outcome::AlreadyApplied(before),
+        None => TransitionOutcome::AlreadyApplied(before),
     }
 }
 
@@ -304,14 +308,16 @@ pub fn made(before: Option<&JobProgress>, made: Place) -> Outcome<JobProgress> {
 /// the written item alone decides what may be deleted (see [`crate::splits::collect`]).
 ///
 /// # Errors
-/// [`Refusal::Invalid`] when there is none: nothing is durable.
-pub fn collected(before: Option<&JobProgress>) -> Result<Outcome<JobProgress>, Refusal> {
-    let before = before.ok_or(Refusal::Invalid { what: "no run has joined" })?;
+/// [`TransitionRefusal::Invalid`] when there is none: nothing is durable.
+pub fn collected(
+    before: Option<&JobProgress>,
+) -> Result<TransitionOutcome<JobProgress>, TransitionRefusal> {
+    let before = before.ok_or(TransitionRefusal::Invalid { what: "no run has joined" })?;
     let mut after = *before;
     after.collected = before.collected.max(before.durable);
     after.collected_place = before.collected_place.max(before.durable_place);
     invariants::check_progress_step(Some(before), &after);
-    Ok(Outcome::of(Some(before), after))
+    Ok(TransitionOutcome::new(Some(before), after))
 }
 
 #[cfg(test)]

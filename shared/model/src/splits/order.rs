@@ -13,14 +13,14 @@ const ROUNDS: usize = 8;
 
 /// The order of splits in one epoch: a bijection between positions and split ids.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Order {
+pub struct KeyedPermutation {
     n: u32,
     left_bits: u32,
     right_bits: u32,
     keys: [u64; ROUNDS],
 }
 
-impl Order {
+impl KeyedPermutation {
     /// The order of `n` splits in `epoch` of a job with `seed`.
     pub fn new(n: u32, seed: u64, epoch: Epoch) -> Self {
         let bits = (u32::BITS - n.saturating_sub(1).leading_zeros()).max(2);
@@ -102,15 +102,16 @@ fn mix(half: u32, key: u64) -> u32 {
     ((z ^ z >> 31) >> 32) as u32
 }
 
-/// The split at `position` of an epoch, for a single look-up; keep an [`Order`] for many.
+/// The split at `position` of an epoch, for a single look-up; keep an [`KeyedPermutation`] for many.
 pub fn permute(n: u32, seed: u64, epoch: Epoch, position: Position) -> Option<SplitId> {
-    Order::new(n, seed, epoch).split_at(position)
+    KeyedPermutation::new(n, seed, epoch).split_at(position)
 }
 
 /// The visit at `position` of an epoch that visits `n` splits `copies` times: which copy of the
 /// dataset, and which of its splits. Copies take turns, each in an order of its own.
 pub fn visit(
-    (n, copies): (u32, u32),
+    n: u32,
+    copies: u32,
     seed: u64,
     epoch: Epoch,
     position: Position,
@@ -123,14 +124,15 @@ pub fn visit(
 
 /// As [`visit`]; with `in_order`, splits are delivered in dataset order, one copy after the other.
 pub fn visit_of(
-    (n, copies): (u32, u32),
+    n: u32,
+    copies: u32,
     in_order: bool,
     seed: u64,
     epoch: Epoch,
     position: Position,
 ) -> Option<(u32, SplitId)> {
     if !in_order {
-        return visit((n, copies), seed, epoch, position);
+        return visit(n, copies, seed, epoch, position);
     }
     let copy = position.checked_div(n)?;
     (copy < copies).then_some((copy, position % n))
@@ -138,7 +140,7 @@ pub fn visit_of(
 
 /// The number of a visit among all visits of an epoch, independent of their order; cached splits
 /// are stored under it.
-pub fn visit_number(copies: u32, (copy, split): (u32, SplitId)) -> u64 {
+pub fn visit_number(copies: u32, copy: u32, split: SplitId) -> u64 {
     u64::from(split) * u64::from(copies) + u64::from(copy)
 }
 
@@ -152,13 +154,13 @@ pub fn default_bundle_splits(n_splits: u32) -> u32 {
 /// Positions cut into bundles of 1, 1, 2, 4, .., max, max, ..: the first batch comes fast, and later
 /// ones cost few writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Ramp {
+pub struct BundleDivision {
     n_splits: u32,
     /// log2 of the positions of a full bundle.
     log_max: u32,
 }
 
-impl Ramp {
+impl BundleDivision {
     /// Bundles of at most so many positions, rounded down to a power of two in 1..=8.
     pub fn new(n_splits: u32, max_bundle_splits: u32) -> Self {
         Self { n_splits, log_max: max_bundle_splits.clamp(1, 8).ilog2() }
@@ -221,7 +223,7 @@ mod tests {
     #[test]
     fn the_order_is_pinned() {
         let order = |n, seed, epoch| {
-            let order = Order::new(n, seed, epoch);
+            let order = KeyedPermutation::new(n, seed, epoch);
             (0..n).map(|position| order.split_at(position).unwrap()).collect::<Vec<_>>()
         };
         assert_eq!(order(10, 0, 0), PINNED);
@@ -234,8 +236,8 @@ mod tests {
 
     #[test]
     fn there_is_nothing_beyond_the_end() {
-        assert_eq!(visit((10, 1), 0, 0, 3), Some((0, PINNED[3])));
-        let mut visits: Vec<_> = (0..30).filter_map(|at| visit((10, 3), 7, 2, at)).collect();
+        assert_eq!(visit(10, 1, 0, 0, 3), Some((0, PINNED[3])));
+        let mut visits: Vec<_> = (0..30).filter_map(|at| visit(10, 3, 7, 2, at)).collect();
         let orders: Vec<Vec<_>> = (0..3)
             .map(|copy| visits.iter().filter(|v| v.0 == copy).map(|v| v.1).collect())
             .collect();
@@ -243,12 +245,12 @@ mod tests {
         visits.sort_unstable();
         let all: Vec<_> = (0..3).flat_map(|copy| (0..10).map(move |split| (copy, split))).collect();
         assert_eq!(visits, all);
-        assert_eq!((visit((10, 3), 7, 2, 30), visit((10, 0), 7, 2, 0)), (None, None));
+        assert_eq!((visit(10, 3, 7, 2, 30), visit(10, 0, 7, 2, 0)), (None, None));
         assert_eq!(permute(0, 1, 1, 0), None);
         assert_eq!(permute(1, 1, 1, 0), Some(0));
         assert_eq!(permute(5, 1, 1, 5), None);
-        assert_eq!(Order::new(5, 1, 1).position_of(5), None);
-        let largest = Order::new(u32::MAX, 1, 1);
+        assert_eq!(KeyedPermutation::new(5, 1, 1).position_of(5), None);
+        let largest = KeyedPermutation::new(u32::MAX, 1, 1);
         let split = largest.split_at(u32::MAX - 1).unwrap();
         assert_eq!(largest.position_of(split), Some(u32::MAX - 1));
     }
@@ -259,7 +261,7 @@ mod tests {
         const N: usize = 8;
         let mut seen = [[0u32; N]; N];
         for seed in 0..4_000 {
-            let order = Order::new(N as u32, seed, 0);
+            let order = KeyedPermutation::new(N as u32, seed, 0);
             for (position, seen) in (0..).zip(&mut seen) {
                 seen[order.split_at(position).unwrap() as usize] += 1;
             }
@@ -271,7 +273,7 @@ mod tests {
     /// Neighbours in the dataset do not stay neighbours.
     #[test]
     fn the_order_breaks_up_runs() {
-        let order = Order::new(10_000, 3, 0);
+        let order = KeyedPermutation::new(10_000, 3, 0);
         let splits: Vec<_> =
             (0..10_000).map(|position| order.split_at(position).unwrap()).collect();
         let runs = splits.windows(2).filter(|pair| pair[0].abs_diff(pair[1]) == 1).count();
@@ -281,7 +283,7 @@ mod tests {
     #[test]
     fn bundles_ramp_up() {
         let sizes = |n, r| {
-            let ramp = Ramp::new(n, r);
+            let ramp = BundleDivision::new(n, r);
             (0..ramp.bundles()).map(|bundle| ramp.positions(bundle).len()).collect::<Vec<_>>()
         };
         assert_eq!(sizes(30, 8), [1, 1, 2, 4, 8, 8, 6]);
@@ -303,7 +305,7 @@ mod tests {
     proptest! {
         #[test]
         fn the_order_is_a_bijection(n in 1u32..600, seed: u64, epoch: u32) {
-            let order = Order::new(n, seed, epoch);
+            let order = KeyedPermutation::new(n, seed, epoch);
             let mut seen = vec![false; n as usize];
             for position in 0..n {
                 let split = order.split_at(position).unwrap();
@@ -314,7 +316,7 @@ mod tests {
 
         #[test]
         fn every_position_is_in_exactly_its_bundle(n in 1u32..2_000, r in 0u32..12) {
-            let ramp = Ramp::new(n, r);
+            let ramp = BundleDivision::new(n, r);
             let mut next = 0;
             for bundle in 0..ramp.bundles() {
                 let positions = ramp.positions(bundle);

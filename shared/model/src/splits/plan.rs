@@ -2,8 +2,8 @@
 //! shorter; with dataset operators or several datasets, the resulting sequence is cut instead.
 
 use crate::splits::{
-    order::{self, Order},
-    view::{Member, Run, View, ViewError, mixed},
+    order::{self, KeyedPermutation},
+    view::{DatasetView, DatasetViewError, RecordRange, ZipMember, mixed},
 };
 use crate::{DatasetOp, Epoch, Position, SplitId};
 
@@ -16,19 +16,19 @@ pub struct SplitPlan {
     first_split: Vec<u32>,
     records: u64,
     /// The view of dataset operators or a zip. Its splits cross the bounds of files.
-    view: Option<View>,
+    view: Option<DatasetView>,
     in_order: bool,
 }
 
 /// The records to read and run at one position.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Visit {
+pub struct SplitVisit {
     /// Its records, neighbours together.
-    pub runs: Vec<Run>,
+    pub runs: Vec<RecordRange>,
     /// Their counterparts in each further dataset of a zip: as many records, in the same order.
-    pub zipped: Vec<Vec<Run>>,
+    pub zipped: Vec<Vec<RecordRange>>,
     /// The order in which the records are run, if it differs from that of `runs`.
-    pub shuffled: Option<Order>,
+    pub shuffled: Option<KeyedPermutation>,
 }
 
 impl SplitPlan {
@@ -55,33 +55,33 @@ impl SplitPlan {
     ///
     /// # Errors
     /// When there would be more splits than can be counted, or the operators cannot be resolved.
-    pub fn of_view(
+    pub fn with_operators(
         records_per_file: &[u32],
         split_records: u32,
         ops: &[DatasetOp],
-    ) -> Result<Self, ViewError> {
-        Self::of_zip(&[Member::once(records_per_file)], split_records, ops)
+    ) -> Result<Self, DatasetViewError> {
+        Self::from_zip(&[ZipMember::once(records_per_file)], split_records, ops)
     }
 
-    /// As [`of_view`](Self::of_view), for zipped datasets. Their files are numbered one dataset
+    /// As [`of_view`](Self::with_operators), for zipped datasets. Their files are numbered one dataset
     /// after the other; records are named by the first dataset.
     ///
     /// # Errors
-    /// As [`of_view`](Self::of_view).
-    pub fn of_zip(
-        members: &[Member<'_>],
+    /// As [`of_view`](Self::with_operators).
+    pub fn from_zip(
+        members: &[ZipMember<'_>],
         split_records: u32,
         ops: &[DatasetOp],
-    ) -> Result<Self, ViewError> {
-        let too_many = ViewError::TooMany("splits");
+    ) -> Result<Self, DatasetViewError> {
+        let too_many = DatasetViewError::TooMany("splits");
         let first = members.first().map_or(&[][..], |first| first.records_per_file);
         let plan = Self::new(first, split_records).ok_or(too_many.clone())?;
         let in_order = ops.contains(&DatasetOp::InOrder);
-        let alone = members == [Member::once(first)];
+        let alone = members == [ZipMember::once(first)];
         if alone && ops.is_empty() {
             return Ok(plan);
         }
-        let view = View::new(members, ops, plan.split_records)?;
+        let view = DatasetView::new(members, ops, plan.split_records)?;
         let records = view.records();
         let splits = records.div_ceil(u64::from(plan.split_records));
         let splits = u32::try_from(splits).map_err(|_| too_many)?;
@@ -90,8 +90,14 @@ impl SplitPlan {
 
     /// The records at `position` of an epoch that visits every split `copies` times; none beyond its
     /// end.
-    pub fn visit(&self, copies: u32, seed: u64, epoch: Epoch, position: Position) -> Option<Visit> {
-        self.visit_as(copies, seed, (epoch, epoch), position)
+    pub fn visit(
+        &self,
+        copies: u32,
+        seed: u64,
+        epoch: Epoch,
+        position: Position,
+    ) -> Option<SplitVisit> {
+        self.visit_as(copies, seed, epoch, epoch, position)
     }
 
     /// As [`visit`](Self::visit), with splits composed as in epoch `drawn`: for epochs whose splits
@@ -100,14 +106,15 @@ impl SplitPlan {
         &self,
         copies: u32,
         seed: u64,
-        (epoch, drawn): (Epoch, Epoch),
+        epoch: Epoch,
+        drawn: Epoch,
         position: Position,
-    ) -> Option<Visit> {
-        let splits = (self.n_splits(), copies);
-        let (copy, split) = order::visit_of(splits, self.in_order, seed, epoch, position)?;
+    ) -> Option<SplitVisit> {
+        let (copy, split) =
+            order::visit_of(self.n_splits(), copies, self.in_order, seed, epoch, position)?;
         let Some(view) = &self.view else {
-            return Some(Visit {
-                runs: vec![Run { copy, ..self.split(split)? }],
+            return Some(SplitVisit {
+                runs: vec![RecordRange { copy, ..self.split(split)? }],
                 zipped: Vec::new(),
                 shuffled: None,
             });
@@ -125,9 +132,10 @@ impl SplitPlan {
             run.copy = run.copy.checked_mul(copies)?.checked_add(copy)?;
         }
         let records = runs.iter().map(|run| run.records).sum();
-        let shuffled =
-            view.shuffle().map(|own| Order::new(records, mixed(seed, own ^ first, copy), drawn));
-        Some(Visit { runs, zipped, shuffled })
+        let shuffled = view
+            .shuffle()
+            .map(|own| KeyedPermutation::new(records, mixed(seed, own ^ first, copy), drawn));
+        Some(SplitVisit { runs, zipped, shuffled })
     }
 
     /// The number of the visit at `position` among all visits of an epoch, independent of their
@@ -139,9 +147,9 @@ impl SplitPlan {
         epoch: Epoch,
         position: Position,
     ) -> Option<u64> {
-        let splits = (self.n_splits(), copies);
-        let visit = order::visit_of(splits, self.in_order, seed, epoch, position)?;
-        Some(order::visit_number(copies, visit))
+        let (copy, split) =
+            order::visit_of(self.n_splits(), copies, self.in_order, seed, epoch, position)?;
+        Some(order::visit_number(copies, copy, split))
     }
 
     /// Number of splits.
@@ -156,7 +164,7 @@ impl SplitPlan {
 
     /// The records of `split` where there are no dataset operators; none for a split there is not.
     /// O(log files).
-    fn split(&self, split: SplitId) -> Option<Run> {
+    fn split(&self, split: SplitId) -> Option<RecordRange> {
         if split >= self.n_splits() {
             return None;
         }
@@ -164,7 +172,7 @@ impl SplitPlan {
         let file = self.first_split.partition_point(|first| *first <= split) - 1;
         let first_record = (split - self.first_split[file]) * self.split_records;
         let records = (self.records_per_file[file] - first_record).min(self.split_records);
-        Some(Run { file: file as u32, first_record, records, copy: 0 })
+        Some(RecordRange { file: file as u32, first_record, records, copy: 0 })
     }
 }
 
@@ -177,7 +185,8 @@ mod tests {
     fn the_last_split_of_a_file_is_short() {
         let plan = SplitPlan::new(&[0, 5, 0, 4, 1, 0], 2).unwrap();
         let splits: Vec<_> = (0..).map_while(|split| plan.split(split)).collect();
-        let range = |file, first_record, records| Run { file, first_record, records, copy: 0 };
+        let range =
+            |file, first_record, records| RecordRange { file, first_record, records, copy: 0 };
         let expected = [
             range(1, 0, 2),
             range(1, 2, 2),
@@ -204,7 +213,7 @@ mod tests {
 
     #[test]
     fn a_plan_in_order_is_delivered_in_order() {
-        let plan = SplitPlan::of_view(&[5, 3], 2, &[DatasetOp::InOrder]).unwrap();
+        let plan = SplitPlan::with_operators(&[5, 3], 2, &[DatasetOp::InOrder]).unwrap();
         let seen: Vec<_> = (0..).map_while(|at| plan.visit(1, 9, 0, at)).collect();
         let runs: Vec<_> = seen.iter().map(|v| (v.runs[0].file, v.runs[0].first_record)).collect();
         assert_eq!(runs, [(0, 0), (0, 2), (0, 4), (1, 1)], "splits go on in the next file");
@@ -214,16 +223,17 @@ mod tests {
         let runs: Vec<_> =
             copies.iter().map(|v| (v.runs[0].copy, v.runs[0].first_record)).collect();
         assert_eq!(runs, [(0, 0), (0, 2), (0, 4), (0, 1), (1, 0), (1, 2), (1, 4), (1, 1)]);
-        let plan = SplitPlan::of_view(&[5, 3], 2, &[DatasetOp::Take { count: 7 }]).unwrap();
+        let plan = SplitPlan::with_operators(&[5, 3], 2, &[DatasetOp::Take { count: 7 }]).unwrap();
         assert_eq!((plan.n_splits(), plan.records()), (4, 7), "splits go on in the next file");
     }
 
     #[test]
     fn what_is_zipped_comes_along() {
-        let members = [Member::once(&[3, 4]), Member { records_per_file: &[2, 1], times: 2 }];
-        let plan = SplitPlan::of_zip(&members, 4, &[DatasetOp::InOrder]).unwrap();
+        let members = [ZipMember::once(&[3, 4]), ZipMember { records_per_file: &[2, 1], times: 2 }];
+        let plan = SplitPlan::from_zip(&members, 4, &[DatasetOp::InOrder]).unwrap();
         assert_eq!((plan.n_splits(), plan.records()), (2, 6));
-        let run = |file, first_record, records, copy| Run { file, first_record, records, copy };
+        let run =
+            |file, first_record, records, copy| RecordRange { file, first_record, records, copy };
         let first = plan.visit(1, 9, 0, 0).unwrap();
         assert_eq!(first.runs, [run(0, 0, 3, 0), run(1, 0, 1, 0)]);
         assert_eq!(first.zipped, [[run(2, 0, 2, 0), run(3, 0, 1, 0), run(2, 0, 1, 1)]]);
@@ -232,20 +242,20 @@ mod tests {
         assert_eq!(second.zipped, [[run(2, 1, 1, 1), run(3, 0, 1, 1)]]);
         assert_eq!(plan.visit(1, 9, 0, 2), None);
         // A single dataset is divided as without a zip.
-        let alone = SplitPlan::of_zip(&members[..1], 4, &[]).unwrap();
+        let alone = SplitPlan::from_zip(&members[..1], 4, &[]).unwrap();
         assert_eq!(alone, SplitPlan::new(&[3, 4], 4).unwrap());
-        assert_eq!(SplitPlan::of_zip(&[], 4, &[]).unwrap().visit(1, 9, 0, 0), None);
+        assert_eq!(SplitPlan::from_zip(&[], 4, &[]).unwrap().visit(1, 9, 0, 0), None);
     }
 
     #[test]
     fn a_shuffled_split_is_run_in_another_order() {
         let ops = [DatasetOp::Shuffle { blocks: 2, seed: 1 }];
-        let plan = SplitPlan::of_view(&[64], 16, &ops).unwrap();
+        let plan = SplitPlan::with_operators(&[64], 16, &ops).unwrap();
         let visits: Vec<_> = (0..).map_while(|at| plan.visit(2, 9, 0, at)).collect();
         assert_eq!(visits.len(), 8);
-        let records = |visit: &Visit| visit.runs.iter().map(|run| run.records).sum::<u32>();
+        let records = |visit: &SplitVisit| visit.runs.iter().map(|run| run.records).sum::<u32>();
         assert!(visits.iter().all(|visit| records(visit) == 16));
-        let order = |visit: &Visit| {
+        let order = |visit: &SplitVisit| {
             let order = visit.shuffled.clone().unwrap();
             (0..16).map(|i| order.split_at(i).unwrap()).collect::<Vec<_>>()
         };

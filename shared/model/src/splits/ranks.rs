@@ -9,7 +9,7 @@
 //! them are committed, or the end of the epoch is known. All ranks then decide on equal knowledge.
 
 use crate::splits::Cursor;
-use crate::splits::batches::Joiner;
+use crate::splits::batches::BatchJoiner;
 use crate::words::words;
 use crate::{Epoch, Position};
 use serde::{Deserialize, Serialize};
@@ -17,15 +17,15 @@ use std::{fmt, num::NonZeroU32};
 
 /// The ranks of one run of a training program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Ranks {
+pub struct RunRanks {
     /// Number of ranks.
     pub count: NonZeroU32,
     /// The batch that rank 0 takes at the first step. Later epochs begin at batch 0.
     pub from: Cursor,
-    pub tail: Tail,
+    pub tail: TailPolicy,
 }
 
-impl fmt::Display for Ranks {
+impl fmt::Display for RunRanks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { count, from, tail } = self;
         write!(f, "{count} ranks from {from} with tail {tail}")
@@ -35,7 +35,7 @@ impl fmt::Display for Ranks {
 /// Treatment of the last batches of an epoch when they are fewer than the ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Tail {
+pub enum TailPolicy {
     /// No rank takes them; they are counted as left out.
     Drop,
     /// The ranks that would have none take batches of the same step again, marked as repeats.
@@ -45,24 +45,24 @@ pub enum Tail {
     Uneven,
 }
 
-impl Tail {
+impl TailPolicy {
     /// The treatment of a job whose user asks for none.
-    pub const fn default_of(drops_remainder: bool) -> Self {
+    pub const fn default_for(drops_remainder: bool) -> Self {
         if drops_remainder { Self::Drop } else { Self::Repeat }
     }
 }
 
-words!(Tail, "a tail", Drop = "drop", Repeat = "repeat", Uneven = "uneven");
+words!(TailPolicy, "a tail", Drop = "drop", Repeat = "repeat", Uneven = "uneven");
 
 /// One step of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Step {
+pub struct TrainingStep {
     pub epoch: Epoch,
     /// Number of the step within the run's part of the epoch, from 0.
     pub number: u64,
 }
 
-impl Step {
+impl TrainingStep {
     /// The step after it in the same epoch.
     #[must_use]
     pub fn next(self) -> Self {
@@ -80,7 +80,7 @@ pub struct KnownBatches {
 
 impl KnownBatches {
     /// The batches that the splits pushed to `joiner` complete, in an epoch of `n_splits` splits.
-    pub fn of(joiner: &Joiner, n_splits: Position) -> Self {
+    pub fn from_joiner(joiner: &BatchJoiner, n_splits: Position) -> Self {
         let is_all = joiner.position() >= n_splits;
         let has_last = is_all && joiner.clone().finish().is_some();
         Self { count: joiner.batch_index() + u64::from(has_last), is_all }
@@ -89,7 +89,7 @@ impl KnownBatches {
 
 /// The answer to a rank that is ready for a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Assignment {
+pub enum RankAssignment {
     /// It is not known yet whether every rank has a batch: ask again when more is committed.
     Wait,
     /// The rank takes this batch.
@@ -100,10 +100,10 @@ pub enum Assignment {
     End,
 }
 
-impl Ranks {
+impl RunRanks {
     /// One rank, which takes every batch from `from` on.
     pub const fn one(from: Cursor) -> Self {
-        Self { count: NonZeroU32::MIN, from, tail: Tail::Uneven }
+        Self { count: NonZeroU32::MIN, from, tail: TailPolicy::Uneven }
     }
 
     /// The number of ranks, for arithmetic with batches.
@@ -117,23 +117,23 @@ impl Ranks {
     }
 
     /// The batch that rank 0 takes at `step`.
-    pub fn first_of(&self, step: Step) -> u64 {
+    pub fn first_of(&self, step: TrainingStep) -> u64 {
         self.first_batch(step.epoch).saturating_add(step.number.saturating_mul(self.width()))
     }
 
     /// The step at which some rank takes the batch at `cursor`; none if the run began after it.
-    pub fn step_of(&self, cursor: Cursor) -> Option<Step> {
+    pub fn step_of(&self, cursor: Cursor) -> Option<TrainingStep> {
         let Cursor { epoch, batch_index } = cursor;
         let is_within = epoch >= self.from.epoch;
         let passed = batch_index.checked_sub(self.first_batch(epoch)).filter(|_| is_within)?;
-        Some(Step { epoch, number: passed / self.width() })
+        Some(TrainingStep { epoch, number: passed / self.width() })
     }
 
     /// Assigns `rank`, counted from 0, its batch at `step`.
     ///
-    /// The answer to one rank and step never changes once it is not [`Assignment::Wait`], and all
+    /// The answer to one rank and step never changes once it is not [`RankAssignment::Wait`], and all
     /// ranks stop waiting for a step at the same knowledge.
-    pub fn assign(&self, step: Step, rank: u32, known: KnownBatches) -> Assignment {
+    pub fn assign(&self, step: TrainingStep, rank: u32, known: KnownBatches) -> RankAssignment {
         let first = self.first_of(step);
         let rank = u64::from(rank);
         debug_assert!(rank < self.width(), "rank {rank} of {}", self.count);
@@ -141,24 +141,28 @@ impl Ranks {
         let slot = first.saturating_add(rank);
         let is_whole = present == self.width();
         match self.tail {
-            _ if !is_whole && !known.is_all => Assignment::Wait,
-            _ if rank < present && (is_whole || self.tail != Tail::Drop) => {
-                Assignment::Batch { batch_index: slot }
+            _ if !is_whole && !known.is_all => RankAssignment::Wait,
+            _ if rank < present && (is_whole || self.tail != TailPolicy::Drop) => {
+                RankAssignment::Batch { batch_index: slot }
             }
             // The nearest ranks are the likeliest to be on the same host, which has read their batches.
-            Tail::Repeat if present > 0 => {
+            TailPolicy::Repeat if present > 0 => {
                 let nearest = present - 1 - (rank - present) % present;
-                Assignment::Repeat { batch_index: first + nearest, slot }
+                RankAssignment::Repeat { batch_index: first + nearest, slot }
             }
-            Tail::Drop | Tail::Repeat | Tail::Uneven => Assignment::End,
+            TailPolicy::Drop | TailPolicy::Repeat | TailPolicy::Uneven => RankAssignment::End,
         }
     }
 
     /// The batches of `step` for all ranks, in order of rank; none while any of them must wait.
-    pub fn assign_batches(&self, step: Step, known: KnownBatches) -> Option<Vec<Assignment>> {
+    pub fn assign_batches(
+        &self,
+        step: TrainingStep,
+        known: KnownBatches,
+    ) -> Option<Vec<RankAssignment>> {
         let ranks = 0..self.count.get();
         let assigned: Vec<_> = ranks.map(|rank| self.assign(step, rank, known)).collect();
-        (!assigned.contains(&Assignment::Wait)).then_some(assigned)
+        (!assigned.contains(&RankAssignment::Wait)).then_some(assigned)
     }
 
     /// The start of the next epoch, for a rank that goes on at `at` in an epoch that has ended at `ended` and has no batch for
@@ -167,7 +171,9 @@ impl Ranks {
         let known = KnownBatches { count: ended.batch_index, is_all: true };
         let of_epoch = self.step_of(at).filter(|step| step.epoch == ended.epoch);
         match of_epoch.map(|step| self.assign(step, rank, known)) {
-            Some(Assignment::End) if at <= ended => Cursor::start_of(at.epoch.saturating_add(1)),
+            Some(RankAssignment::End) if at <= ended => {
+                Cursor::start_of(at.epoch.saturating_add(1))
+            }
             _ => at,
         }
     }
@@ -177,8 +183,8 @@ impl Ranks {
     pub fn steps(&self, epoch: Epoch, batches: u64) -> u64 {
         let left = batches.saturating_sub(self.first_batch(epoch));
         match self.tail {
-            Tail::Drop => left / self.width(),
-            Tail::Repeat | Tail::Uneven => left.div_ceil(self.width()),
+            TailPolicy::Drop => left / self.width(),
+            TailPolicy::Repeat | TailPolicy::Uneven => left.div_ceil(self.width()),
         }
     }
 
@@ -186,8 +192,8 @@ impl Ranks {
     pub fn left_out(&self, epoch: Epoch, batches: u64) -> u64 {
         let left = batches.saturating_sub(self.first_batch(epoch));
         match self.tail {
-            Tail::Drop => left % self.width(),
-            Tail::Repeat | Tail::Uneven => 0,
+            TailPolicy::Drop => left % self.width(),
+            TailPolicy::Repeat | TailPolicy::Uneven => 0,
         }
     }
 
@@ -197,7 +203,7 @@ impl Ranks {
     ///
     /// It does not depend on whether the end of the epoch was known when the step was released, which
     /// differs between readers: all ranks save the same.
-    pub fn cursor_after(&self, step: Step, known: KnownBatches) -> Cursor {
+    pub fn cursor_after(&self, step: TrainingStep, known: KnownBatches) -> Cursor {
         let next = self.first_of(step.next());
         if known.count >= next {
             Cursor { epoch: step.epoch, batch_index: next }

@@ -8,7 +8,10 @@
 //! them is never ahead of any rank. A report of another generation takes no part. It could be ahead
 //! of a checkpoint that was restored since, and what that checkpoint needs would be collected.
 
-use crate::splits::{Ack, Cursor, JobProgress, Outcome, Place, Refusal, invariants, job_progress};
+use crate::splits::{
+    Cursor, JobProgress, ProgressAck, SplitPlace, TransitionOutcome, TransitionRefusal, invariants,
+    job_progress,
+};
 use serde::{Deserialize, Serialize};
 use std::{fmt, num::NonZeroU32};
 
@@ -75,11 +78,11 @@ pub struct ReaderProgress {
     pub reader: u64,
     pub ranks: RankRange,
     /// The first split that the reader has not taken in.
-    pub delivered: Place,
+    pub delivered: SplitPlace,
     /// The least cursor that is durable for all its ranks.
     pub durable: Cursor,
     /// Objects of splits before this one are not needed from `durable` on.
-    pub durable_place: Place,
+    pub durable_place: SplitPlace,
     /// As [`JobProgress::ended`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<Cursor>,
@@ -91,7 +94,7 @@ pub struct ReaderProgress {
 
 impl ReaderProgress {
     /// That of the reader of all ranks, which acknowledges on the job's progress itself.
-    pub fn of_all(progress: &JobProgress, ranks: RankRange) -> Self {
+    pub fn from_job_progress(progress: &JobProgress, ranks: RankRange) -> Self {
         let JobProgress { generation, delivered, durable, durable_place, ended, .. } = *progress;
         let JobProgress { heartbeat_ms, local_workers, .. } = *progress;
         let reader = generation;
@@ -111,27 +114,27 @@ impl ReaderProgress {
 
 /// REPORT: a reader reports the progress of its ranks. Fenced by generation and reader, monotone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Report {
+pub struct ReaderReport {
     /// Chosen by the reader at its start, larger than any before for these ranks.
     pub reader: u64,
     /// The reader whose place it takes, 0 if none.
     pub over_reader: u64,
     pub ranks: RankRange,
     /// Its generation is that of the run.
-    pub ack: Ack,
+    pub ack: ProgressAck,
 }
 
 /// Applies a report to the item of its ranks.
 ///
 /// # Errors
-/// [`Refusal::Fenced`] for an older generation, [`Refusal::Replaced`] for a reader whose place
-/// another has taken, [`Refusal::Invalid`].
+/// [`TransitionRefusal::Fenced`] for an older generation, [`TransitionRefusal::Replaced`] for a reader whose place
+/// another has taken, [`TransitionRefusal::Invalid`].
 pub fn report(
     before: Option<&ReaderProgress>,
-    command: &Report,
+    command: &ReaderReport,
     now_ms: u64,
-) -> Result<Outcome<ReaderProgress>, Refusal> {
-    let Report { reader, over_reader, ranks, ack } = *command;
+) -> Result<TransitionOutcome<ReaderProgress>, TransitionRefusal> {
+    let ReaderReport { reader, over_reader, ranks, ack } = *command;
     ack.check()?;
     let fresh = ReaderProgress {
         generation: ack.generation,
@@ -145,17 +148,17 @@ pub fn report(
         local_workers: ack.local_workers,
     };
     let Some(before) = before.filter(|before| before.generation >= ack.generation) else {
-        return Ok(Outcome::Write(fresh));
+        return Ok(TransitionOutcome::Write(fresh));
     };
     if before.generation > ack.generation {
-        return Err(Refusal::Fenced { generation: before.generation });
+        return Err(TransitionRefusal::Fenced { generation: before.generation });
     }
     let takes_over = reader > before.reader && over_reader == before.reader;
     if reader != before.reader && !takes_over {
-        return Err(Refusal::Replaced { reader: before.reader });
+        return Err(TransitionRefusal::Replaced { reader: before.reader });
     }
     if ranks != before.ranks {
-        return Err(Refusal::Invalid { what: "a reader takes over other ranks" });
+        return Err(TransitionRefusal::Invalid { what: "a reader takes over other ranks" });
     }
     let after = ReaderProgress {
         reader,
@@ -168,12 +171,12 @@ pub fn report(
         ..*before
     };
     invariants::check_reader_step(before, &after);
-    Ok(Outcome::of(Some(before), after))
+    Ok(TransitionOutcome::new(Some(before), after))
 }
 
 /// Why reports cannot be merged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
-pub enum Uncovered {
+pub enum RankCoverageError {
     #[error("no run has joined")]
     NoRun,
     #[error("rank {rank} of {count} has no reader yet")]
@@ -187,25 +190,29 @@ pub enum Uncovered {
 /// The reports of the current generation, in order of rank, if they cover each rank once.
 ///
 /// # Errors
-/// [`Uncovered`] names a rank.
+/// [`RankCoverageError`] names a rank.
 pub fn covering<'a>(
     job: &JobProgress,
     readers: &'a [ReaderProgress],
-) -> Result<Vec<&'a ReaderProgress>, Uncovered> {
-    let count = job.run.ok_or(Uncovered::NoRun)?.ranks.count.get();
+) -> Result<Vec<&'a ReaderProgress>, RankCoverageError> {
+    let count = job.run.ok_or(RankCoverageError::NoRun)?.ranks.count.get();
     let of_run = readers.iter().filter(|reader| reader.generation == job.generation);
     let mut of_run: Vec<_> = of_run.collect();
     of_run.sort_by_key(|reader| reader.ranks);
     let mut next = 0;
     for ReaderProgress { ranks, .. } in of_run.iter().copied() {
         match ranks.first.cmp(&next) {
-            _ if ranks.end() > count => return Err(Uncovered::Beyond { ranks: *ranks, count }),
-            std::cmp::Ordering::Less => return Err(Uncovered::Twice { rank: ranks.first }),
-            std::cmp::Ordering::Greater => return Err(Uncovered::Missing { rank: next, count }),
+            _ if ranks.end() > count => {
+                return Err(RankCoverageError::Beyond { ranks: *ranks, count });
+            }
+            std::cmp::Ordering::Less => return Err(RankCoverageError::Twice { rank: ranks.first }),
+            std::cmp::Ordering::Greater => {
+                return Err(RankCoverageError::Missing { rank: next, count });
+            }
             std::cmp::Ordering::Equal => next = ranks.end(),
         }
     }
-    if next < count { Err(Uncovered::Missing { rank: next, count }) } else { Ok(of_run) }
+    if next < count { Err(RankCoverageError::Missing { rank: next, count }) } else { Ok(of_run) }
 }
 
 /// The reason that keeps the job's progress from moving on, one line: ranks without a reader, or a reader that is
@@ -231,13 +238,13 @@ pub fn waits_for(job: &JobProgress, readers: &[ReaderProgress], now_ms: u64) -> 
 /// cursors stay; the heartbeat, by which readers decide who leads, moves in any case.
 ///
 /// # Errors
-/// [`Refusal::Invalid`] when the job has no progress to move.
+/// [`TransitionRefusal::Invalid`] when the job has no progress to move.
 pub fn merge(
     before: Option<&JobProgress>,
     readers: &[ReaderProgress],
     now_ms: u64,
-) -> Result<Outcome<JobProgress>, Refusal> {
-    let before = before.ok_or(Refusal::Invalid { what: "no run has joined" })?;
+) -> Result<TransitionOutcome<JobProgress>, TransitionRefusal> {
+    let before = before.ok_or(TransitionRefusal::Invalid { what: "no run has joined" })?;
     let covering = covering(before, readers).unwrap_or_default();
     let of_run = readers.iter().filter(|reader| reader.generation == before.generation);
     let local_workers = of_run.map(|reader| reader.local_workers).fold(0, u32::saturating_add);
@@ -246,7 +253,7 @@ pub fn merge(
     let durable = covering.iter().map(|reader| (reader.durable, reader.durable_place)).min();
     let delivered = delivered.unwrap_or(before.delivered);
     let (durable, durable_place) = durable.unwrap_or((before.durable, before.durable_place));
-    let least = Ack {
+    let least = ProgressAck {
         generation: before.generation,
         over: before.generation,
         delivered,

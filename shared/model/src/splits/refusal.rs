@@ -7,21 +7,21 @@ use crate::{Attempt, BundleIndex};
 
 /// The result of a command that is allowed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Outcome<T> {
+pub enum TransitionOutcome<T> {
     /// Write this item, on condition that the one decided on is still there.
     Write(T),
     /// The item already has the effect of this command: answer success, write nothing.
     AlreadyApplied(T),
 }
 
-impl<T: PartialEq> Outcome<T> {
+impl<T: PartialEq> TransitionOutcome<T> {
     /// The item `after`, which is written if it differs from `before`.
-    pub fn of(before: Option<&T>, after: T) -> Self {
+    pub fn new(before: Option<&T>, after: T) -> Self {
         if before == Some(&after) { Self::AlreadyApplied(after) } else { Self::Write(after) }
     }
 }
 
-impl<T> Outcome<T> {
+impl<T> TransitionOutcome<T> {
     /// The item after the command.
     pub fn item(&self) -> &T {
         match self {
@@ -29,7 +29,7 @@ impl<T> Outcome<T> {
         }
     }
 
-    /// As [`Outcome::item`], by value.
+    /// As [`TransitionOutcome::item`], by value.
     pub fn into_item(self) -> T {
         match self {
             Self::Write(item) | Self::AlreadyApplied(item) => item,
@@ -44,7 +44,7 @@ impl<T> Outcome<T> {
     {
         match self {
             Self::Write(item) => Self::Write(change(item)),
-            Self::AlreadyApplied(item) => Self::of(Some(&item), change(item.clone())),
+            Self::AlreadyApplied(item) => Self::new(Some(&item), change(item.clone())),
         }
     }
 
@@ -59,7 +59,7 @@ impl<T> Outcome<T> {
 
 /// Why a command has no effect, by what the caller does next.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error)]
-pub enum Refusal {
+pub enum TransitionRefusal {
     /// Another worker holds the lease: try another bundle, or this one at `until_ms`.
     #[error("bundle is leased until {until_ms} ms: claim another")]
     Leased { until_ms: u64 },

@@ -8,8 +8,10 @@
 //! A run may begin at any checkpoint. Committed splits outlive their objects, so its readers compute
 //! again what has been collected.
 
-use crate::splits::ranks::Ranks;
-use crate::splits::{Ack, Cursor, JobProgress, Outcome, Refusal, job_progress};
+use crate::splits::ranks::RunRanks;
+use crate::splits::{
+    Cursor, JobProgress, ProgressAck, TransitionOutcome, TransitionRefusal, job_progress,
+};
 use crate::{Epoch, RunToken, Visitation};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -21,7 +23,7 @@ pub const PAST_RUNS: usize = 8;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct TrainingRun {
     pub token: RunToken,
-    pub ranks: Ranks,
+    pub ranks: RunRanks,
     /// Epochs that it reads; none of a reader that takes those of its run, or else of the job.
     #[serde(default)]
     pub epochs: Option<Epoch>,
@@ -94,24 +96,24 @@ impl From<PastRuns> for Vec<RunToken> {
 
 /// A reader joins a run, or begins it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Join {
+pub struct RunJoin {
     pub run: TrainingRun,
     /// The beginning of the run, should this reader be its first. `durable` is the run's first
     /// batch, or the next epoch if that batch does not exist.
-    pub start: Ack,
+    pub start: ProgressAck,
     /// The reader takes the place of an earlier one of the same run, so it may begin later.
     pub is_successor: bool,
 }
 
-impl Join {
-    fn check(&self) -> Result<(), Refusal> {
+impl RunJoin {
+    fn check(&self) -> Result<(), TransitionRefusal> {
         let from = self.run.ranks.from;
         let next_epoch = Cursor { epoch: from.epoch.saturating_add(1), batch_index: 0 };
         let is_first = [from, next_epoch].contains(&self.start.durable);
         if is_first || self.is_successor {
             Ok(())
         } else {
-            Err(Refusal::Invalid { what: "a run does not begin at its first batch" })
+            Err(TransitionRefusal::Invalid { what: "a run does not begin at its first batch" })
         }
     }
 }
@@ -119,16 +121,16 @@ impl Join {
 /// JOIN: the reader is one of the job's current run, or of a new run that takes over.
 ///
 /// # Errors
-/// [`Refusal::RunDiffers`] for a token of the current run with other ranks or another beginning,
-/// [`Refusal::Fenced`] for a token of a superseded run or a generation that is not newer,
-/// [`Refusal::Invalid`].
+/// [`TransitionRefusal::RunDiffers`] for a token of the current run with other ranks or another beginning,
+/// [`TransitionRefusal::Fenced`] for a token of a superseded run or a generation that is not newer,
+/// [`TransitionRefusal::Invalid`].
 pub fn join(
     before: Option<&JobProgress>,
-    command: &Join,
+    command: &RunJoin,
     now_ms: u64,
-) -> Result<Outcome<JobProgress>, Refusal> {
+) -> Result<TransitionOutcome<JobProgress>, TransitionRefusal> {
     match agreed(before, command)? {
-        Some((before, _)) => Ok(Outcome::AlreadyApplied(*before)),
+        Some((before, _)) => Ok(TransitionOutcome::AlreadyApplied(*before)),
         None => job_progress::begin(before, &command.start, command.run, now_ms),
     }
 }
@@ -137,21 +139,21 @@ pub fn join(
 /// another reader of its run there takes its place with a newer generation.
 ///
 /// # Errors
-/// As [`join`]; [`Refusal::Fenced`] if a reader has joined that it does not know of; [`Refusal::Collected`] if
+/// As [`join`]; [`TransitionRefusal::Fenced`] if a reader has joined that it does not know of; [`TransitionRefusal::Collected`] if
 /// batches that are durable would be visited again, and `visitation` forbids that.
 pub fn join_alone(
     before: Option<&JobProgress>,
-    command: &Join,
+    command: &RunJoin,
     visitation: Visitation,
     now_ms: u64,
-) -> Result<Outcome<JobProgress>, Refusal> {
+) -> Result<TransitionOutcome<JobProgress>, TransitionRefusal> {
     let run = agreed(before, command)?.map_or(command.run, |(_, current)| current);
-    let Join { start, .. } = command;
+    let RunJoin { start, .. } = command;
     if let Some(before) = before.filter(|_| visitation == Visitation::AtMostOnce)
         && start.generation > before.generation
         && start.durable < before.durable
     {
-        return Err(Refusal::Collected { durable: before.durable });
+        return Err(TransitionRefusal::Collected { durable: before.durable });
     }
     job_progress::begin(before, start, run, now_ms)
 }
@@ -160,15 +162,15 @@ pub fn join_alone(
 /// none if `command` may begin a new run.
 fn agreed<'a>(
     before: Option<&'a JobProgress>,
-    command: &Join,
-) -> Result<Option<(&'a JobProgress, TrainingRun)>, Refusal> {
+    command: &RunJoin,
+) -> Result<Option<(&'a JobProgress, TrainingRun)>, TransitionRefusal> {
     command.check()?;
-    let Join { run, start, is_successor } = command;
+    let RunJoin { run, start, is_successor } = command;
     let Some(before) = before else { return Ok(None) };
     let Some(current) = before.run.filter(|current| current.token == run.token) else {
         let is_late = before.past.contains(run.token) || start.generation <= before.generation;
         return if is_late {
-            Err(Refusal::Fenced { generation: before.generation })
+            Err(TransitionRefusal::Fenced { generation: before.generation })
         } else {
             Ok(None)
         };
@@ -176,7 +178,7 @@ fn agreed<'a>(
     let from = current.ranks.from;
     let begins_alike = run.ranks.from == from || *is_successor && run.ranks.from >= before.durable;
     if !current.is_alike(run) || !begins_alike {
-        return Err(Refusal::RunDiffers { run: current, reader: *run });
+        return Err(TransitionRefusal::RunDiffers { run: current, reader: *run });
     }
     Ok(Some((before, current)))
 }

@@ -6,8 +6,8 @@
 //! bundle of that partition. It reports nothing only after it has looked at all partitions.
 
 use crate::splits::{
-    course::Course,
-    window::{Ahead, Window},
+    course::BundleRanges,
+    window::{WindowBounds, WindowOccupancy},
 };
 use crate::{BundleIndex, Epoch, Nonce};
 use std::collections::{BTreeMap, VecDeque};
@@ -23,18 +23,18 @@ const MOST_TAKEN: u32 = 60;
 
 /// Items that may be found.
 #[derive(Debug, Clone, Copy)]
-pub struct Scope {
+pub struct SearchScope {
     pub partitions: u32,
     /// `None` while indexing, which has no window.
-    pub window: Option<Window>,
-    pub ahead: Ahead,
+    pub window: Option<WindowBounds>,
+    pub ahead: WindowOccupancy,
     /// Whether few workers are at work.
     pub few: bool,
 }
 
 /// The end of a partition, as far as one leg of the course goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct End {
+pub struct PartitionEnd {
     /// Index in the course's legs.
     pub leg: usize,
     pub partition: u32,
@@ -42,8 +42,8 @@ pub struct End {
 
 /// A bundle that nobody has claimed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Found {
-    pub end: End,
+pub struct UnclaimedBundle {
+    pub end: PartitionEnd,
     pub bundle: BundleIndex,
     /// Its first position, counted through all epochs.
     pub linear: u64,
@@ -51,11 +51,11 @@ pub struct Found {
 
 /// The next step of a search.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Step {
-    /// Look up the highest present bundle of each end, then call [`Search::saw`].
-    Look(Vec<End>),
-    /// Claim this bundle; if another worker was faster, call [`Search::taken`].
-    Claim(Found),
+pub enum SearchStep {
+    /// Look up the highest present bundle of each end, then call [`BundleSearch::saw`].
+    Look(Vec<PartitionEnd>),
+    /// Claim this bundle; if another worker was faster, call [`BundleSearch::taken`].
+    Claim(UnclaimedBundle),
     /// Nothing can be claimed.
     Nothing,
     /// Too many workers claim at this time.
@@ -66,13 +66,13 @@ pub enum Step {
 /// each is a lower bound of the partition's end for ever: nobody needs to look again where the
 /// bound leaves nothing to claim.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Ends {
+pub struct PartitionEnds {
     highest: BTreeMap<(Epoch, u32), Option<BundleIndex>>,
     /// The last search found no change since the one before: most likely nobody else claims.
     is_current: bool,
 }
 
-impl Ends {
+impl PartitionEnds {
     fn saw(&mut self, at: (Epoch, u32), bundle: Option<BundleIndex>) {
         let highest = self.highest.entry(at).or_default();
         *highest = bundle.max(*highest);
@@ -90,34 +90,39 @@ impl Ends {
 
 /// The next thing behind a partition's highest bundle.
 enum Behind {
-    Bundle(Found),
+    Bundle(UnclaimedBundle),
     /// The partition's end in the next epoch.
-    Leg(End),
+    Leg(PartitionEnd),
     Nothing,
 }
 
 /// A search under way.
 #[derive(Debug, Clone)]
-pub struct Search<'a> {
-    course: &'a Course,
-    scope: Scope,
-    ends: Ends,
+pub struct BundleSearch<'a> {
+    course: &'a BundleRanges,
+    scope: SearchScope,
+    ends: PartitionEnds,
     /// Partitions not looked at yet.
     ahead: VecDeque<u32>,
     /// Ends that this search looked at.
-    looked: Vec<End>,
+    looked: Vec<PartitionEnd>,
     /// Whether an end seen before is tried without a look.
     is_trusting: bool,
     at_first: usize,
-    to_look: Vec<End>,
-    found: Vec<Found>,
+    to_look: Vec<PartitionEnd>,
+    found: Vec<UnclaimedBundle>,
     taken: u32,
 }
 
-impl<'a> Search<'a> {
+impl<'a> BundleSearch<'a> {
     /// `nonce` decides where the search begins; `ends` holds the findings of earlier searches of
     /// this job.
-    pub fn new(course: &'a Course, scope: Scope, nonce: Nonce, mut ends: Ends) -> Self {
+    pub fn new(
+        course: &'a BundleRanges,
+        scope: SearchScope,
+        nonce: Nonce,
+        mut ends: PartitionEnds,
+    ) -> Self {
         let partitions = scope.partitions;
         let chance = u64::from_be_bytes(nonce.0);
         let head = course.legs.first().map_or(0, |leg| leg.bundles.start % partitions);
@@ -144,41 +149,42 @@ impl<'a> Search<'a> {
     }
 
     /// The ends that this search and earlier ones saw.
-    pub fn into_ends(self) -> Ends {
+    pub fn into_ends(self) -> PartitionEnds {
         self.ends
     }
 
     /// The next step. Each step is to be carried out before the next one is asked for.
-    pub fn step(&mut self) -> Step {
+    pub fn step(&mut self) -> SearchStep {
         loop {
             if self.taken > MOST_TAKEN {
-                return Step::Crowded;
+                return SearchStep::Crowded;
             }
             let unknown = self.unknown();
             if !unknown.is_empty() {
-                return Step::Look(unknown);
+                return SearchStep::Look(unknown);
             }
             if let Some(found) =
                 self.found.pop_if(|f| self.is_trusting || self.looked.contains(&f.end))
             {
-                return Step::Claim(found);
+                return SearchStep::Claim(found);
             }
             if !self.found.is_empty() {
-                return Step::Look(self.lowest_unseen());
+                return SearchStep::Look(self.lowest_unseen());
             }
             if self.ahead.is_empty() || self.course.legs.is_empty() {
-                return Step::Nothing;
+                return SearchStep::Nothing;
             }
             // First some, then all that are left.
             let some = std::mem::replace(&mut self.at_first, usize::MAX).min(self.ahead.len());
-            self.to_look
-                .extend(self.ahead.drain(..some).map(|partition| End { leg: 0, partition }));
+            self.to_look.extend(
+                self.ahead.drain(..some).map(|partition| PartitionEnd { leg: 0, partition }),
+            );
         }
     }
 
     /// The ends to look at now: without those known to have nothing to claim and, with few workers,
     /// without those known to have something until it is their turn.
-    fn unknown(&mut self) -> Vec<End> {
+    fn unknown(&mut self) -> Vec<PartitionEnd> {
         let mut unknown = Vec::new();
         while let Some(end) = self.to_look.pop() {
             let known = self.at(end).and_then(|at| self.ends.highest.get(&at)).copied();
@@ -192,13 +198,13 @@ impl<'a> Search<'a> {
         unknown
     }
 
-    fn found(&mut self, found: Found) {
+    fn found(&mut self, found: UnclaimedBundle) {
         self.found.push(found);
         self.found.sort_by_key(|found| std::cmp::Reverse(found.linear));
     }
 
     /// The lowest ends that were found without a look.
-    fn lowest_unseen(&mut self) -> Vec<End> {
+    fn lowest_unseen(&mut self) -> Vec<PartitionEnd> {
         let first = self.found.len().saturating_sub(OF_FEW_AT_ONCE);
         let lowest = self.found.split_off(first);
         let (seen, unseen): (Vec<_>, Vec<_>) =
@@ -208,7 +214,7 @@ impl<'a> Search<'a> {
     }
 
     /// The highest bundle of a partition, in that leg's epoch.
-    pub fn saw(&mut self, end: End, highest: Option<BundleIndex>) {
+    pub fn saw(&mut self, end: PartitionEnd, highest: Option<BundleIndex>) {
         if let Some(at) = self.at(end) {
             let known = self.ends.highest.get(&at);
             self.ends.is_current &= known.is_none_or(|known| *known >= highest);
@@ -222,36 +228,36 @@ impl<'a> Search<'a> {
         }
     }
 
-    fn at(&self, end: End) -> Option<(Epoch, u32)> {
+    fn at(&self, end: PartitionEnd) -> Option<(Epoch, u32)> {
         Some((self.course.legs.get(end.leg)?.epoch, end.partition))
     }
 
     /// The next thing in a partition behind its highest bundle.
-    fn behind(&self, end: End, highest: Option<BundleIndex>) -> Behind {
+    fn behind(&self, end: PartitionEnd, highest: Option<BundleIndex>) -> Behind {
         let Some(leg) = self.course.legs.get(end.leg) else { return Behind::Nothing };
-        let Scope { partitions, window, ahead, .. } = self.scope;
-        let Some(bundle) = leg.first_in((end.partition, partitions), highest) else {
-            let next = End { leg: end.leg + 1, ..end };
+        let SearchScope { partitions, window, ahead, .. } = self.scope;
+        let Some(bundle) = leg.first_in(end.partition, partitions, highest) else {
+            let next = PartitionEnd { leg: end.leg + 1, ..end };
             let is_there = next.leg < self.course.legs.len();
             return if is_there { Behind::Leg(next) } else { Behind::Nothing };
         };
         let positions = leg.positions(&self.course.ramp, bundle);
         if window.is_none_or(|window| window.admits(ahead, &positions)) {
-            Behind::Bundle(Found { end, bundle, linear: positions.start })
+            Behind::Bundle(UnclaimedBundle { end, bundle, linear: positions.start })
         } else {
             Behind::Nothing
         }
     }
 
     /// Records that the caller has claimed `found`.
-    pub fn claimed(&mut self, found: Found) {
+    pub fn claimed(&mut self, found: UnclaimedBundle) {
         if let Some(at) = self.at(found.end) {
             self.ends.saw(at, Some(found.bundle));
         }
     }
 
     /// Records that another worker has claimed `found`.
-    pub fn taken(&mut self, found: Found) {
+    pub fn taken(&mut self, found: UnclaimedBundle) {
         self.taken += 1;
         self.ends.is_current = false;
         if std::mem::take(&mut self.is_trusting) {
@@ -266,7 +272,7 @@ impl<'a> Search<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::splits::order::Ramp;
+    use crate::splits::order::BundleDivision;
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
@@ -277,46 +283,46 @@ mod tests {
     }
 
     impl Table {
-        fn highest(&self, course: &Course, end: End) -> Option<BundleIndex> {
+        fn highest(&self, course: &BundleRanges, end: PartitionEnd) -> Option<BundleIndex> {
             let epoch = course.legs[end.leg].epoch;
             let of = |at: &&(u32, u32)| at.0 == epoch && at.1 % self.partitions == end.partition;
             self.claimed.iter().filter(of).map(|at| at.1).max()
         }
     }
 
-    fn scope(partitions: u32, window: u32, delivered: u64, few: bool) -> Scope {
-        let ahead = Ahead { delivered, ready: 0, ready_bytes: 0 };
-        let window = Some(Window::new(window, u64::MAX, 4));
-        Scope { partitions, window, ahead, few }
+    fn scope(partitions: u32, window: u32, delivered: u64, few: bool) -> SearchScope {
+        let ahead = WindowOccupancy { delivered, ready: 0, ready_bytes: 0 };
+        let window = Some(WindowBounds::new(window, u64::MAX, 4));
+        SearchScope { partitions, window, ahead, few }
     }
 
     /// Searches; `faster` decides for each bundle found whether another worker takes it first.
     fn search(
         table: &mut Table,
-        course: &Course,
-        scope: Scope,
-        (chance, ends): (u64, &mut Ends),
+        course: &BundleRanges,
+        scope: SearchScope,
+        (chance, ends): (u64, &mut PartitionEnds),
         mut faster: impl FnMut() -> bool,
-    ) -> (Step, usize) {
+    ) -> (SearchStep, usize) {
         let nonce = Nonce(chance.to_be_bytes());
-        let mut search = Search::new(course, scope, nonce, ends.clone());
+        let mut search = BundleSearch::new(course, scope, nonce, ends.clone());
         let mut looks = 0;
         loop {
             match search.step() {
-                Step::Look(ends) => {
+                SearchStep::Look(ends) => {
                     for end in ends {
                         looks += 1;
                         search.saw(end, table.highest(course, end));
                     }
                 }
-                Step::Claim(found) => {
+                SearchStep::Claim(found) => {
                     let at = (course.legs[found.end.leg].epoch, found.bundle);
                     let is_free = table.claimed.insert(at);
                     assert!(is_free || scope.few, "found what was claimed");
                     if is_free && !faster() {
                         search.claimed(found);
                         ends.add(&search.into_ends(), 0);
-                        return (Step::Claim(found), looks);
+                        return (SearchStep::Claim(found), looks);
                     }
                     search.taken(found);
                 }
@@ -334,24 +340,24 @@ mod tests {
             n in 1u32..120, log in 0u32..5, window in 1u32..200, delivered in 0u64..200,
             epochs in 1u64..4, few: bool, chance: u64, processes in 1usize..4, faster in proptest::collection::vec(0u8..5, 1..40),
         ) {
-            let ramp = Ramp::new(n, 4);
+            let ramp = BundleDivision::new(n, 4);
             let run = u64::from(n) * epochs;
             let delivered = delivered.min(run);
             let scope = scope(1 << log, window, delivered, few);
             let end = scope.window.unwrap().end(delivered).min(run);
-            let course = Course::of_run(ramp, delivered..end, |_| true);
+            let course = BundleRanges::from_positions(ramp, delivered..end, |_| true);
             let mut table = Table { claimed: BTreeSet::new(), partitions: scope.partitions };
             let mut races = faster.iter().cycle();
             // Each process remembers its own findings.
-            let mut ends = vec![Ends::default(); processes];
+            let mut ends = vec![PartitionEnds::default(); processes];
             for i in 0.. {
                 let chance = chance.wrapping_mul(i + 1);
                 let known = &mut ends[chance as usize % processes];
                 let step = search(&mut table, &course, scope, (chance, known), || *races.next().unwrap() == 0).0;
-                if step == Step::Nothing {
+                if step == SearchStep::Nothing {
                     break;
                 }
-                prop_assert!(matches!(step, Step::Claim(_)), "{step:?}");
+                prop_assert!(matches!(step, SearchStep::Claim(_)), "{step:?}");
             }
             let admitted = course.legs.iter().flat_map(|leg| {
                 leg.bundles.clone().filter_map(|bundle| {
@@ -365,14 +371,17 @@ mod tests {
 
     #[test]
     fn two_looks_are_enough_where_there_is_plenty() {
-        let course = Course::of_run(Ramp::new(10_000, 4), 0..9_000, |_| true);
+        let course =
+            BundleRanges::from_positions(BundleDivision::new(10_000, 4), 0..9_000, |_| true);
         let scope = scope(32, 9_000, 0, false);
         let mut table = Table { claimed: BTreeSet::new(), partitions: 32 };
         for i in 0..1_000_u64 {
             let chance = i.wrapping_mul(0x9e37_79b9_7f4a_7c15);
             let (step, looks) =
-                search(&mut table, &course, scope, (chance, &mut Ends::default()), || false);
-            assert!(matches!(step, Step::Claim(_)) && looks == 2);
+                search(&mut table, &course, scope, (chance, &mut PartitionEnds::default()), || {
+                    false
+                });
+            assert!(matches!(step, SearchStep::Claim(_)) && looks == 2);
         }
         let highest = table.claimed.iter().map(|at| at.1).max().unwrap();
         assert!(highest < 1_000 + 32 * 6, "partitions fill alike: {highest}");
@@ -380,29 +389,32 @@ mod tests {
 
     #[test]
     fn of_few_the_head_comes_first() {
-        let course = Course::of_run(Ramp::new(1_000, 4), 100..900, |_| true);
+        let course =
+            BundleRanges::from_positions(BundleDivision::new(1_000, 4), 100..900, |_| true);
         let mut table = Table { claimed: BTreeSet::new(), partitions: 8 };
         let (step, _) = search(
             &mut table,
             &course,
             scope(8, 800, 100, true),
-            (7, &mut Ends::default()),
+            (7, &mut PartitionEnds::default()),
             || false,
         );
-        assert!(matches!(step, Step::Claim(found) if found.linear == 100), "{step:?}");
+        assert!(matches!(step, SearchStep::Claim(found) if found.linear == 100), "{step:?}");
     }
 
     #[test]
     fn of_few_nobody_looks_where_it_saw_before() {
-        let course = Course::of_run(Ramp::new(1_000, 4), 0..1_000, |_| true);
-        let (scope, mut ends) = (scope(8, 1_000, 0, true), [Ends::default(), Ends::default()]);
+        let course =
+            BundleRanges::from_positions(BundleDivision::new(1_000, 4), 0..1_000, |_| true);
+        let (scope, mut ends) =
+            (scope(8, 1_000, 0, true), [PartitionEnds::default(), PartitionEnds::default()]);
         let mut table = Table { claimed: BTreeSet::new(), partitions: 8 };
         let mut looks = [0; 2];
         for chance in 0..80_u64 {
             let process = usize::from(chance % 16 == 15);
             let known = &mut ends[process];
             let (step, some) = search(&mut table, &course, scope, (chance, known), || false);
-            assert!(matches!(step, Step::Claim(_)), "{step:?}");
+            assert!(matches!(step, SearchStep::Claim(_)), "{step:?}");
             looks[process] += some;
         }
         let in_order: BTreeSet<_> = (0..80).map(|bundle| (0, bundle)).collect();
@@ -413,43 +425,44 @@ mod tests {
 
     #[test]
     fn a_crowd_is_asked_to_send_again() {
-        let course = Course::of_run(Ramp::new(10_000, 4), 0..9_000, |_| true);
+        let course =
+            BundleRanges::from_positions(BundleDivision::new(10_000, 4), 0..9_000, |_| true);
         let mut table = Table { claimed: BTreeSet::new(), partitions: 8 };
         let (step, _) = search(
             &mut table,
             &course,
             scope(8, 9_000, 0, false),
-            (7, &mut Ends::default()),
+            (7, &mut PartitionEnds::default()),
             || true,
         );
-        assert_eq!(step, Step::Crowded);
+        assert_eq!(step, SearchStep::Crowded);
     }
     #[test]
     fn nobody_looks_twice_where_all_is_claimed() {
-        let course = Course::of_run(Ramp::new(300, 4), 0..600, |_| true);
-        let (scope, mut ends) = (scope(8, 900, 0, false), Ends::default());
+        let course = BundleRanges::from_positions(BundleDivision::new(300, 4), 0..600, |_| true);
+        let (scope, mut ends) = (scope(8, 900, 0, false), PartitionEnds::default());
         let mut table = Table { claimed: BTreeSet::new(), partitions: 8 };
         let mut looks = 0;
         for chance in 0_u64.. {
             let (step, some) = search(&mut table, &course, scope, (chance, &mut ends), || false);
             looks = some;
-            if step == Step::Nothing {
+            if step == SearchStep::Nothing {
                 break;
             }
         }
         assert_eq!(looks, 0, "the one that found nothing looked");
         // Another process looks at each partition once, in both epochs.
-        let mut others = Ends::default();
+        let mut others = PartitionEnds::default();
         assert_eq!(
             search(&mut table, &course, scope, (1, &mut others), || false),
-            (Step::Nothing, 16)
+            (SearchStep::Nothing, 16)
         );
         assert_eq!(
             search(&mut table, &course, scope, (2, &mut others), || false),
-            (Step::Nothing, 0)
+            (SearchStep::Nothing, 0)
         );
         assert_eq!(ends.highest, others.highest);
-        others.add(&Ends::default(), 1);
+        others.add(&PartitionEnds::default(), 1);
         assert_eq!(others.highest.len(), 8, "the first epoch's are dropped");
     }
 }

@@ -2,7 +2,7 @@
 //! other datasets, then the dataset operators. Any place is found by arithmetic, without going
 //! through the places before it.
 
-use crate::splits::order::Order;
+use crate::splits::order::KeyedPermutation;
 use crate::{DatasetOp, Epoch};
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ const MAX_RUNS: u64 = 4_000_000;
 
 /// Neighbours in one file, in the order of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Run {
+pub struct RecordRange {
     /// Index of the file in the dataset.
     pub file: u32,
     pub first_record: u32,
@@ -23,7 +23,7 @@ pub struct Run {
 
 /// Why a view of a dataset cannot be built.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ViewError {
+pub enum DatasetViewError {
     #[error("the dataset has more {0} than can be counted")]
     TooMany(&'static str),
     #[error(
@@ -40,13 +40,13 @@ pub enum ViewError {
 /// One dataset of an epoch. In a zip, record i of the first goes with record i of each other one,
 /// up to the end of the shortest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Member<'a> {
+pub struct ZipMember<'a> {
     pub records_per_file: &'a [u32],
     /// Repetitions of its records, one after the other.
     pub times: u32,
 }
 
-impl<'a> Member<'a> {
+impl<'a> ZipMember<'a> {
     /// A dataset whose records come once.
     pub const fn once(records_per_file: &'a [u32]) -> Self {
         Self { records_per_file, times: 1 }
@@ -55,7 +55,7 @@ impl<'a> Member<'a> {
 
 /// The records of an epoch in order, before splits are permuted.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct View {
+pub(crate) struct DatasetView {
     /// One for each dataset; records are named by the first.
     sequences: Vec<Sequence>,
     steps: Vec<Step>,
@@ -90,29 +90,33 @@ struct Stretch {
     copy: u32,
 }
 
-impl View {
+impl DatasetView {
     /// The view of `ops` over zipped datasets, whose files are numbered from the first dataset on,
     /// cut into splits of `split_records`.
     pub(crate) fn new(
-        members: &[Member<'_>],
+        members: &[ZipMember<'_>],
         ops: &[DatasetOp],
         split_records: u32,
-    ) -> Result<Self, ViewError> {
+    ) -> Result<Self, DatasetViewError> {
         let mut sequences = Vec::with_capacity(members.len());
         let mut first_file = 0_u32;
         for member in members {
             let files = (first_file..).zip(member.records_per_file);
-            let runs =
-                files.map(|(file, &records)| Run { file, first_record: 0, records, copy: 0 });
+            let runs = files.map(|(file, &records)| RecordRange {
+                file,
+                first_record: 0,
+                records,
+                copy: 0,
+            });
             sequences.push(Sequence::new(&runs.collect::<Vec<_>>(), member.times));
             let files = u32::try_from(member.records_per_file.len()).ok();
             let after = files.and_then(|files| first_file.checked_add(files));
-            first_file = after.ok_or(ViewError::TooMany("files"))?;
+            first_file = after.ok_or(DatasetViewError::TooMany("files"))?;
         }
         let lengths = sequences.iter().map(Sequence::records).collect::<Option<Vec<_>>>();
-        let lengths = lengths.ok_or(ViewError::TooMany("records"))?;
+        let lengths = lengths.ok_or(DatasetViewError::TooMany("records"))?;
         let records = lengths.into_iter().min().unwrap_or(0);
-        let mut view = View { sequences, steps: Vec::new(), records, shuffle: None };
+        let mut view = DatasetView { sequences, steps: Vec::new(), records, shuffle: None };
         for op in ops {
             view.apply(op, members, split_records)?;
         }
@@ -130,14 +134,19 @@ impl View {
     }
 
     /// The runs of the records at `places`, in order, for each dataset.
-    pub(crate) fn runs(&self, places: Range<u64>, seed: u64, epoch: Epoch) -> Vec<Vec<Run>> {
+    pub(crate) fn runs(
+        &self,
+        places: Range<u64>,
+        seed: u64,
+        epoch: Epoch,
+    ) -> Vec<Vec<RecordRange>> {
         let end = places.end.min(self.records);
         let records = end.saturating_sub(places.start);
         let mut stretches = vec![Stretch { start: places.start, records, copy: 0 }];
         for step in self.steps.iter().rev() {
             let mut before = Vec::with_capacity(stretches.len());
             for stretch in stretches {
-                step.undo(stretch, (seed, epoch), &mut before);
+                step.undo(stretch, seed, epoch, &mut before);
             }
             stretches = before;
         }
@@ -152,9 +161,9 @@ impl View {
     fn apply(
         &mut self,
         op: &DatasetOp,
-        members: &[Member<'_>],
+        members: &[ZipMember<'_>],
         split_records: u32,
-    ) -> Result<(), ViewError> {
+    ) -> Result<(), DatasetViewError> {
         match *op {
             DatasetOp::Take { count } => self.records = self.records.min(count),
             DatasetOp::Skip { count } => {
@@ -164,15 +173,15 @@ impl View {
             DatasetOp::Repeat { count } => {
                 let input = self.records;
                 let total = input.checked_mul(u64::from(count));
-                self.records = total.ok_or(ViewError::TooMany("records"))?;
+                self.records = total.ok_or(DatasetViewError::TooMany("records"))?;
                 self.steps.push(Step::Repeat { input, count });
             }
             DatasetOp::Interleave { cycle_length, block_length } => {
                 let ([sequence], [member]) = (&mut *self.sequences, members) else {
-                    return Err(ViewError::Zipped);
+                    return Err(DatasetViewError::Zipped);
                 };
                 if !self.steps.is_empty() || Some(self.records) != sequence.records() {
-                    return Err(ViewError::NotOnFiles);
+                    return Err(DatasetViewError::NotOnFiles);
                 }
                 let runs = interleave(member.records_per_file, cycle_length, block_length)?;
                 *sequence = Sequence::new(&runs, member.times);
@@ -181,7 +190,7 @@ impl View {
                 let block = u64::from(split_records.div_ceil(blocks.max(1)).max(1));
                 let input = self.records;
                 if input.div_ceil(block) > u64::from(u32::MAX) {
-                    return Err(ViewError::TooMany("blocks"));
+                    return Err(DatasetViewError::TooMany("blocks"));
                 }
                 self.steps.push(Step::Shuffle { input, block, seed });
                 self.shuffle = Some(self.shuffle.unwrap_or(0) ^ seed);
@@ -194,7 +203,7 @@ impl View {
 
 impl Sequence {
     /// Runs one after the other, as often as `times`.
-    fn new(runs: &[Run], times: u32) -> Self {
+    fn new(runs: &[RecordRange], times: u32) -> Self {
         let mut total = 0;
         let ends = runs.iter().map(|run| sum(&mut total, u64::from(run.records)));
         let starts = std::iter::once(0).chain(ends).collect();
@@ -213,7 +222,7 @@ impl Sequence {
     }
 
     /// Cuts neighbours in the sequence at the ends of runs.
-    fn cut(&self, stretch: Stretch, runs: &mut Vec<Run>) {
+    fn cut(&self, stretch: Stretch, runs: &mut Vec<RecordRange>) {
         let Stretch { mut start, records, copy } = stretch;
         let total = self.total();
         let end = start.saturating_add(records).min(self.records().unwrap_or(0));
@@ -225,7 +234,7 @@ impl Sequence {
             let (file, first) = self.runs[at];
             let first_record = first + (place - self.starts[at]) as u32;
             let copy = copy.saturating_mul(self.times).saturating_add(time as u32);
-            let run = Run { file, first_record, records: length as u32, copy };
+            let run = RecordRange { file, first_record, records: length as u32, copy };
             match runs.last_mut().filter(|last| follows(last, &run)) {
                 Some(last) => last.records += run.records,
                 None => runs.push(run),
@@ -240,7 +249,7 @@ fn sum(total: &mut u64, records: u64) -> u64 {
     *total
 }
 
-fn follows(last: &Run, run: &Run) -> bool {
+fn follows(last: &RecordRange, run: &RecordRange) -> bool {
     last.file == run.file
         && last.copy == run.copy
         && last.first_record.checked_add(last.records) == Some(run.first_record)
@@ -248,7 +257,7 @@ fn follows(last: &Run, run: &Run) -> bool {
 
 impl Step {
     /// Maps `stretch` of this operator's output to stretches of its input.
-    fn undo(&self, stretch: Stretch, (seed, epoch): (u64, Epoch), before: &mut Vec<Stretch>) {
+    fn undo(&self, stretch: Stretch, seed: u64, epoch: Epoch, before: &mut Vec<Stretch>) {
         let Stretch { mut start, records, copy } = stretch;
         let end = start + records;
         match *self {
@@ -265,7 +274,7 @@ impl Step {
             Step::Shuffle { input, block, seed: own } => {
                 let blocks = input.div_ceil(block) as u32;
                 // Each repetition of the records has an order of its own.
-                let order = Order::new(blocks, mixed(seed, own, copy), epoch);
+                let order = KeyedPermutation::new(blocks, mixed(seed, own, copy), epoch);
                 // All blocks have the same length but the last, which may stand anywhere: blocks
                 // after it begin that much earlier.
                 let missing = u64::from(blocks) * block - input;
@@ -298,28 +307,28 @@ fn interleave(
     records_per_file: &[u32],
     cycle_length: u32,
     block_length: u32,
-) -> Result<Vec<Run>, ViewError> {
+) -> Result<Vec<RecordRange>, DatasetViewError> {
     let block = block_length.max(1);
     let blocks = records_per_file.iter().map(|n| u64::from(n.div_ceil(block))).sum::<u64>();
     if blocks > MAX_RUNS {
-        return Err(ViewError::TooFine);
+        return Err(DatasetViewError::TooFine);
     }
     let mut waiting = records_per_file.iter().copied().enumerate();
-    let mut open: Vec<Option<Run>> = vec![None; cycle_length.max(1) as usize];
+    let mut open: Vec<Option<RecordRange>> = vec![None; cycle_length.max(1) as usize];
     let mut runs = Vec::with_capacity(blocks as usize);
     let mut turn = 0;
     while waiting.len() > 0 || open.iter().any(Option::is_some) {
         let file = open[turn].take().or_else(|| {
             let (file, records) = waiting.next()?;
-            Some(Run { file: file as u32, first_record: 0, records, copy: 0 })
+            Some(RecordRange { file: file as u32, first_record: 0, records, copy: 0 })
         });
         // The end of a file shows only when it is asked for more.
         if let Some(file) = file.filter(|file| file.records > 0) {
             let records = file.records.min(block);
-            runs.push(Run { records, ..file });
+            runs.push(RecordRange { records, ..file });
             let (first_record, rest) = (file.first_record + records, file.records - records);
             let whole = records == block;
-            open[turn] = whole.then_some(Run { first_record, records: rest, ..file });
+            open[turn] = whole.then_some(RecordRange { first_record, records: rest, ..file });
         }
         turn = (turn + 1) % open.len();
     }

@@ -1,11 +1,16 @@
 //! How far workers may run ahead of the trainer: a window of positions, and a cap on bytes that are
 //! ready and not yet taken.
 //!
-//! Positions are counted through all epochs (see [`crate::splits::Place::linear`]), so that the
+//! Positions are counted through all epochs (see [`crate::splits::SplitPlace::linear`]), so that the
 //! window spans the end of an epoch. When the window is full, nothing is handed out and workers
 //! leave. They are woken when it is half empty, not at the first free slot, so that they do not
 //! come and go.
 
+use crate::{
+    InvocationId,
+    splits::{TransitionOutcome, course::EpochBundle},
+};
+use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
 /// Steps of all ranks that the window holds at least.
@@ -13,7 +18,7 @@ const STEPS_AHEAD: u64 = 4;
 
 /// The bounds of the window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Window {
+pub struct WindowBounds {
     splits: u64,
     /// Two bundles, and the steps of several ranks.
     least: u64,
@@ -24,7 +29,7 @@ pub struct Window {
 
 /// The job's place in the window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ahead {
+pub struct WindowOccupancy {
     /// The first position that is not taken in, counted through all epochs.
     pub delivered: u64,
     /// Positions committed and not taken in.
@@ -35,7 +40,7 @@ pub struct Ahead {
 
 /// How full a window is, by what to do about workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Level {
+pub enum WindowLevel {
     /// Less than half full: wake workers.
     Low,
     /// Leave things as they are.
@@ -44,7 +49,7 @@ pub enum Level {
     High,
 }
 
-impl Window {
+impl WindowBounds {
     /// At most `splits` positions (two full bundles at least, so that the bundle the trainer waits for and
     /// the one after it always fit) and `ready_bytes`.
     pub fn new(splits: u32, ready_bytes: u64, max_bundle_splits: u32) -> Self {
@@ -88,54 +93,164 @@ impl Window {
 
     /// Whether a trainer may wait for a bundle of these positions: it is the next, or holds a part of the next
     /// steps. A reader of some ranks needs whole steps before the last of all readers moves.
-    pub fn is_awaited(&self, ahead: Ahead, bundle: &Range<u64>) -> bool {
+    pub fn is_awaited(&self, ahead: WindowOccupancy, bundle: &Range<u64>) -> bool {
         let steps = ahead.delivered.saturating_add(self.steps.max(1));
         bundle.end > ahead.delivered && bundle.start < steps
     }
 
     /// Whether a bundle of these positions may be handed out. One that a trainer may wait for always
     /// is, however many bytes are ready.
-    pub fn admits(&self, ahead: Ahead, bundle: &Range<u64>) -> bool {
+    pub fn admits(&self, ahead: WindowOccupancy, bundle: &Range<u64>) -> bool {
         bundle.start <= ahead.delivered
             || self.is_awaited(ahead, bundle)
             || bundle.end <= self.end(ahead.delivered) && ahead.ready_bytes < self.ready_bytes
     }
 
     /// How full the window is.
-    pub fn level(&self, ahead: Ahead) -> Level {
+    pub fn level(&self, ahead: WindowOccupancy) -> WindowLevel {
         let half_bytes = self.ready_bytes / 2;
         if ahead.ready >= self.splits || ahead.ready_bytes >= self.ready_bytes {
-            Level::High
+            WindowLevel::High
         } else if ahead.ready * 2 < self.splits && ahead.ready_bytes <= half_bytes {
-            Level::Low
+            WindowLevel::Low
         } else {
-            Level::Between
+            WindowLevel::Between
         }
     }
 
     /// Whether workers are needed, given whether they are at work: drained at the top, woken below half.
-    pub fn needs_workers(&self, ahead: Ahead, at_work: bool) -> bool {
+    pub fn needs_workers(&self, ahead: WindowOccupancy, at_work: bool) -> bool {
         match self.level(ahead) {
-            Level::Low => true,
-            Level::Between => at_work,
-            Level::High => false,
+            WindowLevel::Low => true,
+            WindowLevel::Between => at_work,
+            WindowLevel::High => false,
         }
+    }
+}
+
+/// Most bundles in [`WindowHints::returned`].
+pub const MOST_RETURNED: usize = 64;
+/// Age in milliseconds up to which a look counts as current.
+const TRUSTED_MS: u64 = 2_000;
+
+/// The findings of a look.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct WindowHints {
+    /// When the look took place, in milliseconds by the clock of the process that looked.
+    pub at_ms: u64,
+    /// Start of the current series of looks without a break.
+    pub steady_since_ms: u64,
+    /// Something has changed since: the next poll looks again.
+    pub is_due: bool,
+    /// The trainer's place, counted through all epochs.
+    pub delivered: u64,
+    /// Bundles that were claimed before and may be claimed again. A search at the end of a
+    /// partition does not find them. At most one of them is on trial.
+    pub returned: Vec<EpochBundle>,
+    /// Positions that may be claimed.
+    pub claimable: u32,
+    /// Bytes committed and not taken in.
+    pub ready_bytes: u64,
+    /// Positions leased or ready, and not delivered.
+    pub ahead: u32,
+    /// Positions that workers may run ahead of the trainer; 0 before the first look.
+    pub window: u32,
+    pub window_full: bool,
+    /// Remote workers with a lease, and local ones.
+    pub remote_workers: u32,
+    pub local_workers: u32,
+    /// Remote workers whose [`lot`] is below this are surplus.
+    pub surplus_below: u64,
+    /// Splits committed, as far as they were read.
+    pub progress: u64,
+    /// Files indexed, while the job is indexing.
+    pub indexed: u32,
+    /// The problem that keeps the job from making progress.
+    pub trouble: Option<String>,
+}
+
+/// A pseudo-random number for a worker and a look; the same however often it is computed.
+pub fn lot(invocation: &InvocationId, at_ms: u64) -> u64 {
+    let mut hasher = blake3::Hasher::new_derive_key("gristmill surplus v1");
+    hasher.update(&at_ms.to_le_bytes()).update(invocation.0.as_bytes());
+    let mut bytes = [0; 8];
+    hasher.finalize_xof().fill(&mut bytes);
+    u64::from_le_bytes(bytes)
+}
+
+impl WindowHints {
+    /// Marks as many of `workers` as surplus as there are more than `target`.
+    pub fn note_workers<'a>(
+        &mut self,
+        workers: impl IntoIterator<Item = &'a InvocationId>,
+        target: u32,
+    ) {
+        let mut lots: Vec<u64> = workers.into_iter().map(|w| lot(w, self.at_ms)).collect();
+        lots.sort_unstable();
+        let too_many = lots.len().saturating_sub(usize::try_from(target).unwrap_or(usize::MAX));
+        self.surplus_below = match too_many {
+            0 => 0,
+            some => lots.get(some).copied().unwrap_or(u64::MAX),
+        };
+    }
+
+    /// Whether a worker is surplus.
+    pub fn is_surplus(&self, invocation: &InvocationId) -> bool {
+        lot(invocation, self.at_ms) < self.surplus_below
+    }
+
+    /// Whether a current look found nothing to claim, and the trainer has not moved since.
+    pub fn shows_nothing(&self, delivered: u64, now_ms: u64) -> bool {
+        let is_fresh = !self.is_due && now_ms.abs_diff(self.at_ms) < TRUSTED_MS;
+        is_fresh && self.claimable == 0 && self.delivered == delivered
+    }
+
+    /// Adds bundles that may be claimed again, until the next look.
+    pub fn freed(before: Option<&Self>, bundles: &[EpochBundle]) -> TransitionOutcome<Self> {
+        let mut after = before.cloned().unwrap_or_default();
+        after.is_due = true;
+        after.add_returned(bundles);
+        TransitionOutcome::new(before, after)
+    }
+
+    /// The frontier to write after a look. `read` was stored when the look began, `before` is
+    /// stored now; bundles freed in between are kept.
+    pub fn looked(mut self, read: Option<&Self>, before: Option<&Self>) -> Self {
+        let Some(before) = before.filter(|before| Some(*before) != read) else { return self };
+        let known = read.map_or(&[][..], |read| &read.returned);
+        let meanwhile: Vec<_> =
+            before.returned.iter().filter(|at| !known.contains(at)).copied().collect();
+        if !meanwhile.is_empty() {
+            self.add_returned(&meanwhile);
+            self.is_due = true;
+        }
+        self
+    }
+
+    fn add_returned(&mut self, bundles: &[EpochBundle]) {
+        for bundle in bundles {
+            if !self.returned.contains(bundle) && self.returned.len() < MOST_RETURNED {
+                self.returned.push(*bundle);
+            }
+        }
+        self.claimable = self.claimable.max(1);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::splits::order::Ramp;
+    use crate::splits::order::BundleDivision;
     use proptest::prelude::*;
 
-    fn ahead(delivered: u64, ready: u64, ready_bytes: u64) -> Ahead {
-        Ahead { delivered, ready, ready_bytes }
+    fn ahead(delivered: u64, ready: u64, ready_bytes: u64) -> WindowOccupancy {
+        WindowOccupancy { delivered, ready, ready_bytes }
     }
 
     #[test]
     fn drains_at_the_top_and_wakes_below_half() {
-        let window = Window::new(8, 1000, 1);
+        let window = WindowBounds::new(8, 1000, 1);
         let mut needed = true;
         let mut seen = Vec::new();
         for ready in [0, 3, 7, 8, 7, 4, 3, 4, 7] {
@@ -148,14 +263,14 @@ mod tests {
 
     #[test]
     fn a_window_is_never_smaller_than_two_bundles() {
-        assert_eq!(Window::new(1, 0, 8).splits(), 16);
-        let sizes = [0, 20, 90].map(|most| Window::new(64, 0, 8).at_most(most).splits());
+        assert_eq!(WindowBounds::new(1, 0, 8).splits(), 16);
+        let sizes = [0, 20, 90].map(|most| WindowBounds::new(64, 0, 8).at_most(most).splits());
         assert_eq!(sizes, [16, 20, 64]);
     }
 
     #[test]
     fn four_steps_of_all_ranks_fit_into_the_window() {
-        let window = Window::new(64, 1_000, 8);
+        let window = WindowBounds::new(64, 1_000, 8);
         assert_eq!(window.for_ranks(1, 1, 1_000), window, "one rank is as before");
         let few = window.for_ranks(2, 4, 10);
         assert_eq!((few.splits(), few.ready_bytes), (64, 1_000), "the window is larger anyway");
@@ -167,11 +282,11 @@ mod tests {
 
     #[test]
     fn the_next_steps_of_several_ranks_are_handed_out_however_many_bytes_are_ready() {
-        let window = Window::new(64, 1_000, 8).for_ranks(4, 2, 10);
+        let window = WindowBounds::new(64, 1_000, 8).for_ranks(4, 2, 10);
         let full = ahead(10, 3, u64::MAX);
         assert!(window.admits(full, &(16..24)) && window.is_awaited(full, &(17..25)));
         assert!(!window.admits(full, &(18..26)) && !window.is_awaited(full, &(0..8)));
-        let one = Window::new(64, 1_000, 8);
+        let one = WindowBounds::new(64, 1_000, 8);
         assert!(one.admits(full, &(8..16)) && !one.admits(full, &(11..16)));
     }
 
@@ -180,20 +295,84 @@ mod tests {
         fn what_the_trainer_waits_for_is_always_admitted(
             n in 1u32..500, r in 0u32..4, splits in 0u32..40, at in 0u32..500, bytes: u64, cap: u64,
         ) {
-            let ramp = Ramp::new(n, 1 << r);
+            let ramp = BundleDivision::new(n, 1 << r);
             let position = at % n;
             let bundle = ramp.positions(ramp.bundle_of(position).unwrap());
             let bundle = u64::from(bundle.start)..u64::from(bundle.end);
-            let window = Window::new(splits, cap, ramp.max_bundle_splits());
+            let window = WindowBounds::new(splits, cap, ramp.max_bundle_splits());
             prop_assert!(window.admits(ahead(u64::from(position), 0, bytes), &bundle));
         }
 
         #[test]
         fn nothing_is_admitted_beyond_the_window(start in 1u64..100, len in 1u64..9, ready: u8) {
-            let window = Window::new(16, 100, 8);
+            let window = WindowBounds::new(16, 100, 8);
             let bytes = u64::from(ready);
             let admitted = window.admits(ahead(0, 0, bytes), &(start..start + len));
             prop_assert_eq!(admitted, start + len <= 16 && bytes < 100);
         }
+    }
+}
+
+#[cfg(test)]
+mod frontier_tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn workers(n: u32) -> Vec<InvocationId> {
+        (0..n).map(|i| InvocationId(format!("worker-{i}"))).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn exactly_those_leave_that_are_too_many(n in 0u32..60, target in 0u32..60, at_ms: u64) {
+            let workers = workers(n);
+            let mut frontier = WindowHints { at_ms, ..WindowHints::default() };
+            frontier.note_workers(&workers, target);
+            let leave = workers.iter().filter(|worker| frontier.is_surplus(worker)).count();
+            prop_assert_eq!(leave, n.saturating_sub(target) as usize);
+        }
+    }
+
+    #[test]
+    fn who_leaves_changes_from_look_to_look() {
+        let workers = workers(100);
+        let leaving = |at_ms| {
+            let mut frontier = WindowHints { at_ms, ..WindowHints::default() };
+            frontier.note_workers(&workers, 90);
+            workers.iter().map(|worker| frontier.is_surplus(worker)).collect::<Vec<_>>()
+        };
+        assert_ne!(leaving(1_000), leaving(2_000));
+    }
+
+    #[test]
+    fn what_is_freed_during_a_look_stays_named() {
+        let read = WindowHints { returned: vec![(0, 3)], ..WindowHints::default() };
+        let before = WindowHints::freed(Some(&read), &[(0, 7)]).into_item();
+        let seen = WindowHints { at_ms: 9, returned: vec![(0, 5)], ..WindowHints::default() };
+        let after = seen.clone().looked(Some(&read), Some(&before));
+        assert_eq!((after.returned.as_slice(), after.is_due), (&[(0, 5), (0, 7)][..], true));
+        assert!(!after.shows_nothing(0, 9));
+        assert_eq!(seen.clone().looked(Some(&read), Some(&read)), seen);
+        assert_eq!(seen.clone().looked(None, None), seen);
+    }
+
+    #[test]
+    fn few_bundles_are_named_and_each_once() {
+        let many: Vec<_> = (0..100).map(|i| (0, i)).collect();
+        let once = WindowHints::freed(None, &many).into_item();
+        assert_eq!(once.returned.len(), MOST_RETURNED);
+        assert_eq!(
+            WindowHints::freed(Some(&once), &many),
+            TransitionOutcome::AlreadyApplied(once.clone())
+        );
+        assert!(serde_json::to_vec(&once).unwrap().len() < 1_000);
+    }
+
+    #[test]
+    fn an_old_look_shows_nothing() {
+        let frontier = WindowHints { at_ms: 10_000, delivered: 5, ..WindowHints::default() };
+        assert!(frontier.shows_nothing(5, 11_000) && frontier.shows_nothing(5, 9_000));
+        assert!(!frontier.shows_nothing(6, 11_000) && !frontier.shows_nothing(5, 12_000));
+        assert!(!WindowHints { claimable: 1, ..frontier }.shows_nothing(5, 11_000));
     }
 }

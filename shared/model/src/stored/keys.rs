@@ -105,7 +105,7 @@ pub fn quarantine_prefix(ns: &Namespace, job: &JobName) -> String {
     format!("{}/quarantine/{job}/", root(ns))
 }
 
-/// Records left out of one split, as JSON lines of [`crate::wire::SkippedAt`]. They depend on the
+/// Records left out of one split, as JSON lines of [`crate::wire::SkippedRecordLocation`]. They depend on the
 /// split, not on the attempt.
 pub fn skipped(ns: &Namespace, job: &JobName, epoch: Epoch, position: Position) -> String {
     format!("{}e{epoch:06}-{position:08}.skipped.json", quarantine_prefix(ns, job))
@@ -157,7 +157,7 @@ pub fn other_content(ns: &Namespace, file: Fingerprint, format: &str, stamp: &st
 }
 
 fn stamp_name(stamp: &str) -> String {
-    let name = Fingerprint::of("gristmill change stamp v1", stamp.as_bytes()).to_string();
+    let name = Fingerprint::from_content("gristmill change stamp v1", stamp.as_bytes()).to_string();
     name[..MOUNT_DIGITS].to_owned()
 }
 
@@ -166,7 +166,7 @@ pub fn is_index(key: &str) -> bool {
     key.ends_with(".gmi")
 }
 
-/// A pack of images, by [`crate::wire::Pack::fingerprint`].
+/// A pack of images, by [`crate::wire::ImagePack::fingerprint`].
 pub fn pack(ns: &Namespace, pack: Fingerprint) -> String {
     format!("{}/index/{pack}.pack.json", root(ns))
 }
@@ -235,7 +235,7 @@ mod tests {
     #[test]
     fn only_chunks_and_their_parts_are_computed_again() {
         let (ns, job, print) =
-            ("a".parse().unwrap(), "j".parse().unwrap(), Fingerprint::of("test", b"x"));
+            ("a".parse().unwrap(), "j".parse().unwrap(), Fingerprint::from_content("test", b"x"));
         let shelf = cache_shelf(&ns, print, Nonce([1; 8]));
         let chunk = chunk(&bundle_prefix(&ns, &job, 1, 2), 3, 1, Nonce([1; 8]));
         let split = cached_split(&shelf, 5);

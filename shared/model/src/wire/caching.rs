@@ -46,7 +46,7 @@ impl fmt::Display for CacheMode {
 
 /// One `autocache` point of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PointView {
+pub struct CachePointView {
     /// The operator before it.
     pub after: String,
     /// Fingerprint of the prefix that ends there.
@@ -61,7 +61,7 @@ pub struct PointView {
 
 /// The mode of a job's epochs from epoch `from` on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct EpochMode {
+pub struct EpochCacheMode {
     pub from: Epoch,
     #[serde(flatten)]
     pub mode: CacheMode,
@@ -76,23 +76,23 @@ pub struct EpochMode {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CachingView {
     /// In the order they stand in the pipeline.
-    pub points: Vec<PointView>,
+    pub points: Vec<CachePointView>,
     /// By epoch, ascending; the first starts at epoch 0.
-    pub modes: Vec<EpochMode>,
+    pub modes: Vec<EpochCacheMode>,
     /// The first epoch whose mode is not decided yet: none of its splits are handed out.
     pub unsettled: Option<Epoch>,
 }
 
 impl CachingView {
     /// The mode of `epoch`.
-    pub fn of(&self, epoch: Epoch) -> Option<&EpochMode> {
+    pub fn mode_at(&self, epoch: Epoch) -> Option<&EpochCacheMode> {
         self.modes.iter().rev().find(|mode| mode.from <= epoch)
     }
 
     /// The prefix under which the chunks of `epoch` are put if they are, or may become, part of the
     /// cache; `None` for the job's own chunks.
     pub fn chunks_shelf(&self, epoch: Epoch) -> Option<&str> {
-        let mode = self.of(epoch)?;
+        let mode = self.mode_at(epoch)?;
         match mode.mode {
             CacheMode::Profile => mode.shelf.as_deref(),
             CacheMode::Put { point } if self.is_whole(point) => mode.shelf.as_deref(),
@@ -102,7 +102,8 @@ impl CachingView {
 
     /// The prefix that already holds all chunks that `epoch` delivers, so that no worker is needed.
     pub fn delivered_shelf(&self, epoch: Epoch) -> Option<&str> {
-        let mode = self.of(epoch).filter(|_| self.unsettled.is_none_or(|first| epoch < first))?;
+        let mode =
+            self.mode_at(epoch).filter(|_| self.unsettled.is_none_or(|first| epoch < first))?;
         match mode.mode {
             CacheMode::Get { point } if self.is_whole(point) => mode.shelf.as_deref(),
             _ => None,
@@ -116,7 +117,7 @@ impl CachingView {
 
     /// The orders of a worker for an epoch.
     pub fn orders(&self, epoch: Epoch) -> CacheOrders {
-        let Some(EpochMode { mode, shelf, .. }) = self.of(epoch) else {
+        let Some(EpochCacheMode { mode, shelf, .. }) = self.mode_at(epoch) else {
             return CacheOrders::default();
         };
         let profile = *mode == CacheMode::Profile;
@@ -124,7 +125,7 @@ impl CachingView {
         let inner = |point: u32| {
             let shelf = shelf.clone().filter(|_| !self.is_whole(point))?;
             let random = self.points.get(point as usize).is_some_and(|point| point.random);
-            Some(PointOrder { point, shelf, random })
+            Some(CachePointOrder { point, shelf, random })
         };
         let (put, get) = match *mode {
             CacheMode::Put { point } => (inner(point), None),
@@ -149,14 +150,14 @@ pub struct CacheOrders {
     /// Key prefix of the chunks, if they are not put among the job's own.
     pub chunks: Option<String>,
     /// Stores the output at a point.
-    pub put: Option<PointOrder>,
+    pub put: Option<CachePointOrder>,
     /// Starts with the stored output at a point.
-    pub get: Option<PointOrder>,
+    pub get: Option<CachePointOrder>,
 }
 
 /// A point within the pipeline, and the shelf of its objects.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PointOrder {
+pub struct CachePointOrder {
     pub point: u32,
     pub shelf: String,
     /// The prefix draws as in epoch 0, in any epoch that stores it.
@@ -272,7 +273,7 @@ pub struct CacheEntry {
 
 /// An entry, and how it is used.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct CacheListed {
+pub struct ListedCacheEntry {
     #[serde(flatten)]
     pub entry: CacheEntry,
     /// Epochs that read it, recent ones weighted more.
@@ -285,8 +286,8 @@ pub struct CacheListed {
 mod tests {
     use super::*;
 
-    fn view(modes: Vec<EpochMode>) -> CachingView {
-        let point = |whole| PointView {
+    fn view(modes: Vec<EpochCacheMode>) -> CachingView {
+        let point = |whole| CachePointView {
             after: "op".into(),
             fingerprint: Fingerprint([0; 32]),
             random: false,
@@ -296,8 +297,8 @@ mod tests {
         CachingView { points: vec![point(false), point(true)], modes, unsettled: None }
     }
 
-    fn from(from: Epoch, mode: CacheMode, shelf: &str) -> EpochMode {
-        EpochMode { from, mode, reason: String::new(), shelf: Some(shelf.to_owned()) }
+    fn from(from: Epoch, mode: CacheMode, shelf: &str) -> EpochCacheMode {
+        EpochCacheMode { from, mode, reason: String::new(), shelf: Some(shelf.to_owned()) }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Events that invoke the worker and the scaler function, and the scaler's state.
 
-use crate::wire::{AccountRoom, Outstanding, SpokenVersions, TrainingReport};
+use crate::wire::{AccountRoom, OutstandingWorkers, SpokenVersions, TrainingReport};
 use crate::{InvocationId, JobName, Namespace};
 use serde::{Deserialize, Serialize};
 
@@ -46,7 +46,7 @@ pub struct ScalerEvent {
     pub mode: u32,
     /// Batches delivered to the trainer so far: the timeline's x axis.
     pub batches: u64,
-    /// Splits committed so far; see [`Barren`].
+    /// Splits committed so far; see [`WorkerFailureSeries`].
     #[serde(default)]
     pub progress: u64,
     /// When the observation was made.
@@ -77,8 +77,8 @@ pub struct ScaleState {
     /// Number the next worker gets.
     pub next_worker: u32,
     /// Invocations sent and not known to have ended. Workers that left after this item was written
-    /// are in the shards of [`Left`](crate::wire::Left).
-    pub outstanding: Outstanding,
+    /// are in the shards of [`DepartedWorkers`](crate::wire::DepartedWorkers).
+    pub outstanding: OutstandingWorkers,
     /// Invocations reported dead most recently, oldest first, bounded: a claim that one of them
     /// sent may still arrive.
     #[serde(default)]
@@ -87,7 +87,7 @@ pub struct ScaleState {
     pub log: Vec<ScaleDecision>,
     /// Workers that ended without a result since the last commit.
     #[serde(default)]
-    pub barren: Barren,
+    pub barren: WorkerFailureSeries,
 }
 
 fn is_unsaid(spoken: &SpokenVersions) -> bool {
@@ -107,15 +107,15 @@ impl ScaleState {
     }
 }
 
-/// Longest time that one more worker adds to [`Barren::lasted_ms`].
+/// Longest time that one more worker adds to [`WorkerFailureSeries::lasted_ms`].
 const STEP_MS: u64 = 15_000;
-/// Longest error that [`Barren`] keeps, in bytes.
+/// Longest error that [`WorkerFailureSeries`] keeps, in bytes.
 const MAX_ERROR_BYTES: usize = 300;
 
 /// Consecutive workers that died, could not start or could not be invoked, without a commit in
 /// between: a sign that the cause is not a split.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct Barren {
+pub struct WorkerFailureSeries {
     /// Splits committed when the first of them ended; a different number ends the series.
     pub progress: u64,
     pub workers: u32,
@@ -128,7 +128,7 @@ pub struct Barren {
     pub error: String,
 }
 
-impl Barren {
+impl WorkerFailureSeries {
     /// Counts `workers` more that ended for `error`, which may be empty.
     pub fn note(&mut self, workers: u32, progress: u64, now_ms: u64, error: &str) {
         if self.workers == 0 || self.progress != progress {
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn workers_in_vain_are_counted_until_something_is_committed() {
-        let mut barren = Barren::default();
+        let mut barren = WorkerFailureSeries::default();
         for step in 0..5 {
             barren.note(1, 7, 1_000 + step * 2_000, if step == 1 { "killed\n9" } else { "" });
         }
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn clocks_that_differ_make_no_time() {
-        let mut barren = Barren::default();
+        let mut barren = WorkerFailureSeries::default();
         for step in 0..100 {
             let ahead_ms = if step % 2 == 0 { 0 } else { 600_000 };
             barren.note(1, 7, 1_000_000 + step * 1_000 + ahead_ms, "");

@@ -1,9 +1,12 @@
 //! A job: its specification, its dataset, and the split plan derived from both.
 
-use crate::splits::job::JobState;
-use crate::wire::{CachingView, GivenOptions, JobSettings, Members, OptionChange};
-use crate::{Compression, Epoch, Fingerprint, JobName, Nonce, Position, Sharding, SkippedRecord};
+use crate::{
+    Compression, Epoch, Fingerprint, JobName, Nonce, Position, Sharding, SkippedRecord,
+    splits::job::JobState,
+    wire::{CachingView, GivenOptions, JobSettings, OptionChange},
+};
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// One file of a dataset as it was listed; `etag` pins its content for the life of the job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,7 +33,7 @@ impl SourceFile {
         if let Some(content) = content {
             text += &format!("\n{content}");
         }
-        Fingerprint::of("gristmill source file v1", text.as_bytes())
+        Fingerprint::from_content("gristmill source file v1", text.as_bytes())
     }
 }
 
@@ -39,14 +42,14 @@ impl SourceFile {
 pub struct Dataset {
     pub bucket: String,
     pub files: Vec<SourceFile>,
-    #[serde(default, skip_serializing_if = "Members::is_one")]
-    pub members: Members,
+    #[serde(default, skip_serializing_if = "ZipFileCounts::is_one")]
+    pub members: ZipFileCounts,
 }
 
 impl Dataset {
     /// The files of one dataset.
     pub fn one(bucket: impl Into<String>, files: Vec<SourceFile>) -> Self {
-        Self { bucket: bucket.into(), files, members: Members::default() }
+        Self { bucket: bucket.into(), files, members: ZipFileCounts::default() }
     }
 
     /// BLAKE3 over bucket, keys, sizes, etags and the format they are read as: changes when any file
@@ -55,7 +58,7 @@ impl Dataset {
         let lines = self.files.iter().map(|file| file.fingerprint(&self.bucket).to_string() + "\n");
         let members = self.members.to_string();
         let lines = format!("{format}{members}\n{}", lines.collect::<String>());
-        Fingerprint::of("gristmill dataset v2", lines.as_bytes())
+        Fingerprint::from_content("gristmill dataset v2", lines.as_bytes())
     }
 }
 
@@ -76,14 +79,14 @@ pub struct ManifestFile {
 
 /// An indexed dataset: written once per dataset version, read by workers and coordinator.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Manifest {
+pub struct DatasetManifest {
     pub bucket: String,
     pub files: Vec<ManifestFile>,
-    #[serde(default, skip_serializing_if = "Members::is_one")]
-    pub members: Members,
+    #[serde(default, skip_serializing_if = "ZipFileCounts::is_one")]
+    pub members: ZipFileCounts,
 }
 
-impl Manifest {
+impl DatasetManifest {
     /// Records of each file, in file order.
     pub fn records(&self) -> Vec<u32> {
         self.files.iter().map(|file| file.records).collect()
@@ -92,7 +95,7 @@ impl Manifest {
 
 /// A record left out of an epoch, and where to find it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SkippedAt {
+pub struct SkippedRecordLocation {
     #[serde(flatten)]
     pub record: SkippedRecord,
     /// The file, and which record of it; or the image.
@@ -150,7 +153,7 @@ impl JobSpec {
 
 /// Registers a job, or joins the job of that name: see [`OptionMeaning`](crate::wire::OptionMeaning).
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Register {
+pub struct RegisterCall {
     pub job: JobName,
     pub spec: JobSpec,
     /// None to join a job that exists, over any dataset.
@@ -169,7 +172,8 @@ pub struct Register {
     pub resumes: Option<u32>,
 }
 
-impl Register {
+impl RegisterCall {
+    /// Registers `job`, with no option given by hand.
     pub fn new(job: JobName, spec: JobSpec, dataset: Dataset) -> Self {
         let given = GivenOptions::ALL;
         Self { job, spec, dataset: Some(dataset), listing: None, nonce: None, given, resumes: None }
@@ -202,7 +206,7 @@ impl Register {
 
 /// The split arithmetic of a running job, fixed once its dataset is indexed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Plan {
+pub struct EpochPlan {
     /// Records of an epoch, over all its copies of the dataset.
     pub records: u64,
     /// Visits of the dataset in an epoch.
@@ -227,7 +231,7 @@ pub struct Plan {
     pub batch_bytes: u64,
 }
 
-impl Plan {
+impl EpochPlan {
     /// Batches of an epoch, if every record becomes one element.
     pub fn most_batches(&self) -> u64 {
         let size = u64::from(self.batch_size.max(1));
@@ -257,7 +261,7 @@ pub struct JobView {
     pub n_files: u32,
     #[serde(flatten)]
     pub state: JobState,
-    pub plan: Option<Plan>,
+    pub plan: Option<EpochPlan>,
     /// Set for pipelines with `autocache` points.
     #[serde(default)]
     pub caching: Option<CachingView>,
@@ -282,12 +286,145 @@ impl JobView {
         let split_batches = self.split_batches().unwrap_or(0);
         let JobSpec { pipeline, seed, .. } = &self.spec;
         let text = format!("{seed}\n{split_batches}\n{copies}\n{pipeline}");
-        Fingerprint::of("gristmill batches v3", text.as_bytes())
+        Fingerprint::from_content("gristmill batches v3", text.as_bytes())
     }
 
     /// The job as a reader sees it that reads `epochs`; all of them, if it names none.
     pub fn read_until(mut self, epochs: Option<Epoch>) -> Self {
         self.spec.epochs = epochs.map_or(self.spec.epochs, |own| own.min(self.spec.epochs));
         self
+    }
+}
+
+/// Number of files of each zipped dataset, in order. If empty, all files belong to one dataset.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ZipFileCounts(Vec<u32>);
+
+impl ZipFileCounts {
+    /// Datasets of so many files.
+    pub fn new(files: Vec<u32>) -> Self {
+        match files.len() {
+            0 | 1 => Self::default(),
+            _ => Self(files),
+        }
+    }
+
+    /// Whether there is one dataset.
+    pub fn is_one(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Number of datasets.
+    pub fn count(&self) -> usize {
+        self.0.len().max(1)
+    }
+
+    /// The dataset that a file belongs to.
+    pub fn member_of_file(&self, file: u32) -> usize {
+        let mut end = 0_u64;
+        let before = self.0.iter().take_while(|&&files| {
+            end += u64::from(files);
+            end <= u64::from(file)
+        });
+        before.count()
+    }
+
+    /// Divides values of files by dataset; `None` if there are not as many values as files.
+    pub fn divide<'a, T>(&self, mut files: &'a [T]) -> Option<Vec<&'a [T]>> {
+        if self.is_one() {
+            return Some(vec![files]);
+        }
+        let mut divided = Vec::with_capacity(self.0.len());
+        for count in &self.0 {
+            let (own, rest) = files.split_at_checked(*count as usize)?;
+            divided.push(own);
+            files = rest;
+        }
+        files.is_empty().then_some(divided)
+    }
+}
+
+/// The part of a dataset's version: empty for one dataset.
+impl fmt::Display for ZipFileCounts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|files| write!(f, " {files}"))
+    }
+}
+
+/// Images of one pack: few enough that its description is read at once, and enough that a million
+/// images are a thousand packs.
+pub const PACK_IMAGES: usize = 1024;
+
+/// One image; `etag` pins its content for the life of the job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PackedImage {
+    pub key: String,
+    pub size: u64,
+    pub etag: String,
+    /// Its class.
+    pub label: u32,
+}
+
+/// Images that are read as the records of one file, in this order.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImagePack {
+    /// The bucket the images are in.
+    pub bucket: String,
+    pub images: Vec<PackedImage>,
+}
+
+impl ImagePack {
+    /// Identifies this pack by its stored form: another pack, or another order, has another
+    /// fingerprint.
+    pub fn fingerprint(stored: &[u8]) -> Fingerprint {
+        Fingerprint::from_content("gristmill pack v1", stored)
+    }
+}
+
+#[cfg(test)]
+mod members_tests {
+    use super::*;
+    use crate::Fingerprint;
+    use crate::wire::{Dataset, SourceFile};
+
+    #[test]
+    fn files_are_those_of_datasets_one_after_the_other() {
+        let members = ZipFileCounts::new(vec![2, 0, 1]);
+        assert_eq!((members.count(), members.is_one()), (3, false));
+        assert_eq!([0, 1, 2].map(|file| members.member_of_file(file)), [0, 0, 2]);
+        assert_eq!(members.divide(&["a", "b", "c"]), Some(vec![&["a", "b"][..], &[], &["c"]]));
+        assert_eq!(members.divide(&["a", "b"]), None);
+        assert_eq!(members.divide(&["a", "b", "c", "d"]), None);
+        assert_eq!(members.to_string(), " 2 0 1");
+    }
+
+    #[test]
+    fn what_is_stored_of_one_dataset_is_as_before_there_were_several() {
+        let file = SourceFile::new("k", 7, "e");
+        let lines = format!("jsonl\n{}\n", file.fingerprint("b"));
+        let one = Dataset::one("b", vec![file.clone()]);
+        let version = Fingerprint::from_content("gristmill dataset v2", lines.as_bytes());
+        assert_eq!(one.version("jsonl"), version);
+        let stored = r#"{"bucket":"b","files":[{"key":"k","size":7,"etag":"e"}]}"#;
+        assert_eq!(serde_json::to_string(&one).unwrap(), stored);
+        assert_eq!(serde_json::from_str::<Dataset>(stored).unwrap(), one);
+        let members = ZipFileCounts::new(vec![1, 1]);
+        let two = Dataset { files: vec![file.clone(), file], members, ..one };
+        let stored = serde_json::to_string(&two).unwrap();
+        assert!(stored.ends_with(r#","members":[1,1]}"#), "{stored}");
+        assert_eq!(serde_json::from_str::<Dataset>(&stored).unwrap(), two);
+    }
+
+    #[test]
+    fn one_dataset_is_nothing_special() {
+        for files in [vec![], vec![7]] {
+            let one = ZipFileCounts::new(files);
+            assert_eq!(
+                (one.count(), one.member_of_file(3), one.to_string()),
+                (1, 0, String::new())
+            );
+            assert_eq!(one.divide(&[1, 2]), Some(vec![&[1, 2][..]]));
+        }
     }
 }

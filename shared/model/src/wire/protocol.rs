@@ -9,7 +9,7 @@
 //! 2. Anything else, a new variant of an enum included, needs a new [`VERSION`], and a dialect of the one before that
 //!    keeps it from older peers. Then write the golden file of the version that was current.
 
-use super::{AnyReply, Refusal, RefusalKind, Request, ScalerEvent, WorkerEvent};
+use super::{AnyReply, CallEnvelope, CallRefusal, RefusalKind, ScalerEvent, WorkerEvent};
 use serde::{Deserialize, Serialize, de::DeserializeOwned, de::Error as _};
 use serde_json::{Error, Value};
 use std::fmt;
@@ -22,6 +22,7 @@ pub const OLDEST: u32 = VERSION - 1;
 /// Advice about a service that is too old for its caller, and about a caller that is too old for its service.
 pub const UPGRADE_SERVICE: &str =
     "upgrade the stack first, with scripts/deploy; a service on this machine by starting it again";
+/// The remedy for a caller that speaks only older versions.
 pub const UPGRADE_CALLER: &str = "upgrade gristmill where the call comes from";
 
 /// The versions of the protocol that a peer speaks.
@@ -40,6 +41,7 @@ impl SpokenVersions {
         Self { oldest: version, newest: version }
     }
 
+    /// Whether `version` is spoken.
     pub const fn includes(self, version: u32) -> bool {
         self.oldest <= version && version <= self.newest
     }
@@ -56,13 +58,13 @@ impl SpokenVersions {
     }
 
     /// The refusal of a call of `version`, which is not spoken.
-    pub fn refuse(self, version: u32) -> Refusal {
+    pub fn refuse(self, version: u32) -> CallRefusal {
         let advice = if version > self.newest { UPGRADE_SERVICE } else { UPGRADE_CALLER };
         let kind = RefusalKind::OtherVersion { spoken: self };
         let message = format!(
             "the call has protocol version {version}, this coordinator speaks {self}: {advice}"
         );
-        Refusal { kind, message }
+        CallRefusal { kind, message }
     }
 }
 
@@ -94,7 +96,7 @@ pub trait ProtocolMessage: Serialize + DeserializeOwned {
     const KIND: MessageKind;
 }
 
-impl ProtocolMessage for Request {
+impl ProtocolMessage for CallEnvelope {
     const KIND: MessageKind = MessageKind::Request;
 }
 impl ProtocolMessage for AnyReply {
@@ -184,12 +186,12 @@ pub fn other_event(version: u32, spoken: SpokenVersions) -> String {
     )
 }
 
-impl Request {
+impl CallEnvelope {
     /// Reads a request from a peer that may be of another version.
     ///
     /// # Errors
     /// It has a version that is not `spoken`, or cannot be read.
-    pub fn read(bytes: &[u8], spoken: SpokenVersions) -> Result<Self, Refusal> {
+    pub fn read(bytes: &[u8], spoken: SpokenVersions) -> Result<Self, CallRefusal> {
         /// The part that is read first.
         #[derive(Deserialize)]
         struct Head {
@@ -197,7 +199,7 @@ impl Request {
         }
         let unreadable = |error: Error| {
             let message = format!("the call cannot be read: {error}");
-            Refusal { kind: RefusalKind::Invalid, message }
+            CallRefusal { kind: RefusalKind::Invalid, message }
         };
         let Head { v } = serde_json::from_slice(bytes).map_err(unreadable)?;
         if !spoken.includes(v) {

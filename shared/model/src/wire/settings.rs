@@ -1,9 +1,10 @@
 //! Settings of a job that its record keeps as its flags give them. With the feature `flags` the same type
 //! is the flags: a new option of this kind is a field here, and the code that follows it.
 
-use crate::{ErrorPolicy, Sharding, SkipLimit, Visitation};
+use crate::{ErrorPolicy, Nonce, Sharding, SkipLimit, Visitation, splits::Cursor, wire::JobSpec};
+use OptionMeaning::{OfJob, OfJoiner, OfReader, OfRun};
 use serde::{Deserialize, Serialize};
-use std::num::NonZeroU32;
+use std::{collections::BTreeSet, num::NonZeroU32};
 
 /// Settings of a job. The documentation of a field is the help of its flag.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -41,5 +42,273 @@ impl JobSettings {
     /// Batches per split, if anybody asked for a number.
     pub fn asked_split_batches(&self) -> Option<u32> {
         self.split_batches.or(self.resumed_split_batches.map(NonZeroU32::get))
+    }
+}
+
+/// The treatment of an option that a program gives for a job that exists.
+#[derive(Debug, Clone, Copy)]
+pub enum OptionMeaning {
+    /// Fixed by the job: another value is refused. The function gives the value as text.
+    OfJob(fn(&JobSpec) -> String),
+    /// Changed for the job by a program that joins: the value as text, and the function that takes it over.
+    OfJoiner(fn(&JobSpec) -> String, fn(&mut JobSpec, &JobSpec)),
+    /// Belongs to a run of the trainer: all its readers must agree.
+    OfRun,
+    /// Belongs to the program that is given it.
+    OfReader,
+}
+
+/// Every option of `gristmill run`, `gristmill-fetcher` and the loaders, by the name of its flag, beside those that name
+/// the job and its service. The values of `batch-size` and `data` are compared with the pipeline and the dataset.
+pub const OPTIONS: &[(&str, OptionMeaning)] = &[
+    ("pipeline", OfJob(|spec| spec.pipeline.clone())),
+    ("data", OfJob(|_| String::new())),
+    ("batch-size", OfJob(|_| String::new())),
+    ("seed", OfJob(|spec| spec.seed.to_string())),
+    ("split-batches", OfJob(|spec| or_default(spec.settings.split_batches))),
+    ("sharding", OfJob(|spec| spec.settings.sharding.to_string())),
+    ("visitation", OfJob(|spec| spec.settings.visitation.to_string())),
+    ("workers", OfJoiner(workers, take_workers)),
+    ("max-workers", OfJoiner(workers, |spec, joiner| spec.workers = joiner.workers)),
+    (
+        "policy",
+        OfJoiner(
+            |spec| or_default(spec.policy.clone()),
+            |spec, joiner| spec.policy.clone_from(&joiner.policy),
+        ),
+    ),
+    (
+        "budget-usd-per-hour",
+        OfJoiner(budget, |spec, joiner| spec.budget_workers = joiner.budget_workers),
+    ),
+    (
+        "compress",
+        OfJoiner(|spec| spec.compress.to_string(), |spec, joiner| spec.compress = joiner.compress),
+    ),
+    (
+        "max-skipped",
+        OfJoiner(
+            |spec| spec.settings.max_skipped.to_string(),
+            |spec, joiner| spec.settings.max_skipped = joiner.settings.max_skipped,
+        ),
+    ),
+    (
+        "on-error",
+        OfJoiner(
+            |spec| spec.settings.on_error.to_string(),
+            |spec, joiner| spec.settings.on_error = joiner.settings.on_error,
+        ),
+    ),
+    ("epochs", OfRun),
+    ("ranks", OfRun),
+    ("of", OfRun),
+    ("hosts", OfRun),
+    ("tail", OfRun),
+    ("run", OfRun),
+    ("resume", OfRun),
+    ("resize", OfRun),
+    ("local-workers", OfReader),
+    ("prefetch-mib", OfReader),
+    ("patience", OfReader),
+    ("report", OfReader),
+    ("json", OfReader),
+    ("sink", OfReader),
+    ("socket", OfReader),
+    ("state", OfReader),
+    ("step-time", OfReader),
+    ("chaos", OfReader),
+    ("chaos-interval", OfReader),
+];
+
+/// Options that only make sense where the scaler decides.
+const OF_AUTO: [&str; 3] = ["max-workers", "policy", "budget-usd-per-hour"];
+
+fn or_default(value: Option<impl ToString>) -> String {
+    value.map_or_else(|| "default".to_owned(), |value| value.to_string())
+}
+
+fn workers(spec: &JobSpec) -> String {
+    if spec.autoscale {
+        format!("auto, at most {}", spec.workers)
+    } else {
+        spec.workers.to_string()
+    }
+}
+
+fn take_workers(spec: &mut JobSpec, joiner: &JobSpec) {
+    (spec.workers, spec.autoscale) = (joiner.workers, joiner.autoscale);
+}
+
+fn budget(spec: &JobSpec) -> String {
+    spec.budget_workers.map_or_else(|| "none".to_owned(), |n| format!("that of {n} workers"))
+}
+
+/// A way in which a registration differs from the job it names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SpecDifference {
+    pub field: &'static str,
+    pub registered: String,
+    pub requested: String,
+}
+
+/// An option that a program which joined the job has changed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OptionChange {
+    pub option: String,
+    pub from: String,
+    pub to: String,
+    /// The first batch that may be made under it: the next one that the trainer's last checkpoint needs.
+    pub since: Cursor,
+    pub at_ms: u64,
+    /// Identifies the call, which may arrive twice.
+    pub nonce: Option<Nonce>,
+}
+
+/// The options that the caller of a registration gave, by their names; the others take the values of a job that exists.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct GivenOptions(Option<BTreeSet<String>>);
+
+impl GivenOptions {
+    /// Options that were all given: those of a caller that does not say which.
+    pub const ALL: Self = Self(None);
+
+    /// Only the options of these names, such as `split-batches`.
+    pub fn only(names: impl IntoIterator<Item = String>) -> Self {
+        Self(Some(names.into_iter().collect()))
+    }
+
+    /// Whether the option was given.
+    pub fn contains(&self, option: &str) -> bool {
+        self.0.as_ref().is_none_or(|given| given.contains(option))
+    }
+}
+
+impl JobSpec {
+    /// The options of the job by name, with their values as texts.
+    pub fn options(&self) -> impl Iterator<Item = (&'static str, String)> {
+        let elsewhere = ["pipeline", "data", "batch-size", "max-workers"];
+        let of_job = OPTIONS.iter().filter(move |(name, _)| !elsewhere.contains(name));
+        of_job.filter_map(|(name, meaning)| match meaning {
+            OfJob(value) | OfJoiner(value, _) => Some((*name, value(self))),
+            OfRun | OfReader => None,
+        })
+    }
+
+    /// The first of the `given` options of `joiner` that the job fixes to another value. The pipeline and the numerics
+    /// class are always compared; without sharding, so are the numbers of workers, which visit the dataset once each.
+    pub fn difference(&self, joiner: &Self, given: &GivenOptions) -> Option<SpecDifference> {
+        let always = |field: &str| field == "pipeline";
+        let fixed = OPTIONS.iter().filter_map(|(field, meaning)| match meaning {
+            OfJob(value) => Some((*field, value(self), value(joiner))),
+            OfJoiner(value, _) if *field == "workers" && !self.settings.sharding.is_dynamic() => {
+                Some((*field, value(self), value(joiner)))
+            }
+            OfReader if *field == "local-workers" && !self.settings.sharding.is_dynamic() => {
+                let of = |spec: &Self| spec.settings.local_workers.to_string();
+                Some((*field, of(self), of(joiner)))
+            }
+            _ => None,
+        });
+        let numerics = ("numerics class", self.numerics.clone(), joiner.numerics.clone());
+        let is_open = self.numerics.is_empty() || joiner.numerics.is_empty();
+        let given = fixed.filter(|(field, ..)| always(field) || given.contains(field));
+        let mut differing = given
+            .chain((!is_open).then_some(numerics))
+            .filter(|(_, registered, requested)| registered != requested);
+        differing.next().map(|(field, registered, requested)| SpecDifference {
+            field,
+            registered,
+            requested,
+        })
+    }
+
+    /// This specification with what `joiner` was `given` of the options that a joiner may change, and the
+    /// differences. The job goes to the larger number of epochs.
+    ///
+    /// # Errors
+    /// An option is given that needs `--workers auto`.
+    pub fn joined_by(
+        &self,
+        joiner: &Self,
+        given: &GivenOptions,
+    ) -> Result<(Self, Vec<SpecDifference>), String> {
+        let mut after = self.clone();
+        let mut changes = Vec::new();
+        for (field, meaning) in OPTIONS.iter().filter(|(option, _)| given.contains(option)) {
+            let OfJoiner(value, take) = meaning else { continue };
+            let (registered, asked) = (value(&after), value(joiner));
+            if registered == asked {
+                continue;
+            }
+            take(&mut after, joiner);
+            if OF_AUTO.contains(field) && !after.autoscale {
+                return Err(format!(
+                    "--{field} is for `--workers auto`, and the job has {} workers: write both",
+                    after.workers
+                ));
+            }
+            changes.push(SpecDifference { field, registered, requested: value(&after) });
+        }
+        if given.contains("epochs") && joiner.epochs > self.epochs {
+            after.epochs = joiner.epochs;
+            let (registered, requested) = (self.epochs.to_string(), after.epochs.to_string());
+            changes.push(SpecDifference { field: "epochs", registered, requested });
+        }
+        Ok((after, changes))
+    }
+}
+
+#[cfg(test)]
+mod job_options_tests {
+    use super::*;
+    use crate::{Compression, ErrorPolicy, Sharding};
+
+    fn only(names: &[&str]) -> GivenOptions {
+        GivenOptions::only(names.iter().map(ToString::to_string))
+    }
+
+    #[test]
+    fn only_what_was_given_is_compared_with_a_job_that_exists() {
+        let job = JobSpec { seed: 4, epochs: 5, ..JobSpec::new("p".to_owned()) };
+        let joiner = JobSpec { seed: 3, ..job.clone() };
+        let differs = |other: &JobSpec, given| job.difference(other, &given).map(|of| of.field);
+        assert_eq!(differs(&joiner, only(&[])), None);
+        assert_eq!(differs(&joiner, only(&["epochs", "workers"])), None);
+        assert_eq!(differs(&joiner, only(&["seed"])), Some("seed"));
+        assert_eq!(differs(&joiner, GivenOptions::ALL), Some("seed"));
+        let other = JobSpec { pipeline: "q".to_owned(), ..job.clone() };
+        assert_eq!(differs(&other, only(&[])), Some("pipeline"), "it is always given");
+        let more = JobSpec { workers: 9, ..job.clone() };
+        assert_eq!(differs(&more, GivenOptions::ALL), None);
+        let mut off = job.clone();
+        off.settings.sharding = Sharding::Off;
+        let more = JobSpec { workers: 9, ..off.clone() };
+        let refused = off.difference(&more, &only(&["workers"])).unwrap();
+        assert_eq!(
+            (refused.field, &*refused.registered, &*refused.requested),
+            ("workers", "1", "9")
+        );
+    }
+
+    #[test]
+    fn a_joiner_changes_what_it_was_given_and_nothing_else() {
+        let job = JobSpec { epochs: 5, autoscale: true, workers: 16, ..JobSpec::new("p".into()) };
+        let mut joiner =
+            JobSpec { workers: 4, epochs: 3, compress: Compression::Zstd, ..job.clone() };
+        joiner.settings.on_error = ErrorPolicy::Skip;
+        assert_eq!(job.joined_by(&joiner, &only(&["epochs"])).unwrap(), (job.clone(), vec![]));
+        let (after, changes) = job.joined_by(&joiner, &only(&["on-error", "max-workers"])).unwrap();
+        let expected =
+            [("max-workers", "auto, at most 16", "auto, at most 4"), ("on-error", "fail", "skip")];
+        let changes = changes.iter().map(|of| (of.field, &*of.registered, &*of.requested));
+        assert!(changes.eq(expected));
+        assert_eq!((after.workers, after.compress, after.epochs), (4, Compression::Auto, 5));
+        let longer = JobSpec { epochs: 9, ..job.clone() };
+        assert_eq!(job.joined_by(&longer, &only(&["epochs"])).unwrap().0.epochs, 9);
+        let fixed = JobSpec { autoscale: false, ..job };
+        assert!(
+            fixed.joined_by(&joiner, &only(&["max-workers"])).unwrap_err().contains("write both")
+        );
     }
 }

@@ -16,7 +16,7 @@ mod runs;
 mod step;
 mod world;
 
-use gristmill_model::splits::invariants::Violation;
+use gristmill_model::splits::invariants::InvariantViolation;
 use mutants::Mutation;
 use run_mutants::RunMutation;
 use runs::Runs;
@@ -96,7 +96,7 @@ fn explore(name: &str, world: World, states: usize) {
 fn explore_all<M>(
     name: &str,
     world: M,
-    violation: fn(&M::State) -> Option<Violation>,
+    violation: fn(&M::State) -> Option<InvariantViolation>,
     states: usize,
 ) where
     M: Model<
@@ -120,7 +120,7 @@ fn explore_all<M>(
 fn assert_caught<M>(
     name: &str,
     world: M,
-    violation: fn(&M::State) -> Option<Violation>,
+    violation: fn(&M::State) -> Option<InvariantViolation>,
     expected: u8,
 ) where
     M: Model<

@@ -1,11 +1,12 @@
 //! The protocol of the model: the real transitions, or one of them with a deliberate fault, to show
 //! that the model would find it.
 
-use gristmill_model::splits::collect::{self, ChunkName, Verdict};
-use gristmill_model::splits::run::{Join, join_alone};
+use gristmill_model::splits::collect::{self, ChunkName, CollectionDecision};
+use gristmill_model::splits::run::{RunJoin, join_alone};
 use gristmill_model::splits::{
-    Ack, Bundle, BundleState, Claim, Death, DeathLog, DeathRecord, Fail, Flush, JobProgress,
-    Limits, Mark, Outcome, Place, Refusal, Release, ack, claim, collected, fail, flush, mark,
+    Bundle, BundleRetryLimits, BundleState, ClaimTransition, DeathEvidence, DeathLog, DeathRecord,
+    FailTransition, FlushTransition, JobProgress, MarkTransition, ProgressAck, ReleaseTransition,
+    SplitPlace, TransitionOutcome, TransitionRefusal, ack, claim, collected, fail, flush, mark,
     release,
 };
 use gristmill_model::{Position, Visitation};
@@ -54,10 +55,10 @@ impl Mutation {
         before: Option<&DeathLog>,
         death: DeathRecord,
         is_marked: bool,
-    ) -> Outcome<DeathLog> {
+    ) -> TransitionOutcome<DeathLog> {
         match before {
             Some(log) if self == Self::UnmarkedDeathsForgotten && !is_marked => {
-                Outcome::AlreadyApplied(log.clone())
+                TransitionOutcome::AlreadyApplied(log.clone())
             }
             _ => DeathLog::record(before, death, is_marked),
         }
@@ -66,35 +67,41 @@ impl Mutation {
     pub fn claim(
         self,
         before: Option<&Bundle>,
-        command: &Claim<'_>,
-        limits: &Limits,
-    ) -> Result<Outcome<Bundle>, Refusal> {
+        command: &ClaimTransition<'_>,
+        limits: &BundleRetryLimits,
+    ) -> Result<TransitionOutcome<Bundle>, TransitionRefusal> {
         let mut command = command.clone();
         let suspect = before.and_then(|before| before.suspect);
         if let (Self::PoisonUnisolated, Some(suspect), Some(death)) = (self, suspect, command.death)
         {
-            command.death = Some(Death { ordinal: Some(suspect.ordinal + 1), ..death });
+            command.death = Some(DeathEvidence { ordinal: Some(suspect.ordinal + 1), ..death });
         }
         if let (Self::PoisonWithoutControl, Some(real)) = (self, before) {
-            let control = Some(Place::default());
+            let control = Some(SplitPlace::default());
             let after = claim(Some(&Bundle { control, ..real.clone() }), &command, limits)?;
             return Ok(match after {
-                Outcome::AlreadyApplied(_) => Outcome::AlreadyApplied(real.clone()),
+                TransitionOutcome::AlreadyApplied(_) => {
+                    TransitionOutcome::AlreadyApplied(real.clone())
+                }
                 write => write,
             });
         }
         claim(before, &command, limits)
     }
 
-    pub fn mark(self, before: Option<&Bundle>, command: &Mark) -> Result<Outcome<Bundle>, Refusal> {
+    pub fn mark(
+        self,
+        before: Option<&Bundle>,
+        command: &MarkTransition,
+    ) -> Result<TransitionOutcome<Bundle>, TransitionRefusal> {
         mark(before, command)
     }
 
     pub fn flush(
         self,
         before: Option<&Bundle>,
-        command: &Flush<'_>,
-    ) -> Result<Outcome<Bundle>, Refusal> {
+        command: &FlushTransition<'_>,
+    ) -> Result<TransitionOutcome<Bundle>, TransitionRefusal> {
         let open = |b: &&Bundle| !matches!(b.state, BundleState::Done | BundleState::Dead);
         let Some(real) = before.filter(|_| self == Self::CommitWithoutOwner).filter(open) else {
             return self.answer(flush(before, command));
@@ -106,21 +113,24 @@ impl Mutation {
         if after.state == BundleState::Leased {
             after.state = real.state;
         }
-        Ok(Outcome::Write(after))
+        Ok(TransitionOutcome::Write(after))
     }
 
     pub fn fail(
         self,
         before: Option<&Bundle>,
-        command: &Fail<'_>,
-    ) -> Result<Outcome<Bundle>, Refusal> {
+        command: &FailTransition<'_>,
+    ) -> Result<TransitionOutcome<Bundle>, TransitionRefusal> {
         fail(before, command)
     }
 
-    fn answer<T>(self, answer: Result<Outcome<T>, Refusal>) -> Result<Outcome<T>, Refusal> {
+    fn answer<T>(
+        self,
+        answer: Result<TransitionOutcome<T>, TransitionRefusal>,
+    ) -> Result<TransitionOutcome<T>, TransitionRefusal> {
         match answer {
-            Ok(Outcome::AlreadyApplied(_)) if self == Self::ConditionFailedIsFailure => {
-                Err(Refusal::Lost)
+            Ok(TransitionOutcome::AlreadyApplied(_)) if self == Self::ConditionFailedIsFailure => {
+                Err(TransitionRefusal::Lost)
             }
             answer => answer,
         }
@@ -129,12 +139,16 @@ impl Mutation {
     pub fn release(
         self,
         before: Option<&Bundle>,
-        command: &Release<'_>,
-    ) -> Result<Outcome<Bundle>, Refusal> {
+        command: &ReleaseTransition<'_>,
+    ) -> Result<TransitionOutcome<Bundle>, TransitionRefusal> {
         match before {
             Some(bundle) if self == Self::ReleaseUnchecked => release(
                 before,
-                &Release { invocation: &bundle.invocation, attempt: None, blameless: false },
+                &ReleaseTransition {
+                    invocation: &bundle.invocation,
+                    attempt: None,
+                    blameless: false,
+                },
             ),
             _ => release(before, command),
         }
@@ -150,30 +164,36 @@ impl Mutation {
     pub fn join(
         self,
         before: Option<&JobProgress>,
-        command: &Join,
-    ) -> Result<Outcome<JobProgress>, Refusal> {
+        command: &RunJoin,
+    ) -> Result<TransitionOutcome<JobProgress>, TransitionRefusal> {
         join_alone(before, command, Visitation::ExactlyOnce, 0)
     }
 
     pub fn ack(
         self,
         before: Option<&JobProgress>,
-        command: &Ack,
-    ) -> Result<Outcome<JobProgress>, Refusal> {
+        command: &ProgressAck,
+    ) -> Result<TransitionOutcome<JobProgress>, TransitionRefusal> {
         match before {
             Some(before) if self == Self::UnfencedAck => {
-                ack(Some(before), &Ack { generation: before.generation, ..*command }, 0)
+                ack(Some(before), &ProgressAck { generation: before.generation, ..*command }, 0)
             }
             _ => ack(before, command, 0),
         }
     }
 
-    pub fn collected(self, before: Option<&JobProgress>) -> Result<Outcome<JobProgress>, Refusal> {
+    pub fn collected(
+        self,
+        before: Option<&JobProgress>,
+    ) -> Result<TransitionOutcome<JobProgress>, TransitionRefusal> {
         match before {
             Some(real) if self == Self::CollectByDelivered => {
                 let doctored = JobProgress { durable_place: real.delivered, ..*real };
                 let after = collected(Some(&doctored))?.into_item();
-                Ok(Outcome::Write(JobProgress { durable_place: real.durable_place, ..after }))
+                Ok(TransitionOutcome::Write(JobProgress {
+                    durable_place: real.durable_place,
+                    ..after
+                }))
             }
             _ => collected(before),
         }
@@ -184,8 +204,8 @@ impl Mutation {
         object: &ChunkName,
         bundle: Option<&Bundle>,
         first: Position,
-        horizon: Place,
-    ) -> Verdict {
+        horizon: SplitPlace,
+    ) -> CollectionDecision {
         match bundle {
             Some(bundle) if self == Self::KeyWithoutAttempt => {
                 let at = u8::try_from(object.position - first).unwrap();

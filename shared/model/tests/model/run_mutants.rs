@@ -1,10 +1,10 @@
 //! The transitions of runs, or one of them with a deliberate fault that the model must find.
 
 use gristmill_model::Visitation;
-use gristmill_model::splits::ranks::{Assignment, KnownBatches, Ranks, Step};
-use gristmill_model::splits::readers::{self, RankRange, ReaderProgress, Report};
-use gristmill_model::splits::run::{self, Join, PastRuns};
-use gristmill_model::splits::{Cursor, JobProgress, Outcome, Refusal};
+use gristmill_model::splits::ranks::{KnownBatches, RankAssignment, RunRanks, TrainingStep};
+use gristmill_model::splits::readers::{self, RankRange, ReaderProgress, ReaderReport};
+use gristmill_model::splits::run::{self, PastRuns, RunJoin};
+use gristmill_model::splits::{Cursor, JobProgress, TransitionOutcome, TransitionRefusal};
 use std::num::NonZeroU32;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,8 +41,8 @@ impl RunMutation {
     pub fn join(
         self,
         before: Option<&JobProgress>,
-        command: &Join,
-    ) -> Result<Outcome<JobProgress>, Refusal> {
+        command: &RunJoin,
+    ) -> Result<TransitionOutcome<JobProgress>, TransitionRefusal> {
         let forgetful = before
             .filter(|_| self == Self::PastTokenLetIn)
             .map(|before| JobProgress { past: PastRuns::default(), ..*before });
@@ -57,8 +57,8 @@ impl RunMutation {
     pub fn report(
         self,
         before: Option<&ReaderProgress>,
-        command: &Report,
-    ) -> Result<Outcome<ReaderProgress>, Refusal> {
+        command: &ReaderReport,
+    ) -> Result<TransitionOutcome<ReaderProgress>, TransitionRefusal> {
         match before {
             Some(before) if self == Self::ReplacedReaderReports => {
                 let theirs = ReaderProgress { reader: command.reader, ..*before };
@@ -72,7 +72,7 @@ impl RunMutation {
         self,
         before: Option<&JobProgress>,
         reports: &[ReaderProgress],
-    ) -> Result<Outcome<JobProgress>, Refusal> {
+    ) -> Result<TransitionOutcome<JobProgress>, TransitionRefusal> {
         let mut reports = reports.to_vec();
         let job = before.filter(|job| job.run.is_some());
         match (self, job) {
@@ -105,15 +105,21 @@ impl RunMutation {
         readers::merge(before, &reports, 0)
     }
 
-    pub fn assign(self, ranks: &Ranks, step: Step, rank: u32, known: KnownBatches) -> Assignment {
+    pub fn assign(
+        self,
+        ranks: &RunRanks,
+        step: TrainingStep,
+        rank: u32,
+        known: KnownBatches,
+    ) -> RankAssignment {
         let batch_index = ranks.first_of(step) + u64::from(rank);
         let has_own = batch_index < known.count;
         match (self, ranks.assign(step, rank, known)) {
-            (Self::TailPerRank, Assignment::End)
-            | (Self::StepReleasedInParts, Assignment::Wait)
+            (Self::TailPerRank, RankAssignment::End)
+            | (Self::StepReleasedInParts, RankAssignment::Wait)
                 if has_own =>
             {
-                Assignment::Batch { batch_index }
+                RankAssignment::Batch { batch_index }
             }
             (_, assignment) => assignment,
         }

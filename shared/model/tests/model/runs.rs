@@ -6,12 +6,17 @@
 
 use crate::run_mutants::RunMutation;
 use gristmill_model::RunToken;
-use gristmill_model::splits::batches::{Counts, Cut, Joiner};
-use gristmill_model::splits::invariants::{self, Check, Violation};
-use gristmill_model::splits::ranks::{Assignment, KnownBatches, Ranks, Step, Tail};
-use gristmill_model::splits::readers::{RankRange, ReaderProgress, Report};
-use gristmill_model::splits::run::{Join, TrainingRun};
-use gristmill_model::splits::{Ack, Cursor, JobProgress, Outcome, Place, Refusal, ack, collected};
+use gristmill_model::splits::batches::{BatchJoiner, BatchRules, SplitCounts};
+use gristmill_model::splits::invariants::{self, InvariantCheck, InvariantViolation};
+use gristmill_model::splits::ranks::{
+    KnownBatches, RankAssignment, RunRanks, TailPolicy, TrainingStep,
+};
+use gristmill_model::splits::readers::{RankRange, ReaderProgress, ReaderReport};
+use gristmill_model::splits::run::{RunJoin, TrainingRun};
+use gristmill_model::splits::{
+    Cursor, JobProgress, ProgressAck, SplitPlace, TransitionOutcome, TransitionRefusal, ack,
+    collected,
+};
 use stateright::{Model, Property};
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
@@ -19,7 +24,7 @@ use std::num::NonZeroU32;
 /// Batches of each split; a filter left one of them empty.
 const BATCHES: [u32; 3] = [1, 0, 1];
 const SPLITS: u32 = BATCHES.len() as u32;
-const CUT: Cut = Cut { size: 1, drop_last: false, in_order: false };
+const CUT: BatchRules = BatchRules { size: 1, drop_last: false, in_order: false };
 const END: Cursor = Cursor { epoch: 1, batch_index: 0 };
 
 /// A world, and how often things go wrong in it.
@@ -90,8 +95,8 @@ pub struct Rank {
 
 impl Rank {
     /// The first batch of the step that it takes next.
-    fn next(&self, ranks: &Ranks) -> Cursor {
-        let step = Step { epoch: ranks.from.epoch, number: self.steps };
+    fn next(&self, ranks: &RunRanks) -> Cursor {
+        let step = TrainingStep { epoch: ranks.from.epoch, number: self.steps };
         if self.has_ended {
             END
         } else {
@@ -104,10 +109,10 @@ impl Rank {
 /// A call on its way.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Call {
-    Join(Join),
+    Join(RunJoin),
     /// From the only reader of a run.
-    Ack(Ack),
-    Report(Report),
+    Ack(ProgressAck),
+    Report(ReaderReport),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -144,22 +149,23 @@ pub enum Action {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Launched {
     number: usize,
-    ranks: Ranks,
+    ranks: RunRanks,
     readers: Vec<Reader>,
     trainer: Vec<Rank>,
     /// Whether it begins before the latest checkpoint of the run before.
     goes_back: bool,
     /// Objects before this place may have been deleted when it joined.
-    may_lack: Place,
+    may_lack: SplitPlace,
 }
 
 impl Launched {
     fn new(number: usize, count: u32, from: Cursor) -> Self {
         let rank = Rank { steps: 0, saved: from, has_ended: false };
-        let ranks = Ranks { count: NonZeroU32::new(count).unwrap(), from, tail: Tail::Drop };
+        let ranks =
+            RunRanks { count: NonZeroU32::new(count).unwrap(), from, tail: TailPolicy::Drop };
         let readers = (0..count).map(Reader::new).collect();
         let trainer = vec![rank; count as usize];
-        Self { number, ranks, readers, trainer, goes_back: false, may_lack: Place::default() }
+        Self { number, ranks, readers, trainer, goes_back: false, may_lack: SplitPlace::default() }
     }
 
     fn token(&self) -> RunToken {
@@ -183,7 +189,7 @@ pub struct State {
     read: Option<Vec<ReaderProgress>>,
     late: Option<Call>,
     /// Objects before this place are deleted.
-    deleted: Place,
+    deleted: SplitPlace,
     /// Batches taken in the current run, and by which rank.
     owners: BTreeMap<u64, u32>,
     /// Batches taken by earlier runs before the checkpoint at which the next one began.
@@ -191,35 +197,38 @@ pub struct State {
     copies: u8,
     wakes: u8,
     deaths: u8,
-    pub violation: Option<Violation>,
+    pub violation: Option<InvariantViolation>,
 }
 
-fn counts(splits: u32) -> impl Iterator<Item = Counts> {
-    BATCHES.into_iter().take(splits as usize).map(|batches| Counts { batches, remainder_rows: 0 })
+fn counts(splits: u32) -> impl Iterator<Item = SplitCounts> {
+    BATCHES
+        .into_iter()
+        .take(splits as usize)
+        .map(|batches| SplitCounts { batches, remainder_rows: 0 })
 }
 
 /// The batches that so many splits complete.
 fn known(splits: u32) -> KnownBatches {
-    let mut joiner = Joiner::new(CUT);
+    let mut joiner = BatchJoiner::new(CUT);
     counts(splits).for_each(|counts| joiner.push(counts, |_| {}));
-    KnownBatches::of(&joiner, SPLITS)
+    KnownBatches::from_joiner(&joiner, SPLITS)
 }
 
 /// The next split of a stream from `cursor` on, when `committed` are known.
-fn next_split(cursor: Cursor, committed: u32) -> Place {
+fn next_split(cursor: Cursor, committed: u32) -> SplitPlace {
     match cursor.epoch {
         0 => {
-            let joiner = Joiner::seek(CUT, cursor.batch_index, counts(committed));
-            Place::of(u64::from(joiner.position()), SPLITS)
+            let joiner = BatchJoiner::seek(CUT, cursor.batch_index, counts(committed));
+            SplitPlace::from_linear(u64::from(joiner.position()), SPLITS)
         }
-        _ => Place::start_of(cursor.epoch),
+        _ => SplitPlace::start_of(cursor.epoch),
     }
 }
 
 /// The first split that a restart at `cursor` needs. Behind the last batch of an epoch, a reader keeps the last
 /// split, because it reports the place as its rank named it.
-fn needed(cursor: Cursor, committed: u32) -> Place {
-    let last = Place::new(cursor.epoch, SPLITS - 1);
+fn needed(cursor: Cursor, committed: u32) -> SplitPlace {
+    let last = SplitPlace::new(cursor.epoch, SPLITS - 1);
     next_split(cursor, committed).min(last)
 }
 
@@ -235,7 +244,7 @@ impl Model for Runs {
             runs: vec![Launched::new(0, self.sizes[0], Cursor::default())],
             read: None,
             late: None,
-            deleted: Place::default(),
+            deleted: SplitPlace::default(),
             owners: BTreeMap::new(),
             before: BTreeSet::new(),
             copies: self.copies,
@@ -307,7 +316,7 @@ impl Model for Runs {
                 }));
             }
             properties.push(Property::sometimes("collected", |_, state: &State| {
-                state.deleted > Place::default()
+                state.deleted > SplitPlace::default()
             }));
         }
         properties
@@ -372,7 +381,7 @@ impl State {
 }
 
 impl Runs {
-    fn step(&self, state: &mut State, action: &Action) -> Check {
+    fn step(&self, state: &mut State, action: &Action) -> InvariantCheck {
         match *action {
             Action::Commit => state.committed = SPLITS,
             Action::Begin { copy } => self.begin(state, state.current().trainer[copy].saved),
@@ -386,7 +395,7 @@ impl Runs {
             Action::Save(r) => {
                 let known = known(state.committed);
                 let Launched { ranks, trainer, .. } = state.current_mut();
-                let step = Step { epoch: 0, number: trainer[r].steps - 1 };
+                let step = TrainingStep { epoch: 0, number: trainer[r].steps - 1 };
                 trainer[r].saved = trainer[r].saved.max(ranks.cursor_after(step, known));
             }
             Action::Report { reader, copy } => {
@@ -444,13 +453,13 @@ impl Runs {
         state.runs.push(Launched::new(number, self.sizes[number], from));
     }
 
-    fn join(&self, state: &mut State, r: usize, copy: bool) -> Check {
+    fn join(&self, state: &mut State, r: usize, copy: bool) -> InvariantCheck {
         let run = state.runs.len() - 1;
         let command = join_of(state, run, r);
         let call = Call::Join(command);
         state.copied(copy, &call);
         if !self.apply(state, &call)? {
-            return Err(Violation { number: 12, what: "a checkpoint was refused" });
+            return Err(InvariantViolation { number: 12, what: "a checkpoint was refused" });
         }
         let job = state.job.unwrap_or_default();
         match state.current().goes_back {
@@ -460,7 +469,7 @@ impl Runs {
             }
             false if job.durable < job.collected => {
                 let what = "the latest checkpoint of a rank was collected";
-                return Err(Violation { number: 12, what });
+                return Err(InvariantViolation { number: 12, what });
             }
             _ => {}
         }
@@ -472,18 +481,18 @@ impl Runs {
         Ok(())
     }
 
-    fn take_step(&self, state: &mut State, r: usize) -> Check {
+    fn take_step(&self, state: &mut State, r: usize) -> InvariantCheck {
         let committed = known(state.committed);
         let Launched { ranks, readers, trainer, .. } = state.current().clone();
         let (reader, rank) = (&readers[r], &trainer[r]);
-        let step = Step { epoch: ranks.from.epoch, number: rank.steps };
+        let step = TrainingStep { epoch: ranks.from.epoch, number: rank.steps };
         let assigned = match step.epoch {
             0 => self.mutation.assign(&ranks, step, reader.rank, committed),
-            _ => Assignment::End,
+            _ => RankAssignment::End,
         };
         match assigned {
-            Assignment::Wait => {}
-            Assignment::Batch { batch_index } => {
+            RankAssignment::Wait => {}
+            RankAssignment::Batch { batch_index } => {
                 // The split of the batch has not arrived yet.
                 if batch_index >= known(reader.taken).count {
                     return Ok(());
@@ -493,10 +502,13 @@ impl Runs {
                 invariants::invariant_20_batch_goes_to_one_rank(earlier, reader.rank)?;
                 state.current_mut().trainer[r].steps += 1;
             }
-            Assignment::Repeat { .. } => {
-                return Err(Violation { number: 0, what: "a repeat though the tail is dropped" });
+            RankAssignment::Repeat { .. } => {
+                return Err(InvariantViolation {
+                    number: 0,
+                    what: "a repeat though the tail is dropped",
+                });
             }
-            Assignment::End => {
+            RankAssignment::End => {
                 state.current_mut().trainer[r].has_ended = true;
                 check_end(state)?;
             }
@@ -505,7 +517,7 @@ impl Runs {
     }
 
     /// One call at the coordinator; returns whether it was accepted.
-    fn apply(&self, state: &mut State, call: &Call) -> Result<bool, Violation> {
+    fn apply(&self, state: &mut State, call: &Call) -> Result<bool, InvariantViolation> {
         let job = state.job.as_ref();
         match call {
             Call::Join(command) => {
@@ -530,17 +542,17 @@ impl Runs {
 
 fn accept(
     state: &mut State,
-    answer: Result<Outcome<JobProgress>, Refusal>,
-) -> Result<bool, Violation> {
+    answer: Result<TransitionOutcome<JobProgress>, TransitionRefusal>,
+) -> Result<bool, InvariantViolation> {
     match answer {
         Ok(outcome) => write(state, outcome.into_item()).map(|()| true),
-        Err(Refusal::Fenced { .. }) => Ok(false),
-        Err(_) => Err(Violation { number: 0, what: "a call was refused as malformed" }),
+        Err(TransitionRefusal::Fenced { .. }) => Ok(false),
+        Err(_) => Err(InvariantViolation { number: 0, what: "a call was refused as malformed" }),
     }
 }
 
 /// Writes the job's progress, after checking the step.
-fn write(state: &mut State, after: JobProgress) -> Check {
+fn write(state: &mut State, after: JobProgress) -> InvariantCheck {
     if state.job == Some(after) {
         return Ok(());
     }
@@ -558,15 +570,15 @@ fn write(state: &mut State, after: JobProgress) -> Check {
 
 /// A reader takes in all that is committed. The objects exist, unless the reader is superseded or its
 /// run went back: then it computes again what has been collected.
-fn take_in(state: &mut State, r: usize) -> Check {
+fn take_in(state: &mut State, r: usize) -> InvariantCheck {
     let run = state.current();
     let is_current = state.job.and_then(|job| job.run).is_some_and(|job| job.token == run.token());
     let misses = (run.readers[r].taken..state.committed).any(|position| {
-        let place = Place { epoch: 0, position };
+        let place = SplitPlace { epoch: 0, position };
         place < state.deleted && place >= run.may_lack && BATCHES[position as usize] > 0
     });
     if is_current && misses {
-        return Err(Violation { number: 5, what: "a reader misses an object" });
+        return Err(InvariantViolation { number: 5, what: "a reader misses an object" });
     }
     state.current_mut().readers[r].taken = state.committed;
     Ok(())
@@ -574,7 +586,7 @@ fn take_in(state: &mut State, r: usize) -> Check {
 
 /// The reader begins at the checkpoint of its run; the successor of a reader that died, where its
 /// living rank goes on.
-fn join_of(state: &State, run: usize, r: usize) -> Join {
+fn join_of(state: &State, run: usize, r: usize) -> RunJoin {
     let found = state.generation();
     let Launched { number, ranks, trainer, readers, .. } = &state.runs[run];
     let is_successor = readers[r].reader > 1;
@@ -586,7 +598,7 @@ fn join_of(state: &State, run: usize, r: usize) -> Join {
     let (durable_place, delivered) =
         (needed(durable, state.committed), next_split(next, state.committed));
     let generation = found + 1 + u64::try_from(*number).unwrap();
-    let start = Ack {
+    let start = ProgressAck {
         generation,
         over: found,
         delivered,
@@ -595,16 +607,16 @@ fn join_of(state: &State, run: usize, r: usize) -> Join {
         ended: None,
         local_workers: 0,
     };
-    Join { run: state.runs[run].run(), start, is_successor }
+    RunJoin { run: state.runs[run].run(), start, is_successor }
 }
 
 fn report_of(state: &State, r: usize) -> Call {
     let run = state.current();
     let (reader, rank) = (&run.readers[r], &run.trainer[r]);
     let generation = reader.generation.unwrap_or_default();
-    let delivered = Place::of(u64::from(reader.taken), SPLITS);
+    let delivered = SplitPlace::from_linear(u64::from(reader.taken), SPLITS);
     let durable_place = needed(rank.saved, reader.taken);
-    let ack = Ack {
+    let ack = ProgressAck {
         generation,
         over: 0,
         delivered,
@@ -618,12 +630,12 @@ fn report_of(state: &State, r: usize) -> Call {
     if ranks == RankRange::all(run.ranks.count) {
         Call::Ack(ack)
     } else {
-        Call::Report(Report { reader, over_reader, ranks, ack })
+        Call::Report(ReaderReport { reader, over_reader, ranks, ack })
     }
 }
 
 /// Checks a run some of whose ranks have reached the end.
-fn check_end(state: &State) -> Check {
+fn check_end(state: &State) -> InvariantCheck {
     let Launched { ranks, trainer, .. } = state.current();
     let steps: Vec<u64> = trainer.iter().filter(|r| r.has_ended).map(|r| r.steps).collect();
     invariants::invariant_19_ranks_take_equal_steps(ranks.tail, &steps)?;

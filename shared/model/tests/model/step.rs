@@ -5,14 +5,17 @@ use crate::world::{
     Action, BATCH_SIZE, Call, Held, Late, Message, SPLIT_RECORDS, State, TrainerCall, Worker,
     World, invocation, nonce,
 };
-use gristmill_model::splits::batches::{Joiner, Piece, Source};
-use gristmill_model::splits::collect::{ChunkName, Verdict};
-use gristmill_model::splits::epoch::{self, EpochState, Seal};
-use gristmill_model::splits::invariants::{self, Check, EpochView, FoundDeath, Violation};
+use gristmill_model::splits::batches::{BatchJoiner, BatchLocation, SplitRows};
+use gristmill_model::splits::collect::{ChunkName, CollectionDecision};
+use gristmill_model::splits::epoch::{self, EpochState, SealTransition};
+use gristmill_model::splits::invariants::{
+    self, EpochView, FoundDeath, InvariantCheck, InvariantViolation,
+};
 use gristmill_model::splits::{
-    Bundle, BundleState, Claim, Commit, Committed, Cursor, DeathRecord, Fail, Flush, GiveBack,
-    JobProgress, Limits, Mark, Outcome, Place, Refusal, Release, SplitKind, SplitOutcome, Term,
-    WorkerTimes, give_back,
+    Bundle, BundleRetryLimits, BundleState, ClaimTransition, CommittedSplit, Cursor, DeathRecord,
+    FailTransition, FlushTransition, GiveBackTransition, JobProgress, LeaseTerm, MarkTransition,
+    ReleaseTransition, SplitCommit, SplitKind, SplitOutcome, SplitPlace, TransitionOutcome,
+    TransitionRefusal, WorkerTimes, give_back,
 };
 use gristmill_model::{Attempt, ErrorPolicy, Nonce, Position};
 use std::borrow::Cow;
@@ -24,15 +27,19 @@ fn checksum(attempt: Attempt, nonce: Nonce) -> u32 {
 }
 
 /// A fault of the model or of a caller: no command it sends is ever malformed.
-fn unexpected(what: &'static str) -> Violation {
-    Violation { number: 0, what }
+fn unexpected(what: &'static str) -> InvariantViolation {
+    InvariantViolation { number: 0, what }
 }
 
-const LIMITS: Limits =
-    Limits { max_attempts: 50, patience_ms: 0, poison_strikes: 3, on_error: ErrorPolicy::Skip };
+const LIMITS: BundleRetryLimits = BundleRetryLimits {
+    max_attempts: 50,
+    patience_ms: 0,
+    poison_strikes: 3,
+    on_error: ErrorPolicy::Skip,
+};
 
 impl World {
-    pub fn step(&self, state: &mut State, action: &Action) -> Check {
+    pub fn step(&self, state: &mut State, action: &Action) -> InvariantCheck {
         match action {
             Action::Call { w, call, lost, copy } => {
                 let message = message(state, *w, call);
@@ -80,12 +87,12 @@ impl World {
     }
 
     /// The invariants of every state.
-    fn check(&self, state: &State) -> Check {
+    fn check(&self, state: &State) -> InvariantCheck {
         let bundles =
             self.bundles.iter().zip(&state.bundles).map(|(r, b)| (r.start, b.as_ref())).collect();
         let progress = state.needed();
         let view = EpochView { epoch: 0, item: Some(&state.epoch), bundles };
-        invariants::world(&invariants::World {
+        invariants::world(&invariants::SystemView {
             epochs: vec![view],
             progress: progress.as_slice(),
             objects: &self.named(state),
@@ -106,7 +113,7 @@ impl World {
         }
         let positions = 0..self.n_splits();
         let named = positions.filter_map(|position| {
-            let Committed { attempt, nonce, .. } = *self.entry(state, position)?;
+            let CommittedSplit { attempt, nonce, .. } = *self.entry(state, position)?;
             let name = ChunkName { epoch: 0, position, attempt, nonce };
             Some((name, *state.objects.get(&self.mutation.key(name))?))
         });
@@ -115,7 +122,14 @@ impl World {
 
     // ---- workers
 
-    fn send(&self, state: &mut State, w: u8, message: Message, applied: bool, lost: bool) -> Check {
+    fn send(
+        &self,
+        state: &mut State,
+        w: u8,
+        message: Message,
+        applied: bool,
+        lost: bool,
+    ) -> InvariantCheck {
         let answer = self.apply(state, &message);
         if matches!(message.call, Call::Flush(_)) {
             invariants::invariant_13_applied_is_never_failed(applied, &answer)?;
@@ -130,7 +144,7 @@ impl World {
     }
 
     /// Delivers the copy of a call; its answer is dropped.
-    fn late_arrives(&self, state: &mut State) -> Check {
+    fn late_arrives(&self, state: &mut State) -> InvariantCheck {
         match state.late.take() {
             Some(Late::Worker(message)) => {
                 let _ = self.apply(state, &message);
@@ -144,7 +158,11 @@ impl World {
     }
 
     /// One call at the coordinator: read, decide, write.
-    fn apply(&self, state: &mut State, message: &Message) -> Result<Outcome<Bundle>, Refusal> {
+    fn apply(
+        &self,
+        state: &mut State,
+        message: &Message,
+    ) -> Result<TransitionOutcome<Bundle>, TransitionRefusal> {
         let before = state.bundles[message.bundle].clone();
         let (attempt, nonce) = (message.attempt, nonce(message.nonce));
         let answer = match &message.call {
@@ -152,27 +170,33 @@ impl World {
                 let control = self.control(state);
                 self.claim(before.as_ref(), message, *expired, *death, control)
             }
-            Call::Mark(split_index) => self
-                .mutation
-                .mark(before.as_ref(), &Mark { attempt, nonce, split_index: *split_index }),
+            Call::Mark(split_index) => self.mutation.mark(
+                before.as_ref(),
+                &MarkTransition { attempt, nonce, split_index: *split_index },
+            ),
             Call::Flush(put) => {
                 let commits: Vec<_> = put
                     .iter()
                     .map(|at| commit(message, *at, self.is_local(message.nonce)))
                     .collect();
-                let term = Term { now_ms: 0, remaining_ms: 0, predicted_ms: 0 };
+                let term = LeaseTerm { now_ms: 0, remaining_ms: 0, predicted_ms: 0 };
                 let times = WorkerTimes::default();
-                let command = Flush { attempt, nonce, commits: &commits, next: None, term, times };
+                let command =
+                    FlushTransition { attempt, nonce, commits: &commits, next: None, term, times };
                 self.mutation.flush(before.as_ref(), &command)
             }
             Call::Fail => {
-                let command = Fail { attempt, nonce, error: "", retry_at_ms: 0, fatal: false };
+                let command =
+                    FailTransition { attempt, nonce, error: "", retry_at_ms: 0, fatal: false };
                 self.mutation.fail(before.as_ref(), &command)
             }
-            Call::GiveBack => give_back(before.as_ref(), &GiveBack { attempt, nonce }),
+            Call::GiveBack => give_back(before.as_ref(), &GiveBackTransition { attempt, nonce }),
         };
-        if let (Call::Claim { death: Some(death), .. }, Ok(Outcome::Write(_)), Some(before)) =
-            (&message.call, &answer, &before)
+        if let (
+            Call::Claim { death: Some(death), .. },
+            Ok(TransitionOutcome::Write(_)),
+            Some(before),
+        ) = (&message.call, &answer, &before)
         {
             // The claim's view of the mark counts, not the one when the death was recorded.
             let bundle = u32::try_from(message.bundle).unwrap();
@@ -185,7 +209,7 @@ impl World {
                 found.controlled = before.had_control();
             }
         }
-        if let Ok(Outcome::Write(after)) = &answer
+        if let Ok(TransitionOutcome::Write(after)) = &answer
             && let Err(violation) = self.write(state, message.bundle, after.clone())
         {
             state.violation = Some(violation);
@@ -198,9 +222,9 @@ impl World {
         before: Option<&Bundle>,
         message: &Message,
         expired: bool,
-        death: Option<gristmill_model::splits::Death>,
-        control: Option<Place>,
-    ) -> Result<Outcome<Bundle>, Refusal> {
+        death: Option<gristmill_model::splits::DeathEvidence>,
+        control: Option<SplitPlace>,
+    ) -> Result<TransitionOutcome<Bundle>, TransitionRefusal> {
         let positions = &self.bundles[message.bundle];
         // The time is chosen for each bundle: within its lease, or at its end.
         let due = before.map_or(0, |before| match before.state {
@@ -208,10 +232,10 @@ impl World {
             _ if expired => before.until_ms,
             _ => 0,
         });
-        let command = Claim {
+        let command = ClaimTransition {
             nonce: nonce(message.nonce),
             invocation: &invocation(message.invocation),
-            term: Term { now_ms: due, remaining_ms: 0, predicted_ms: 0 },
+            term: LeaseTerm { now_ms: due, remaining_ms: 0, predicted_ms: 0 },
             first: positions.start,
             records: &vec![SPLIT_RECORDS; positions.len()],
             death,
@@ -221,27 +245,27 @@ impl World {
     }
 
     /// A committed split, if there is one.
-    fn control(&self, state: &State) -> Option<Place> {
+    fn control(&self, state: &State) -> Option<SplitPlace> {
         let committed = |position: &Position| {
             self.entry(state, *position)
                 .is_some_and(|entry| entry.outcome.kind != SplitKind::Poison)
         };
-        (0..self.n_splits()).find(committed).map(|position| Place { epoch: 0, position })
+        (0..self.n_splits()).find(committed).map(|position| SplitPlace { epoch: 0, position })
     }
 
     /// Writes a bundle to the table, after checking the step.
-    fn write(&self, state: &mut State, b: usize, mut after: Bundle) -> Check {
+    fn write(&self, state: &mut State, b: usize, mut after: Bundle) -> InvariantCheck {
         let before = state.bundles[b].as_ref();
         invariants::bundle_step(before, &after)?;
         let first = self.bundles[b].start;
         invariants::invariant_02_one_commit_per_split(&mut state.seen, 0, first, &after)?;
         let poisoned = |bundle: &Bundle| {
-            let poison = |e: &&Committed| e.outcome.kind == SplitKind::Poison;
+            let poison = |e: &&CommittedSplit| e.outcome.kind == SplitKind::Poison;
             bundle.entries.iter().flatten().filter(poison).count()
         };
         if before.map_or(0, poisoned) < poisoned(&after) {
             let index = u32::try_from(b).unwrap();
-            invariants::invariant_14_deaths_were_isolated((0, index), &after, &state.found)?;
+            invariants::invariant_14_deaths_were_isolated(0, index, &after, &state.found)?;
         }
         // Absolute times and messages would distinguish equal states.
         if after.state == BundleState::Leased {
@@ -278,18 +302,19 @@ impl World {
         state.objects.entry(self.mutation.key(name)).or_insert(content);
     }
 
-    fn release(&self, state: &mut State, dead: u8, b: usize) -> Check {
-        let command = Release { invocation: &invocation(dead), attempt: None, blameless: false };
+    fn release(&self, state: &mut State, dead: u8, b: usize) -> InvariantCheck {
+        let command =
+            ReleaseTransition { invocation: &invocation(dead), attempt: None, blameless: false };
         let answer = self.mutation.release(state.bundles[b].as_ref(), &command);
         match answer {
-            Ok(Outcome::Write(after)) => self.write(state, b, after),
+            Ok(TransitionOutcome::Write(after)) => self.write(state, b, after),
             _ => Ok(()),
         }
     }
 
     // ---- the trainer
 
-    fn step_trainer(&self, state: &mut State, action: &Action) -> Check {
+    fn step_trainer(&self, state: &mut State, action: &Action) -> InvariantCheck {
         match action {
             Action::Take => self.take(state)?,
             Action::Finish => {
@@ -329,14 +354,14 @@ impl World {
         Ok(())
     }
 
-    fn entry<'a>(&self, state: &'a State, position: Position) -> Option<&'a Committed> {
+    fn entry<'a>(&self, state: &'a State, position: Position) -> Option<&'a CommittedSplit> {
         let b = self.bundle_of(position);
         let at = u8::try_from(position - self.bundles[b].start).ok()?;
         state.bundles[b].as_ref()?.entry(at)
     }
 
     /// Reads the next split if it is committed.
-    fn take(&self, state: &mut State) -> Check {
+    fn take(&self, state: &mut State) -> InvariantCheck {
         let Some(entry) = self.entry(state, state.trainer.joiner.position()).copied() else {
             return Ok(());
         };
@@ -352,7 +377,7 @@ impl World {
 
     /// A trainer that is not fenced finds every object it asks for. One whose run began behind the horizon computes
     /// again what is deleted there.
-    fn read(&self, state: &State, position: Position) -> Check {
+    fn read(&self, state: &State, position: Position) -> InvariantCheck {
         let entry = self.entry(state, position).ok_or(unexpected("read before commit"))?;
         if entry.outcome.kind != SplitKind::Object {
             return Ok(());
@@ -364,13 +389,13 @@ impl World {
         if is_found {
             Ok(())
         } else {
-            Err(Violation { number: 5, what: "the trainer misses an object" })
+            Err(InvariantViolation { number: 5, what: "the trainer misses an object" })
         }
     }
 
     /// The content of the object of a committed split, if it exists.
-    fn object(&self, state: &State, position: Position, entry: &Committed) -> Option<u32> {
-        let Committed { attempt, nonce, .. } = *entry;
+    fn object(&self, state: &State, position: Position, entry: &CommittedSplit) -> Option<u32> {
+        let CommittedSplit { attempt, nonce, .. } = *entry;
         let name = self.mutation.key(ChunkName { epoch: 0, position, attempt, nonce });
         state.objects.get(&name).copied()
     }
@@ -379,14 +404,18 @@ impl World {
     pub fn is_computed_again(&self, state: &State) -> bool {
         let trainer = &state.trainer;
         let position = trainer.joiner.position();
-        let is_gone = |entry: &Committed| self.object(state, position, entry).is_none();
+        let is_gone = |entry: &CommittedSplit| self.object(state, position, entry).is_none();
         trainer.alive
             && trainer.computes_again(position)
             && self.entry(state, position).is_some_and(is_gone)
     }
 
     /// One call of the trainer at the coordinator; returns whether it was accepted.
-    fn apply_trainer(&self, state: &mut State, call: &TrainerCall) -> Result<bool, Violation> {
+    fn apply_trainer(
+        &self,
+        state: &mut State,
+        call: &TrainerCall,
+    ) -> Result<bool, InvariantViolation> {
         let before = state.progress;
         let (generation, answer) = match call {
             TrainerCall::Join(join) => {
@@ -395,7 +424,7 @@ impl World {
             TrainerCall::Ack(ack) => (ack.generation, self.mutation.ack(before.as_ref(), ack)),
         };
         match answer {
-            Ok(Outcome::Write(after)) => {
+            Ok(TransitionOutcome::Write(after)) => {
                 invariants::invariant_11_old_generations_are_fenced(
                     before.as_ref(),
                     generation,
@@ -405,19 +434,19 @@ impl World {
                 state.progress = Some(after);
                 Ok(true)
             }
-            Ok(Outcome::AlreadyApplied(_)) => Ok(true),
-            Err(Refusal::Fenced { .. }) => Ok(false),
+            Ok(TransitionOutcome::AlreadyApplied(_)) => Ok(true),
+            Err(TransitionRefusal::Fenced { .. }) => Ok(false),
             Err(_) => Err(unexpected("a trainer's call was refused as malformed")),
         }
     }
 
     /// Restarts the trainer from a checkpoint, which may lie behind the horizon.
-    fn restore(&self, state: &mut State, older: bool) -> Check {
+    fn restore(&self, state: &mut State, older: bool) -> InvariantCheck {
         let saved = state.trainer.saved[usize::from(older)];
         let counts = (0..self.n_splits())
             .map_while(|p| self.entry(state, p))
             .map(|entry| entry.outcome.counts());
-        let joiner = Joiner::seek(self.cut(), saved.batch_index, counts);
+        let joiner = BatchJoiner::seek(self.cut(), saved.batch_index, counts);
         let needed: Vec<_> = joiner.carry().map(|piece| piece.position).collect();
         let trainer = &mut state.trainer;
         let JobProgress { generation, collected, collected_place, .. } =
@@ -435,17 +464,18 @@ impl World {
         trainer.saved = [saved, saved];
         let call = state.trainer_call();
         if !self.apply_trainer(state, &call)? {
-            return Err(Violation { number: 12, what: "a checkpoint was refused" });
+            return Err(InvariantViolation { number: 12, what: "a checkpoint was refused" });
         }
         needed.into_iter().try_for_each(|position| self.read(state, position))
     }
 
     // ---- the collector
 
-    fn step_collector(&self, state: &mut State, action: &Action) -> Check {
+    fn step_collector(&self, state: &mut State, action: &Action) -> InvariantCheck {
         match action {
             Action::Collect => {
-                if let Ok(Outcome::Write(after)) = self.mutation.collected(state.progress.as_ref())
+                if let Ok(TransitionOutcome::Write(after)) =
+                    self.mutation.collected(state.progress.as_ref())
                 {
                     let before = state.progress;
                     state.progress = Some(after);
@@ -454,11 +484,11 @@ impl World {
             }
             Action::Doom(name) => {
                 let b = self.bundle_of(name.position);
-                let horizon = state.progress.map_or(Place::default(), |of| of.collected_place);
+                let horizon = state.progress.map_or(SplitPlace::default(), |of| of.collected_place);
                 let bundle = state.bundles[b].as_ref();
                 let first = self.bundles[b].start;
                 let verdict = self.mutation.verdict(name, bundle, first, horizon);
-                if verdict != Verdict::Keep {
+                if verdict != CollectionDecision::Keep {
                     state.doomed = Some((*name, verdict));
                 }
             }
@@ -475,12 +505,14 @@ impl World {
                     progress.as_slice(),
                 )?;
                 state.objects.remove(&name);
-                state.deleted_passed |= verdict == Verdict::DeletePassed;
+                state.deleted_passed |= verdict == CollectionDecision::DeletePassed;
             }
             Action::Seal => self.seal(state)?,
             Action::Close => {
                 let durable: Vec<Cursor> = state.progress.iter().map(|c| c.durable).collect();
-                if let Ok(Outcome::Write(after)) = epoch::close(Some(&state.epoch), 0, &durable) {
+                if let Ok(TransitionOutcome::Write(after)) =
+                    epoch::close(Some(&state.epoch), 0, &durable)
+                {
                     state.epoch = after;
                     self.check_exactly_once(state)?;
                 }
@@ -490,30 +522,34 @@ impl World {
         Ok(())
     }
 
-    fn seal(&self, state: &mut State) -> Check {
+    fn seal(&self, state: &mut State) -> InvariantCheck {
         let bundles: Vec<_> = state.bundles.iter().map(Option::as_ref).collect();
-        let command =
-            Seal { bundles: &bundles, batch_size: BATCH_SIZE, drop_last: false, max_skipped: 100 };
-        if let Ok(Outcome::Write(after)) = epoch::seal(Some(&state.epoch), &command) {
+        let command = SealTransition {
+            bundles: &bundles,
+            batch_size: BATCH_SIZE,
+            drop_last: false,
+            max_skipped: 100,
+        };
+        if let Ok(TransitionOutcome::Write(after)) = epoch::seal(Some(&state.epoch), &command) {
             state.epoch = after;
         }
         Ok(())
     }
 
-    fn check_exactly_once(&self, state: &State) -> Check {
+    fn check_exactly_once(&self, state: &State) -> InvariantCheck {
         debug_assert_eq!(state.epoch.state, EpochState::Closed);
         let mut times = vec![0; (self.n_splits() * SPLIT_RECORDS) as usize];
         let rows = state.delivered.values().flat_map(|batch| match &batch.source {
-            Source::Whole { position, frame } => {
-                vec![Piece {
+            BatchLocation::Whole { position, frame } => {
+                vec![SplitRows {
                     position: *position,
                     rows: frame * BATCH_SIZE..(frame + 1) * BATCH_SIZE,
                 }]
             }
-            Source::Joined(pieces) => pieces.clone(),
+            BatchLocation::Joined(pieces) => pieces.clone(),
         });
         let records: Vec<u32> = rows
-            .flat_map(|Piece { position, rows }| {
+            .flat_map(|SplitRows { position, rows }| {
                 rows.map(move |row| position * SPLIT_RECORDS + row)
             })
             .collect();
@@ -549,7 +585,11 @@ fn message(state: &mut State, w: u8, call: &Call) -> Message {
 }
 
 /// A worker receives the answer to its call.
-fn hear(worker: &mut Worker, message: &Message, answer: Result<Outcome<Bundle>, Refusal>) -> Check {
+fn hear(
+    worker: &mut Worker,
+    message: &Message,
+    answer: Result<TransitionOutcome<Bundle>, TransitionRefusal>,
+) -> InvariantCheck {
     match (&message.call, answer) {
         (Call::Claim { bundle, .. }, Ok(outcome)) => {
             worker.death = None;
@@ -566,13 +606,13 @@ fn hear(worker: &mut Worker, message: &Message, answer: Result<Outcome<Bundle>, 
         }
         (
             Call::Claim { bundle, .. },
-            Err(Refusal::DeathUnrecorded { attempt, split_index: at }),
+            Err(TransitionRefusal::DeathUnrecorded { attempt, split_index: at }),
         ) => {
             let bundle = u32::try_from(*bundle).unwrap();
             worker.found = Some((DeathRecord { epoch: 0, bundle, attempt }, at));
         }
         (Call::Claim { .. }, Err(_)) => worker.death = None,
-        (Call::Fail | Call::GiveBack, _) | (_, Err(Refusal::Lost)) => worker.held = None,
+        (Call::Fail | Call::GiveBack, _) | (_, Err(TransitionRefusal::Lost)) => worker.held = None,
         (Call::Mark(at), Ok(_)) => {
             if let Some(held) = &mut worker.held {
                 held.marked = Some(*at);
@@ -597,7 +637,7 @@ fn record_death(mutation: Mutation, state: &mut State, w: u8) {
     let worker = &mut state.workers[usize::from(w)];
     let Some((death, at)) = worker.found.take() else { return };
     let outcome = mutation.record(state.log.as_ref(), death, at.is_some());
-    if let Outcome::Write(log) = &outcome {
+    if let TransitionOutcome::Write(log) = &outcome {
         state.found.retain(|found| found.death != death);
         state.log = Some(log.clone());
     }
@@ -619,8 +659,8 @@ fn die(state: &mut State, w: u8) {
     state.dead.insert(worker.invocation);
 }
 
-fn commit(message: &Message, at: u8, local: bool) -> Commit {
-    Commit {
+fn commit(message: &Message, at: u8, local: bool) -> SplitCommit {
+    SplitCommit {
         split_index: at,
         outcome: SplitOutcome {
             kind: if local { SplitKind::Local } else { SplitKind::Object },

@@ -1,14 +1,15 @@
 //! The small worlds: their parts, their actions, and how often each fault can occur.
 
 use crate::mutants::Mutation;
-use gristmill_model::splits::batches::{Batch, Cut, Joiner};
-use gristmill_model::splits::collect::{ChunkName, Verdict};
+use gristmill_model::splits::batches::{BatchJoiner, BatchRules, PlannedBatch};
+use gristmill_model::splits::collect::{ChunkName, CollectionDecision};
 use gristmill_model::splits::epoch::{EpochItem, EpochState};
-use gristmill_model::splits::invariants::{FoundDeath, Violation};
-use gristmill_model::splits::ranks::Ranks;
-use gristmill_model::splits::run::{Join, TrainingRun};
+use gristmill_model::splits::invariants::{FoundDeath, InvariantViolation};
+use gristmill_model::splits::ranks::RunRanks;
+use gristmill_model::splits::run::{RunJoin, TrainingRun};
 use gristmill_model::splits::{
-    Ack, Bundle, BundleState, Cursor, Death, DeathLog, DeathRecord, JobProgress, Place, SplitKind,
+    Bundle, BundleState, Cursor, DeathEvidence, DeathLog, DeathRecord, JobProgress, ProgressAck,
+    SplitKind, SplitPlace,
 };
 use gristmill_model::{Attempt, InvocationId, Nonce, Position, RunToken};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -135,8 +136,8 @@ impl World {
     }
 
     /// How its rows become batches.
-    pub fn cut(&self) -> Cut {
-        Cut { size: BATCH_SIZE, drop_last: false, in_order: self.in_order }
+    pub fn cut(&self) -> BatchRules {
+        BatchRules { size: BATCH_SIZE, drop_last: false, in_order: self.in_order }
     }
 
     pub fn n_splits(&self) -> u32 {
@@ -378,7 +379,7 @@ pub enum Action {
 /// Calls of a worker.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Call {
-    Claim { bundle: usize, expired: bool, death: Option<Death> },
+    Claim { bundle: usize, expired: bool, death: Option<DeathEvidence> },
     Mark(u8),
     Flush(Vec<u8>),
     Fail,
@@ -404,8 +405,8 @@ pub enum Late {
 /// A call of the trainer, the only reader of a run of one rank.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum TrainerCall {
-    Join(Join),
-    Ack(Ack),
+    Join(RunJoin),
+    Ack(ProgressAck),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -420,7 +421,7 @@ pub struct Worker {
     /// A death to be recorded before the next claim, and the split its owner had marked.
     pub found: Option<(DeathRecord, Option<u8>)>,
     /// The log's answer, and its bundle, which is claimed next.
-    pub death: Option<(usize, Death)>,
+    pub death: Option<(usize, DeathEvidence)>,
 }
 
 impl Worker {
@@ -476,25 +477,25 @@ pub struct Trainer {
     pub began: Checkpoint,
     /// The horizon, if its run began behind it: it computes again the splits before that whose objects are deleted.
     pub began_behind: Option<Position>,
-    pub joiner: Joiner,
+    pub joiner: BatchJoiner,
     pub finished: bool,
     /// The next batch to hand over.
     pub next: u64,
     /// Batches made and not yet handed over, each with the first split that a restart at it needs.
-    pub queue: VecDeque<(Batch, Position)>,
+    pub queue: VecDeque<(PlannedBatch, Position)>,
     /// The latest checkpoint, and one before.
     pub saved: [Checkpoint; 2],
 }
 
 impl Trainer {
-    fn new(cut: Cut) -> Self {
+    fn new(cut: BatchRules) -> Self {
         Self {
             alive: true,
             generation: 1,
             over: 0,
             began: Checkpoint::default(),
             began_behind: None,
-            joiner: Joiner::new(cut),
+            joiner: BatchJoiner::new(cut),
             finished: false,
             next: 0,
             queue: VecDeque::new(),
@@ -515,14 +516,14 @@ impl Trainer {
     }
 
     /// Its progress when a restart would begin at `durable`.
-    fn progress(&self, durable: Checkpoint) -> Ack {
+    fn progress(&self, durable: Checkpoint) -> ProgressAck {
         let Checkpoint { batch_index, position } = durable;
-        Ack {
+        ProgressAck {
             generation: self.generation,
             over: self.over,
-            delivered: Place { epoch: 0, position: self.joiner.position() },
+            delivered: SplitPlace { epoch: 0, position: self.joiner.position() },
             durable: Cursor { epoch: 0, batch_index },
-            durable_place: Place { epoch: 0, position },
+            durable_place: SplitPlace { epoch: 0, position },
             ended: None,
             local_workers: 0,
         }
@@ -541,17 +542,17 @@ pub struct State {
     pub late: Option<Late>,
     pub trainer: Trainer,
     /// An object the collector is about to delete.
-    pub doomed: Option<(ChunkName, Verdict)>,
+    pub doomed: Option<(ChunkName, CollectionDecision)>,
     pub budget: Budget,
-    pub seen: BTreeMap<Place, (SplitKind, Attempt, Nonce)>,
-    pub delivered: BTreeMap<u64, Batch>,
+    pub seen: BTreeMap<SplitPlace, (SplitKind, Attempt, Nonce)>,
+    pub delivered: BTreeMap<u64, PlannedBatch>,
     /// Invocations reported dead.
     pub dead: BTreeSet<u8>,
     /// Every death, in the order found.
     pub found: Vec<FoundDeath>,
     pub replayed: bool,
     pub deleted_passed: bool,
-    pub violation: Option<Violation>,
+    pub violation: Option<InvariantViolation>,
 }
 
 impl State {
@@ -583,9 +584,9 @@ impl State {
             return TrainerCall::Ack(self.trainer.progress(saved[0]));
         }
         let start = self.trainer.progress(began);
-        let token = RunToken::of(&generation.to_string());
-        let run = TrainingRun { token, ranks: Ranks::one(start.durable), epochs: None };
-        TrainerCall::Join(Join { run, start, is_successor: false })
+        let token = RunToken::from_name(&generation.to_string());
+        let run = TrainingRun { token, ranks: RunRanks::one(start.durable), epochs: None };
+        TrainerCall::Join(RunJoin { run, start, is_successor: false })
     }
 }
 

@@ -13,48 +13,52 @@ const MAX_VALUES: usize = 65_536;
 pub struct Filter {
     pub field: String,
     /// Smallest value or length kept.
-    pub min: Option<Number>,
+    pub min: Option<AuthoredNumber>,
     /// Largest value or length kept.
-    pub max: Option<Number>,
+    pub max: Option<AuthoredNumber>,
     /// Only these values or lengths are kept.
     #[serde(rename = "in")]
-    pub one_of: Option<Vec<Number>>,
+    pub one_of: Option<Vec<AuthoredNumber>>,
 }
 
-impl Define for Filter {
-    const DECLARATION: Declaration = Declaration {
+impl OperatorDefinition for Filter {
+    const DECLARATION: OperatorDeclaration = OperatorDeclaration {
         cardinality: Cardinality::Filter,
-        ..with_effect("filter", 2, Effect::Select).costs(100, 0)
+        ..with_effect("filter", 2, OperatorEffect::Select).costs(100, 0)
     };
 
     const PARAMETERS: &'static [Parameter] = &[
-        required("field", Kind::Field, "The number, sequence or byte string that is tested."),
+        required(
+            "field",
+            ParameterKind::Field,
+            "The number, sequence or byte string that is tested.",
+        ),
         absent(
             "min",
-            Kind::Number { min: f64::MIN, max: f64::MAX },
+            ParameterKind::Number { min: f64::MIN, max: f64::MAX },
             "Smallest value or length kept.",
         ),
         absent(
             "max",
-            Kind::Number { min: f64::MIN, max: f64::MAX },
+            ParameterKind::Number { min: f64::MIN, max: f64::MAX },
             "Largest value or length kept.",
         ),
         absent(
             "in",
-            Kind::List(&Kind::Number { min: f64::MIN, max: f64::MAX }),
+            ParameterKind::List(&ParameterKind::Number { min: f64::MIN, max: f64::MAX }),
             "Only these values or lengths are kept.",
         ),
     ];
 
-    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         let field = required_field(params)?;
         let mut bound = |key| match params.get(key) {
-            Some(Node { value: Value::Null, .. }) | None => Ok(None),
-            Some(node) => Number::parse(params, key, node).map(Some),
+            Some(SyntaxNode { value: NodeValue::Null, .. }) | None => Ok(None),
+            Some(node) => AuthoredNumber::parse(params, key, node).map(Some),
         };
         let (min, max) = (bound("min")?, bound("max")?);
         let one_of = match params.get("in") {
-            Some(Node { value: Value::Null, .. }) | None => None,
+            Some(SyntaxNode { value: NodeValue::Null, .. }) | None => None,
             Some(node) => Some(values(params, node)?),
         };
         if min.is_none() && max.is_none() && one_of.is_none() {
@@ -65,10 +69,10 @@ impl Define for Filter {
 }
 
 impl Operator for Filter {
-    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+    fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
         let field = flow.field("filter", &self.field)?;
         let measured = field.is_sequence() || field.shape.is_empty();
-        if !measured || matches!(field.dtype, DType::F16 | DType::BF16) {
+        if !measured || matches!(field.dtype, FieldDType::F16 | FieldDType::BF16) {
             return Err(format!(
                 "`filter` tests a number, or the length of a sequence, but `{}` is {field}{}",
                 self.field,
@@ -88,20 +92,20 @@ impl Operator for Filter {
         Ok(())
     }
 
-    fn fields(&self) -> Touched<'_> {
-        Touched::Reads(&self.field)
+    fn fields(&self) -> TouchedFields<'_> {
+        TouchedFields::Reads(&self.field)
     }
 
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
         let given = input.field()?;
-        Ok(Kernel::Filter(Box::new(kernel::Test::new(self, given))))
+        Ok(Kernel::Filter(Box::new(kernel::FilterPredicate::new(self, given))))
     }
 }
 
 impl Filter {
     /// Every bound or listed value, with the name of its parameter.
-    fn numbers(&self) -> impl Iterator<Item = (&'static str, Number)> {
+    fn numbers(&self) -> impl Iterator<Item = (&'static str, AuthoredNumber)> {
         let bounds = [("min", self.min), ("max", self.max)];
         let bounds = bounds.into_iter().filter_map(|(key, bound)| Some((key, bound?)));
         bounds.chain(self.one_of.iter().flatten().map(|number| ("in", *number)))
@@ -109,14 +113,17 @@ impl Filter {
 }
 
 /// The dtype of the comparison: u32 for the length of a sequence, else the field's own.
-pub const fn compared_dtype(is_sequence: bool, dtype: DType) -> DType {
-    if is_sequence { DType::U32 } else { dtype }
+pub const fn compared_dtype(is_sequence: bool, dtype: FieldDType) -> FieldDType {
+    if is_sequence { FieldDType::U32 } else { dtype }
 }
 
-fn values(params: &Table<'_>, node: &Node) -> Result<Vec<Number>, PipelineError> {
+fn values(
+    params: &MappingReader<'_>,
+    node: &SyntaxNode,
+) -> Result<Vec<AuthoredNumber>, PipelineError> {
     match &node.value {
-        Value::Seq(items) if (1..=MAX_VALUES).contains(&items.len()) => {
-            items.iter().map(|item| Number::parse(params, "in", item)).collect()
+        NodeValue::Seq(items) if (1..=MAX_VALUES).contains(&items.len()) => {
+            items.iter().map(|item| AuthoredNumber::parse(params, "in", item)).collect()
         }
         _ => Err(node.error(format!("`filter` `in` must be a list of 1 to {MAX_VALUES} numbers"))),
     }
@@ -131,10 +138,10 @@ pub(crate) mod kernel {
 
     /// Tests the value of a number, or the length of a sequence.
     #[derive(Debug)]
-    pub(crate) struct Test {
+    pub(crate) struct FilterPredicate {
         /// Bytes of one item if the test is on a sequence's length; none if it is on a value.
         item_bytes: Option<usize>,
-        dtype: DType,
+        dtype: FieldDType,
         bounds: Bounds,
     }
 
@@ -154,7 +161,7 @@ pub(crate) mod kernel {
     }
 
     impl<T: PartialOrd + Copy> Within<T> {
-        fn new(op: &Filter, of: impl Fn(Number) -> T) -> Self {
+        fn new(op: &Filter, of: impl Fn(AuthoredNumber) -> T) -> Self {
             let one_of = op.one_of.as_ref().map(|numbers| {
                 let mut numbers: Vec<T> = numbers.iter().map(|number| of(*number)).collect();
                 // The numbers are finite, so any two compare.
@@ -176,25 +183,29 @@ pub(crate) mod kernel {
         }
     }
 
-    impl Test {
+    impl FilterPredicate {
         pub(crate) fn new(op: &Filter, field: &FieldSchema) -> Self {
             let sequence = field.is_sequence();
             let item_bytes = field.item_bytes().filter(|_| sequence).map(|bytes| bytes as usize);
             let bounds = match field.dtype {
-                DType::F32 if !sequence => Bounds::Real(Within::new(op, Number::single)),
-                DType::F64 if !sequence => Bounds::Double(Within::new(op, Number::real)),
+                FieldDType::F32 if !sequence => {
+                    Bounds::Real(Within::new(op, AuthoredNumber::single))
+                }
+                FieldDType::F64 if !sequence => {
+                    Bounds::Double(Within::new(op, AuthoredNumber::real))
+                }
                 // The pipeline checked that each number is whole.
                 _ => Bounds::Whole(Within::new(op, |number| match number {
-                    Number::Whole(number) => number,
-                    Number::Real(number) => number as i128,
+                    AuthoredNumber::Whole(number) => number,
+                    AuthoredNumber::Real(number) => number as i128,
                 })),
             };
-            Test { item_bytes, dtype: field.dtype, bounds }
+            FilterPredicate { item_bytes, dtype: field.dtype, bounds }
         }
     }
 
-    impl Predicate for Test {
-        fn keeps(&self, input: View<'_>, _: &mut Draw) -> Result<bool, String> {
+    impl PredicateKernel for FilterPredicate {
+        fn keeps(&self, input: ValueView<'_>, _: &mut OperatorDraws) -> Result<bool, String> {
             let none = "its value is not one number";
             match (&self.bounds, self.item_bytes) {
                 (Bounds::Real(within), _) => {
@@ -219,11 +230,11 @@ pub(crate) mod kernel {
     mod tests {
         use super::*;
 
-        fn kept(tests: &str, dtype: DType, values: &[Vec<u8>]) -> Vec<usize> {
+        fn kept(tests: &str, dtype: FieldDType, values: &[Vec<u8>]) -> Vec<usize> {
             let op = Filter { field: "x".into(), min: None, max: None, one_of: None };
             let number = |text: &str| match text.parse::<i128>() {
-                Ok(number) => Number::Whole(number),
-                Err(_) => Number::Real(text.parse().unwrap()),
+                Ok(number) => AuthoredNumber::Whole(number),
+                Err(_) => AuthoredNumber::Real(text.parse().unwrap()),
             };
             let op = match tests.split_once(' ').unwrap() {
                 ("min", bound) => Filter { min: Some(number(bound)), ..op },
@@ -232,9 +243,9 @@ pub(crate) mod kernel {
                     Filter { one_of: Some(listed.split(' ').map(number).collect()), ..op }
                 }
             };
-            let test = Test::new(&op, &FieldSchema::fixed(dtype, []));
+            let test = FilterPredicate::new(&op, &FieldSchema::fixed(dtype, []));
             let keeps = |bytes: &Vec<u8>| {
-                test.keeps(View { bytes, size: [0, 0] }, &mut Draw::fixed()).unwrap()
+                test.keeps(ValueView { bytes, size: [0, 0] }, &mut OperatorDraws::fixed()).unwrap()
             };
             (0..values.len()).filter(|i| keeps(&values[*i])).collect()
         }
@@ -252,7 +263,7 @@ pub(crate) mod kernel {
                 i64::MAX,
             ];
             let i64s = i64s.map(|x| x.to_le_bytes().to_vec());
-            let kept_of = |tests: &str| kept(tests, DType::I64, &i64s);
+            let kept_of = |tests: &str| kept(tests, FieldDType::I64, &i64s);
             assert_eq!(kept_of("in 9007199254740993"), [5]);
             assert_eq!(kept_of("in 9223372036854775807 -9223372036854775808 0"), [0, 3, 7]);
             assert_eq!(kept_of("min 9223372036854775807"), [7]);
@@ -260,15 +271,15 @@ pub(crate) mod kernel {
             assert_eq!(kept_of("max 9007199254740992"), [0, 1, 2, 3, 4]);
             let u64s =
                 [0, i64::MAX as u64 + 1, u64::MAX - 1, u64::MAX].map(|x| x.to_le_bytes().to_vec());
-            assert_eq!(kept("min 18446744073709551615", DType::U64, &u64s), [3]);
-            assert_eq!(kept("in 9223372036854775808", DType::U64, &u64s), [1]);
+            assert_eq!(kept("min 18446744073709551615", FieldDType::U64, &u64s), [3]);
+            assert_eq!(kept("in 9223372036854775808", FieldDType::U64, &u64s), [1]);
         }
 
         #[test]
         fn f64_is_compared_as_f64() {
             let f64s = [0.1, f64::from(0.1_f32), 0.3, 0.1 + 0.2, f64::NAN, 9_007_199_254_740_992.0];
             let f64s = f64s.map(|x: f64| x.to_le_bytes().to_vec());
-            let kept_of = |tests: &str| kept(tests, DType::F64, &f64s);
+            let kept_of = |tests: &str| kept(tests, FieldDType::F64, &f64s);
             assert_eq!(kept_of("in 0.1 0.30000000000000004"), [0, 3]);
             assert_eq!(kept_of("max 0.3"), [0, 1, 2]);
             assert_eq!(kept_of("min 0.30000000000000004"), [3, 5]);
@@ -278,7 +289,7 @@ pub(crate) mod kernel {
         fn floats_are_compared_as_f32() {
             let f32s = [0.1_f32, 0.2, f32::NAN, f32::INFINITY, -0.0, 16_777_216.0];
             let f32s = f32s.map(|x| x.to_le_bytes().to_vec());
-            let kept_of = |tests: &str| kept(tests, DType::F32, &f32s);
+            let kept_of = |tests: &str| kept(tests, FieldDType::F32, &f32s);
             assert_eq!(kept_of("in 0.1 0"), [0, 4]);
             assert_eq!(kept_of("min 0.2"), [1, 3, 5]);
             assert_eq!(kept_of("max 0.1"), [0, 4]);

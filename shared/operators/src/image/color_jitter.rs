@@ -24,42 +24,42 @@ pub struct ColorJitter {
     pub p: f64,
 }
 
-impl Define for ColorJitter {
-    const DECLARATION: Declaration = Declaration {
+impl OperatorDefinition for ColorJitter {
+    const DECLARATION: OperatorDeclaration = OperatorDeclaration {
         randomness: Randomness::Random,
-        ..with_effect("color_jitter", 1, Effect::Colour).costs(10_000, 4_000)
+        ..with_effect("color_jitter", 1, OperatorEffect::Colour).costs(10_000, 4_000)
     };
 
     const PARAMETERS: &'static [Parameter] = &[
         FIELD,
         or(
             "brightness",
-            Kind::List(&Kind::Number { min: 0.0, max: MAX_FACTOR }),
+            ParameterKind::List(&ParameterKind::Number { min: 0.0, max: MAX_FACTOR }),
             "[1.0, 1.0]",
             "Bounds of the factor. Written as one number b: 1 - b, but at least 0, to 1 + b.",
         ),
         or(
             "contrast",
-            Kind::List(&Kind::Number { min: 0.0, max: MAX_FACTOR }),
+            ParameterKind::List(&ParameterKind::Number { min: 0.0, max: MAX_FACTOR }),
             "[1.0, 1.0]",
             "As `brightness`: away from the image's mean grey.",
         ),
         or(
             "saturation",
-            Kind::List(&Kind::Number { min: 0.0, max: MAX_FACTOR }),
+            ParameterKind::List(&ParameterKind::Number { min: 0.0, max: MAX_FACTOR }),
             "[1.0, 1.0]",
             "As `brightness`: away from each pixel's grey.",
         ),
         or(
             "hue",
-            Kind::List(&Kind::Number { min: -0.5, max: 0.5 }),
+            ParameterKind::List(&ParameterKind::Number { min: -0.5, max: 0.5 }),
             "[0.0, 0.0]",
             "Bounds of what is added to the hue, in turns, -0.5 to 0.5. Written as one number h: -h to h.",
         ),
-        or("p", Kind::Number { min: 0.0, max: 1.0 }, "1.0", "Probability, 0 to 1."),
+        or("p", ParameterKind::Number { min: 0.0, max: 1.0 }, "1.0", "Probability, 0 to 1."),
     ];
 
-    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         let mut factor = |key| {
             let around_one = |b: f64| [(1.0 - b).max(0.0), 1.0 + b];
             interval::<Self>(params, key, around_one)
@@ -74,7 +74,7 @@ impl Define for ColorJitter {
 }
 
 impl Operator for ColorJitter {
-    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+    fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
         let field = flow.colours("color_jitter", &self.field, &[1, 3])?.clone();
         flow.write("color_jitter", &self.field, in_full_range(field));
         Ok(())
@@ -109,13 +109,13 @@ pub(crate) mod kernel {
     //! `color_jitter`: brightness, contrast, saturation and hue, in random order.
 
     use super::*;
-    use crate::kernels::colours::{Colours, Sum};
-    use crate::kernels::planes::{self, F32, Planes, U8};
-    use gristmill_kernel::Draw;
+    use crate::kernels::colours::{ColourArithmetic, GreySum};
+    use crate::kernels::planes::{self, F32Pixels, RgbBlock, U8Pixels};
+    use gristmill_kernel::OperatorDraws;
 
     /// One change with its drawn amount.
     #[derive(Clone, Copy, Debug, PartialEq)]
-    pub(crate) enum Change {
+    pub(crate) enum ColourChange {
         /// Factor.
         Brightness(f32),
         /// Factor.
@@ -126,12 +126,12 @@ pub(crate) mod kernel {
         Hue(f32),
     }
 
-    impl Change {
+    impl ColourChange {
         /// The equivalent change if all channels are equal.
-        fn on_gray(self) -> Change {
+        fn on_gray(self) -> ColourChange {
             match self {
-                Change::Saturation(_) => Change::Saturation(1.0),
-                Change::Hue(_) => Change::Hue(0.0),
+                ColourChange::Saturation(_) => ColourChange::Saturation(1.0),
+                ColourChange::Hue(_) => ColourChange::Hue(0.0),
                 other => other,
             }
         }
@@ -139,25 +139,27 @@ pub(crate) mod kernel {
         /// Whether the change leaves every image as it is.
         fn is_nothing(&self) -> bool {
             match *self {
-                Change::Brightness(x) | Change::Contrast(x) | Change::Saturation(x) => x == 1.0,
-                Change::Hue(x) => x == 0.0,
+                ColourChange::Brightness(x)
+                | ColourChange::Contrast(x)
+                | ColourChange::Saturation(x) => x == 1.0,
+                ColourChange::Hue(x) => x == 0.0,
             }
         }
     }
 
     impl ColorJitter {
         /// Draws an order and four amounts, as `torchvision.transforms.ColorJitter`.
-        pub(super) fn draw(&self, draw: &mut Draw) -> [Change; 4] {
+        pub(super) fn draw(&self, draw: &mut OperatorDraws) -> [ColourChange; 4] {
             let mut order = [0, 1, 2, 3];
             for i in (1..4).rev() {
                 order.swap(i, draw.up_to(i as u32) as usize);
             }
             let mut between = |[low, high]: [f64; 2]| draw.between(low, high) as f32;
             let changes = [
-                Change::Brightness(between(self.brightness)),
-                Change::Contrast(between(self.contrast)),
-                Change::Saturation(between(self.saturation)),
-                Change::Hue(between(self.hue)),
+                ColourChange::Brightness(between(self.brightness)),
+                ColourChange::Contrast(between(self.contrast)),
+                ColourChange::Saturation(between(self.saturation)),
+                ColourChange::Hue(between(self.hue)),
             ];
             order.map(|i| changes[i])
         }
@@ -165,36 +167,37 @@ pub(crate) mod kernel {
 
     /// Applies `changes` as to an RGB image with three such channels.
     pub(super) fn apply_to_gray(
-        changes: &[Change; 4],
-        dtype: DType,
+        changes: &[ColourChange; 4],
+        dtype: FieldDType,
         gray: &mut [u8],
         rgb: &mut Vec<u8>,
     ) {
         let bytes = dtype_bytes(dtype);
         rgb.clear();
         rgb.extend(gray.chunks_exact(bytes).flat_map(|value| value.repeat(3)));
-        apply(&changes.map(Change::on_gray), dtype, rgb);
+        apply(&changes.map(ColourChange::on_gray), dtype, rgb);
         for (pixel, value) in rgb.chunks_exact(3 * bytes).zip(gray.chunks_exact_mut(bytes)) {
             value.copy_from_slice(&pixel[..bytes]);
         }
     }
 
     /// Applies `changes` in their order to an RGB image.
-    pub(crate) fn apply(changes: &[Change; 4], dtype: DType, pixels: &mut [u8]) {
+    pub(crate) fn apply(changes: &[ColourChange; 4], dtype: FieldDType, pixels: &mut [u8]) {
         match dtype {
-            DType::U8 => apply_to::<U8>(changes, pixels),
-            _ => apply_to::<F32>(changes, pixels),
+            FieldDType::U8 => apply_to::<U8Pixels>(changes, pixels),
+            _ => apply_to::<F32Pixels>(changes, pixels),
         }
     }
 
     /// Takes one pass over the image, or two with a contrast, which needs the mean of its input.
-    fn apply_to<S: Colours>(changes: &[Change; 4], pixels: &mut [u8]) {
-        let contrast = changes.iter().position(|c| matches!(c, Change::Contrast(x) if *x != 1.0));
+    fn apply_to<S: ColourArithmetic>(changes: &[ColourChange; 4], pixels: &mut [u8]) {
+        let contrast =
+            changes.iter().position(|c| matches!(c, ColourChange::Contrast(x) if *x != 1.0));
         let (before, after) = changes.split_at(contrast.unwrap_or(0));
         let mut mean = 0.0;
         if contrast.is_some() {
-            let mut sum = Sum::new();
-            if before.iter().all(Change::is_nothing) {
+            let mut sum = GreySum::new();
+            if before.iter().all(ColourChange::is_nothing) {
                 planes::read::<S>(pixels, |planes| S::sum(planes, &mut sum));
             } else {
                 planes::change::<S>(pixels, |planes| {
@@ -204,21 +207,21 @@ pub(crate) mod kernel {
             }
             mean = sum.mean(pixels.len() / (3 * S::BYTES));
         }
-        if !after.iter().all(Change::is_nothing) {
+        if !after.iter().all(ColourChange::is_nothing) {
             planes::change::<S>(pixels, |planes| {
                 after.iter().for_each(|change| change.apply::<S>(planes, mean));
             });
         }
     }
 
-    impl Change {
-        fn apply<S: Colours>(&self, planes: &mut Planes<S::Value>, mean: f32) {
+    impl ColourChange {
+        fn apply<S: ColourArithmetic>(&self, planes: &mut RgbBlock<S::Value>, mean: f32) {
             match *self {
                 change if change.is_nothing() => {}
-                Change::Brightness(factor) => S::affine(planes, factor, 0.0),
-                Change::Contrast(factor) => S::affine(planes, factor, mean * (1.0 - factor)),
-                Change::Saturation(factor) => S::saturate(planes, factor),
-                Change::Hue(turns) => S::turn(planes, turns),
+                ColourChange::Brightness(factor) => S::affine(planes, factor, 0.0),
+                ColourChange::Contrast(factor) => S::affine(planes, factor, mean * (1.0 - factor)),
+                ColourChange::Saturation(factor) => S::saturate(planes, factor),
+                ColourChange::Hue(turns) => S::turn(planes, turns),
             }
         }
     }

@@ -27,7 +27,7 @@ pub struct Decode {
     pub mode: DecodeMode,
     /// Output dtype of `mode: indices`: u8, or u16 for files of sixteen bits.
     #[serde(skip_serializing_if = "is_u8")]
-    pub dtype: DType,
+    pub dtype: FieldDType,
 }
 
 /// Meaning of the decoded values.
@@ -48,28 +48,28 @@ fn is_colours(mode: &DecodeMode) -> bool {
     *mode == DecodeMode::Colours
 }
 
-fn is_u8(dtype: &DType) -> bool {
-    *dtype == DType::U8
+fn is_u8(dtype: &FieldDType) -> bool {
+    *dtype == FieldDType::U8
 }
 
-impl Define for Decode {
-    const DECLARATION: Declaration = element_wise("decode", 1).costs(20_000, 10_000);
+impl OperatorDefinition for Decode {
+    const DECLARATION: OperatorDeclaration = element_wise("decode", 1).costs(20_000, 10_000);
 
     const PARAMETERS: &'static [Parameter] = &[
         FIELD,
         or(
             "channels",
-            Kind::Choice(&["1", "3"]),
+            ParameterKind::Choice(&["1", "3"]),
             "3",
             "3, or 1 for grey; always 1 with `mode: indices`.",
         ),
         or(
             "mode",
-            Kind::Choice(&["colours", "indices"]),
+            ParameterKind::Choice(&["colours", "indices"]),
             "colours",
             "`colours`, or `indices` for masks.",
         ),
-        or("dtype", Kind::Choice(&["u8", "u16"]), "u8", "Of `mode: indices`: u8 or u16."),
+        or("dtype", ParameterKind::Choice(&["u8", "u16"]), "u8", "Of `mode: indices`: u8 or u16."),
         absent(
             "typical_size",
             IMAGE_SIZE,
@@ -77,7 +77,7 @@ impl Define for Decode {
         ),
     ];
 
-    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         let typical_size = optional_size::<Self>(params, "typical_size")?;
         let modes = [DecodeMode::Colours, DecodeMode::Indices];
         let mode = choice::<Self, _>(params, "mode", &modes)?;
@@ -88,19 +88,19 @@ impl Define for Decode {
         if mode == DecodeMode::Indices && channels != 1 {
             return Err(params.error("`decode` makes one channel of indices: leave `channels` out"));
         }
-        let dtype = choice::<Self, _>(params, "dtype", &[DType::U8, DType::U16])?;
-        if mode == DecodeMode::Colours && dtype != DType::U8 {
+        let dtype = choice::<Self, _>(params, "dtype", &[FieldDType::U8, FieldDType::U16])?;
+        if mode == DecodeMode::Colours && dtype != FieldDType::U8 {
             let node = params.require("dtype")?;
-            return Err(params.wrong("dtype", node, DType::U8.name()));
+            return Err(params.wrong("dtype", node, FieldDType::U8.name()));
         }
         Ok(Decode { field: params.field()?, typical_size, channels, mode, dtype })
     }
 }
 
 impl Operator for Decode {
-    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+    fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
         let input = flow.field("decode", &self.field)?;
-        if input.dtype != DType::Bytes {
+        if input.dtype != FieldDType::Bytes {
             return Err(format!(
                 "`decode` needs bytes, but `{}` is {input}{}",
                 self.field,
@@ -108,7 +108,7 @@ impl Operator for Decode {
             ));
         }
         let shape = vec![None, None, Some(self.channels)];
-        let range = (self.dtype == DType::U8).then_some(ValueRange::PIXELS);
+        let range = (self.dtype == FieldDType::U8).then_some(ValueRange::PIXELS);
         flow.write("decode", &self.field, FieldSchema { dtype: self.dtype, shape, range });
         flow.set_mask(&self.field, self.mode == DecodeMode::Indices);
         Ok(())
@@ -134,14 +134,14 @@ impl Operator for Decode {
     }
 
     #[cfg(feature = "kernels")]
-    fn fuse(&self, then: &[&dyn Operator], _: &FieldSchema) -> Option<Fused> {
+    fn fuse(&self, then: &[&dyn Operator], _: &FieldSchema) -> Option<FusedKernel> {
         let [next] = then else { return None };
         let crop = next.downcast_ref::<RandomResizedCrop>()?;
         if self.channels != 3 || crop.fields.first_is_mask() {
             return None;
         }
         let crop = crate::image::random_resized_crop::kernel::CropAndResize::new(crop, 3);
-        let kernel = crate::kernels::decode_crop::DecodeAndCrop::new(crop);
+        let kernel = crate::kernels::fused::DecodeAndCrop::new(crop);
         Some(("decode+random_resized_crop", Box::new(kernel)))
     }
 }

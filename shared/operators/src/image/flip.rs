@@ -1,4 +1,4 @@
-//! `flip`: mirrors an image left to right, with a probability.
+//! `flip` and `vertical_flip`: mirror an image, with a probability.
 
 use crate::prelude::*;
 
@@ -6,30 +6,30 @@ use crate::prelude::*;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Flip {
     #[serde(flatten)]
-    pub fields: Fields,
+    pub fields: ImageFields,
     /// Probability, 0 to 1.
     pub p: f64,
 }
 
-impl Define for Flip {
-    const DECLARATION: Declaration = Declaration {
+impl OperatorDefinition for Flip {
+    const DECLARATION: OperatorDeclaration = OperatorDeclaration {
         randomness: Randomness::Random,
-        ..with_effect("flip", 1, Effect::Mirror).costs(1_000, 100)
+        ..with_effect("flip", 1, OperatorEffect::Mirror).costs(1_000, 100)
     };
 
     const PARAMETERS: &'static [Parameter] = &with_fields::<11>(
-        &[or("p", Kind::Number { min: 0.0, max: 1.0 }, "0.5", "Probability, 0 to 1.")],
+        &[or("p", ParameterKind::Number { min: 0.0, max: 1.0 }, "0.5", "Probability, 0 to 1.")],
         false,
     );
 
-    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         let p = real::<Self>(params, "p")?;
-        Ok(Flip { fields: Fields::parse(params)?, p })
+        Ok(Flip { fields: ImageFields::parse(params)?, p })
     }
 }
 
 impl Operator for Flip {
-    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+    fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
         self.fields.infer("flip", flow, MOVABLE, |given| Ok(given.schema.clone()))
     }
 
@@ -58,7 +58,7 @@ impl Operator for Flip {
 
     #[cfg(feature = "kernels")]
     fn boxes_kernel(&self) -> Option<Box<dyn gristmill_kernel::MoveBoxes>> {
-        boxes::mover(&self.fields, boxes::Geometry::Mirror { p: self.p })
+        boxes::mover(&self.fields, boxes::OperatorGeometry::Mirror { p: self.p })
     }
 }
 
@@ -77,10 +77,75 @@ fn mirror(row: &mut [u8], pixel_bytes: usize) {
     }
 }
 
+// `vertical_flip`: mirrors an image top to bottom, with a probability.
+
+/// u8, f16, bf16 or f32 `[h, w, 1 or 3]` -> the same, mirrored top to bottom with probability `p`.
+/// Exactly as torchvision's `RandomVerticalFlip`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct VerticalFlip {
+    #[serde(flatten)]
+    pub fields: ImageFields,
+    /// Probability, 0 to 1.
+    pub p: f64,
+}
+
+impl OperatorDefinition for VerticalFlip {
+    const DECLARATION: OperatorDeclaration = OperatorDeclaration {
+        randomness: Randomness::Random,
+        ..with_effect("vertical_flip", 1, OperatorEffect::Mirror).costs(1_000, 100)
+    };
+
+    const PARAMETERS: &'static [Parameter] = &with_fields::<11>(
+        &[or("p", ParameterKind::Number { min: 0.0, max: 1.0 }, "0.5", "Probability, 0 to 1.")],
+        false,
+    );
+
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
+        Ok(VerticalFlip { p: real::<Self>(params, "p")?, fields: ImageFields::parse(params)? })
+    }
+}
+
+impl Operator for VerticalFlip {
+    fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
+        self.fields.infer("vertical_flip", flow, MOVABLE, |given| Ok(given.schema.clone()))
+    }
+
+    moves_fields!();
+
+    fn exact_effect(&self, _: &FieldSchema) -> ExactEffect {
+        ExactEffect::Mirror
+    }
+
+    #[cfg(feature = "kernels")]
+    fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
+        input.field()?;
+        Ok(sometimes(self.p, |value, [height, _], _, _| {
+            if height > 1 {
+                let row_bytes = value.len() / height;
+                let (mut top, mut bottom) = value.split_at_mut(height / 2 * row_bytes);
+                while let Some((row, rest)) = top.split_at_mut_checked(row_bytes)
+                    && !row.is_empty()
+                {
+                    let (before, other) = bottom.split_at_mut(bottom.len() - row_bytes);
+                    row.swap_with_slice(other);
+                    (top, bottom) = (rest, before);
+                }
+            }
+            Ok(())
+        }))
+    }
+
+    #[cfg(feature = "kernels")]
+    fn boxes_kernel(&self) -> Option<Box<dyn gristmill_kernel::MoveBoxes>> {
+        boxes::mover(&self.fields, boxes::OperatorGeometry::UpsideDown { p: self.p })
+    }
+}
+
 #[cfg(all(test, feature = "kernels"))]
 mod tests {
     use super::*;
-    use gristmill_kernel::{DrawKey, NoAssets, Tools};
+
+    use gristmill_kernel::{DrawKey, KernelScratch, NoAssets};
     use gristmill_model::RecordKey;
 
     #[test]
@@ -97,15 +162,17 @@ mod tests {
     #[test]
     fn about_p_of_the_elements_are_mirrored() {
         let flipped = |p: f64| {
-            let flip = Flip { fields: Fields::one("image"), p };
-            let schema = FieldSchema::fixed(DType::U8, [2, 2, 3]);
+            let flip = Flip { fields: ImageFields::one("image"), p };
+            let schema = FieldSchema::fixed(FieldDType::U8, [2, 2, 3]);
             let kernel = flip.kernel(&KernelInput::new(Some(&schema), &NoAssets)).unwrap();
             let Kernel::InPlace(kernel) = kernel else { panic!("it is not in place") };
             let one = |record| {
                 let record = RecordKey { file: 0, record };
                 let key = DrawKey { seed: 0, epoch: 0, record, repeat: 0, copy: 0, ordinal: 0 };
                 let mut value = [1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4];
-                kernel.run(&mut value, [2, 2], &mut Tools::default(), &mut key.draw()).unwrap();
+                kernel
+                    .run(&mut value, [2, 2], &mut KernelScratch::default(), &mut key.draw())
+                    .unwrap();
                 assert!([(2, 4), (1, 3)].contains(&(value[0], value[6])), "{value:?}");
                 value[0] == 2
             };

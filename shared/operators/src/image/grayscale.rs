@@ -1,8 +1,9 @@
-//! `grayscale`: removes the colours of an image, with a probability.
+//! `grayscale`, `solarize` and `posterize`: fixed changes of colours, with a probability.
+
+use crate::prelude::*;
 
 #[cfg(feature = "kernels")]
-use crate::kernels::planes::{F32, U8};
-use crate::prelude::*;
+use crate::kernels::planes::{F32Pixels, U8Pixels};
 
 /// u8 or f32 `[h, w, 3]` -> the same with three equal channels, `0.2989 r + 0.587 g + 0.114 b` (rounded
 /// down for u8), with probability `p`; or `[h, w, 1]` with `channels: 1`. As torchvision's
@@ -16,24 +17,24 @@ pub struct Grayscale {
     pub channels: u32,
 }
 
-impl Define for Grayscale {
-    const DECLARATION: Declaration = Declaration {
+impl OperatorDefinition for Grayscale {
+    const DECLARATION: OperatorDeclaration = OperatorDeclaration {
         randomness: Randomness::Random,
-        ..with_effect("grayscale", 1, Effect::Colour).costs(1_000, 700)
+        ..with_effect("grayscale", 1, OperatorEffect::Colour).costs(1_000, 700)
     };
 
     const PARAMETERS: &'static [Parameter] = &[
         FIELD,
-        or("channels", Kind::Choice(&["1", "3"]), "3", "1 or 3."),
+        or("channels", ParameterKind::Choice(&["1", "3"]), "3", "1 or 3."),
         or(
             "p",
-            Kind::Number { min: 0.0, max: 1.0 },
+            ParameterKind::Number { min: 0.0, max: 1.0 },
             "1.0",
             "Probability, 0 to 1; 1 with one channel.",
         ),
     ];
 
-    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         let channels = channels::<Self>(params)?;
         let p = real::<Self>(params, "p")?;
         if channels == 1 && p < 1.0 {
@@ -47,7 +48,7 @@ impl Define for Grayscale {
 }
 
 impl Operator for Grayscale {
-    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+    fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
         let input = flow.colours("grayscale", &self.field, &[3])?;
         let mut shape = input.shape.clone();
         shape[2] = Some(self.channels);
@@ -64,25 +65,160 @@ impl Operator for Grayscale {
 
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
-        let whole = input.field()?.dtype == DType::U8;
+        let whole = input.field()?.dtype == FieldDType::U8;
         if self.channels == 1 {
             return Ok(transform(move |input, output, _, _| {
                 let bytes = input.bytes.len() / 3;
                 let output = output.take(bytes)?;
                 if whole {
-                    kernel::to_one::<U8>(input.bytes, output)
+                    kernel::to_one::<U8Pixels>(input.bytes, output)
                 } else {
-                    kernel::to_one::<F32>(input.bytes, output)
+                    kernel::to_one::<F32Pixels>(input.bytes, output)
                 }
-                Ok(Made { bytes, size: input.size })
+                Ok(OutputSize { bytes, size: input.size })
             }));
         }
         Ok(sometimes(self.p, move |value, _, _, _| {
             if whole {
-                kernel::to_grey::<U8>(value)
+                kernel::to_grey::<U8Pixels>(value)
             } else {
-                kernel::to_grey::<F32>(value)
+                kernel::to_grey::<F32Pixels>(value)
             }
+            Ok(())
+        }))
+    }
+}
+
+// `solarize`: inverts bright values, with a probability.
+
+/// u8 (0 to 255) or f32 (0 to 1) `[h, w, 1 or 3]` -> the same; with probability `p` every value of at
+/// least `threshold` becomes 255 (f32: 1) minus itself. Exactly as torchvision's `RandomSolarize`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Solarize {
+    pub field: String,
+    pub threshold: f64,
+    /// Probability, 0 to 1.
+    pub p: f64,
+}
+
+impl OperatorDefinition for Solarize {
+    const DECLARATION: OperatorDeclaration = OperatorDeclaration {
+        randomness: Randomness::Random,
+        ..with_effect("solarize", 1, OperatorEffect::Value).costs(500, 200)
+    };
+
+    const PARAMETERS: &'static [Parameter] = &[
+        FIELD,
+        or(
+            "threshold",
+            ParameterKind::Number { min: 0.0, max: 255.0 },
+            "128.0",
+            "Values from it on are inverted.",
+        ),
+        or("p", ParameterKind::Number { min: 0.0, max: 1.0 }, "0.5", "Probability, 0 to 1."),
+    ];
+
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
+        let threshold = real::<Self>(params, "threshold")?;
+        let p = real::<Self>(params, "p")?;
+        Ok(Solarize { field: params.field()?, threshold, p })
+    }
+}
+
+impl Operator for Solarize {
+    fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
+        let field = flow.colours("solarize", &self.field, &[1, 3])?.clone();
+        if field.dtype == FieldDType::F32 && self.threshold > 1.0 {
+            return Err(format!(
+                "`solarize` of f32 takes a `threshold` from 0 to 1, not {}",
+                self.threshold
+            ));
+        }
+        flow.write("solarize", &self.field, in_full_range(field));
+        Ok(())
+    }
+
+    replaces_field!();
+
+    fn exact_effect(&self, _: &FieldSchema) -> ExactEffect {
+        ExactEffect::EachPixel
+    }
+
+    #[cfg(feature = "kernels")]
+    fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
+        let (whole, threshold) = (input.field()?.dtype == FieldDType::U8, self.threshold);
+        Ok(sometimes(self.p, move |value, _, _, _| {
+            if whole {
+                let threshold = threshold.ceil() as u8;
+                vectorised(|| {
+                    value.iter_mut().for_each(|x| *x = if *x >= threshold { !*x } else { *x });
+                });
+            } else {
+                let threshold = threshold as f32;
+                for to in value.as_chunks_mut::<4>().0 {
+                    let x = f32::from_le_bytes(*to);
+                    *to = if x >= threshold { 1.0 - x } else { x }.to_le_bytes();
+                }
+            }
+            Ok(())
+        }))
+    }
+}
+
+// `posterize`: reduces the bits of colours, with a probability.
+
+/// u8 `[h, w, 1 or 3]` -> the same; with probability `p` each value keeps only its upper `bits` bits.
+/// Exactly as torchvision's `RandomPosterize`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Posterize {
+    pub field: String,
+    /// 0 to 8.
+    pub bits: u32,
+    /// Probability, 0 to 1.
+    pub p: f64,
+}
+
+impl OperatorDefinition for Posterize {
+    const DECLARATION: OperatorDeclaration = OperatorDeclaration {
+        randomness: Randomness::Random,
+        ..with_effect("posterize", 1, OperatorEffect::Value).costs(500, 200)
+    };
+
+    const PARAMETERS: &'static [Parameter] = &[
+        FIELD,
+        required(
+            "bits",
+            ParameterKind::Whole { min: 0, max: 8 },
+            "Bits of each value that are kept, 0 to 8.",
+        ),
+        or("p", ParameterKind::Number { min: 0.0, max: 1.0 }, "0.5", "Probability, 0 to 1."),
+    ];
+
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
+        let bits = whole::<Self>(params, "bits")?;
+        let p = real::<Self>(params, "p")?;
+        Ok(Posterize { field: params.field()?, bits, p })
+    }
+}
+
+impl Operator for Posterize {
+    fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
+        let field = flow.image_of("posterize", &self.field, &[FieldDType::U8], &[1, 3])?.clone();
+        flow.write("posterize", &self.field, in_full_range(field));
+        Ok(())
+    }
+
+    replaces_field!();
+
+    fn exact_effect(&self, _: &FieldSchema) -> ExactEffect {
+        ExactEffect::EachPixel
+    }
+
+    #[cfg(feature = "kernels")]
+    fn kernel(&self, _: &KernelInput<'_>) -> Result<Kernel, String> {
+        let mask = !((0xff_u16 >> self.bits) as u8);
+        Ok(sometimes(self.p, move |value, _, _, _| {
+            value.iter_mut().for_each(|x| *x &= mask);
             Ok(())
         }))
     }
@@ -92,10 +228,10 @@ impl Operator for Grayscale {
 mod kernel {
     //! `grayscale`: three equal channels, or one.
 
-    use crate::kernels::planes::{self, BLOCK, Sample};
+    use crate::kernels::planes::{self, BLOCK, PixelType};
 
     /// Sets all channels of RGB pixels to their grey.
-    pub(super) fn to_grey<S: Sample>(pixels: &mut [u8]) {
+    pub(super) fn to_grey<S: PixelType>(pixels: &mut [u8]) {
         let mut grey = [S::Value::default(); BLOCK];
         planes::change::<S>(pixels, |planes| {
             S::grey(planes, &mut grey);
@@ -104,7 +240,7 @@ mod kernel {
     }
 
     /// Writes the greys of RGB pixels.
-    pub(super) fn to_one<S: Sample>(pixels: &[u8], output: &mut [u8]) {
+    pub(super) fn to_one<S: PixelType>(pixels: &[u8], output: &mut [u8]) {
         let mut grey = [S::Value::default(); BLOCK];
         let mut blocks = output.chunks_mut(BLOCK * S::BYTES);
         planes::read::<S>(pixels, |planes| {

@@ -1,10 +1,10 @@
 //! `random_erasing`: erases a random rectangle of an image, with a probability.
 
 #[cfg(feature = "kernels")]
-use crate::image::resize::kernel::Window;
+use crate::image::resize::kernel::ImageWindow;
 use crate::prelude::*;
 #[cfg(feature = "kernels")]
-use gristmill_kernel::Draw;
+use gristmill_kernel::OperatorDraws;
 
 /// u8, f16, bf16 or f32 `[h, w, 1 or 3]` -> the same; with probability `p` a rectangle of random area,
 /// aspect ratio and position becomes `value`. Chosen as in torchvision's `RandomErasing`: ten attempts,
@@ -21,31 +21,36 @@ pub struct RandomErasing {
     pub value: f64,
 }
 
-impl Define for RandomErasing {
-    const DECLARATION: Declaration = Declaration {
+impl OperatorDefinition for RandomErasing {
+    const DECLARATION: OperatorDeclaration = OperatorDeclaration {
         randomness: Randomness::Random,
         ..element_wise("random_erasing", 1).costs(2_000, 100)
     };
 
     const PARAMETERS: &'static [Parameter] = &[
         FIELD,
-        or("p", Kind::Number { min: 0.0, max: 1.0 }, "0.5", "Probability, 0 to 1."),
+        or("p", ParameterKind::Number { min: 0.0, max: 1.0 }, "0.5", "Probability, 0 to 1."),
         or(
             "scale",
-            Kind::List(&Kind::Number { min: 0.0, max: 1.0 }),
+            ParameterKind::List(&ParameterKind::Number { min: 0.0, max: 1.0 }),
             "[0.02, 0.33]",
             "Bounds of the area, as a fraction of the image's.",
         ),
         or(
             "ratio",
-            Kind::List(&Kind::Number { min: 1e-6, max: 1e6 }),
+            ParameterKind::List(&ParameterKind::Number { min: 1e-6, max: 1e6 }),
             "[0.3, 3.3]",
             "Bounds of height / width; drawn uniformly in its logarithm.",
         ),
-        or("value", Kind::Number { min: -1e9, max: 1e9 }, "0.0", "Value of the rectangle."),
+        or(
+            "value",
+            ParameterKind::Number { min: -1e9, max: 1e9 },
+            "0.0",
+            "Value of the rectangle.",
+        ),
     ];
 
-    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         let p = real::<Self>(params, "p")?;
         let scale = interval::<Self>(params, "scale", |s| [s, s])?;
         let ratio = interval::<Self>(params, "ratio", |r| [r, r])?;
@@ -55,7 +60,7 @@ impl Define for RandomErasing {
 }
 
 impl Operator for RandomErasing {
-    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+    fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
         let input = flow.image_of("random_erasing", &self.field, MOVABLE, &[1, 3])?;
         check_fill("random_erasing", input, self.value)?;
         let range = input.range.map(|range| widened(range, self.value));
@@ -73,7 +78,7 @@ impl Operator for RandomErasing {
         let pixel = value_bytes(given.dtype, self.value).repeat(channels_of(given));
         Ok(sometimes(self.p, move |value, size, _, draw| {
             let Some(window) = op.window(log_ratio, size, draw) else { return Ok(()) };
-            let Window { left, top, width, height } = window;
+            let ImageWindow { left, top, width, height } = window;
             let rows = value.chunks_exact_mut(size[1] * pixel.len()).skip(top as usize);
             for row in rows.take(height as usize) {
                 let erased =
@@ -92,8 +97,8 @@ impl RandomErasing {
         &self,
         log_ratio: [f64; 2],
         [height, width]: [usize; 2],
-        draw: &mut Draw,
-    ) -> Option<Window> {
+        draw: &mut OperatorDraws,
+    ) -> Option<ImageWindow> {
         /// Attempts before nothing is erased; torchvision's number.
         const TRIES: u32 = 10;
         let area = (height * width) as f64;
@@ -106,7 +111,7 @@ impl RandomErasing {
                 let (h, w) = (h as u32, w as u32);
                 let top = draw.up_to(height as u32 - h);
                 let left = draw.up_to(width as u32 - w);
-                return Some(Window { left, top, width: w, height: h });
+                return Some(ImageWindow { left, top, width: w, height: h });
             }
         }
         None

@@ -8,7 +8,7 @@ use crate::prelude::*;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RandomResizedCrop {
     #[serde(flatten)]
-    pub fields: Fields,
+    pub fields: ImageFields,
     /// Height and width in pixels.
     pub size: [u32; 2],
     /// Bounds of the area, as a fraction of the image's; 0 < low <= high <= 1.
@@ -22,10 +22,10 @@ pub struct RandomResizedCrop {
 /// logarithms small.
 const MIN_BOUND: f64 = 1e-6;
 
-impl Define for RandomResizedCrop {
-    const DECLARATION: Declaration = Declaration {
+impl OperatorDefinition for RandomResizedCrop {
+    const DECLARATION: OperatorDeclaration = OperatorDeclaration {
         randomness: Randomness::Random,
-        ..with_effect("random_resized_crop", 1, Effect::Window).costs(20_000, 1_500)
+        ..with_effect("random_resized_crop", 1, OperatorEffect::Window).costs(20_000, 1_500)
     };
 
     const PARAMETERS: &'static [Parameter] = &with_fields::<14>(
@@ -33,13 +33,13 @@ impl Define for RandomResizedCrop {
             SIZE,
             or(
                 "scale",
-                Kind::List(&Kind::Number { min: MIN_BOUND, max: 1.0 }),
+                ParameterKind::List(&ParameterKind::Number { min: MIN_BOUND, max: 1.0 }),
                 "[0.08, 1.0]",
                 "Bounds of the area, as a fraction of the image's; 0 < low <= high <= 1.",
             ),
             or(
                 "ratio",
-                Kind::List(&Kind::Number { min: MIN_BOUND, max: 1e6 }),
+                ParameterKind::List(&ParameterKind::Number { min: MIN_BOUND, max: 1e6 }),
                 // torchvision's 3/4 and 4/3.
                 "[0.75, 1.3333333333333333]",
                 "Bounds of width / height; drawn uniformly in its logarithm; 0 < low <= high.",
@@ -49,17 +49,17 @@ impl Define for RandomResizedCrop {
         false,
     );
 
-    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         let size = size::<Self>(params, "size")?;
         let scale = bounds(params, "scale")?;
         let ratio = bounds(params, "ratio")?;
         let antialias = flag::<Self>(params, "antialias")?;
-        Ok(RandomResizedCrop { fields: Fields::parse(params)?, size, scale, ratio, antialias })
+        Ok(RandomResizedCrop { fields: ImageFields::parse(params)?, size, scale, ratio, antialias })
     }
 }
 
 impl Operator for RandomResizedCrop {
-    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+    fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
         crate::image::resize::resized(flow, "random_resized_crop", &self.fields, self.size)
     }
 
@@ -68,7 +68,7 @@ impl Operator for RandomResizedCrop {
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
         let given = input.field()?;
-        let to = || masks::To::Drawn(kernel::CropAndResize::new(self, 1), self.size);
+        let to = || masks::MaskResize::Drawn(kernel::CropAndResize::new(self, 1), self.size);
         Ok(masks::or_resized(&self.fields, given, to, |channels| {
             let crop = kernel::CropAndResize::new(self, channels);
             transform(move |input, output, tools, draw| crop.run(input, output, tools, draw))
@@ -79,13 +79,13 @@ impl Operator for RandomResizedCrop {
     fn boxes_kernel(&self) -> Option<Box<dyn gristmill_kernel::MoveBoxes>> {
         boxes::mover(
             &self.fields,
-            boxes::Geometry::CropAndResize(kernel::CropAndResize::new(self, 1), self.size),
+            boxes::OperatorGeometry::CropAndResize(kernel::CropAndResize::new(self, 1), self.size),
         )
     }
 }
 
 /// `[low, high]` with low <= high, within the declared range.
-fn bounds(params: &mut Table<'_>, key: &str) -> Result<[f64; 2], PipelineError> {
+fn bounds(params: &mut MappingReader<'_>, key: &str) -> Result<[f64; 2], PipelineError> {
     let parameter = declared::<RandomResizedCrop>(key);
     let (min, max) = parameters::numbers_of(parameter).into_inner();
     let node = parameters::present(params, parameter)?;
@@ -104,7 +104,7 @@ pub(crate) mod kernel {
     //! `random_resized_crop`: crops a random window of an image and resizes it.
 
     use super::*;
-    use crate::image::resize::kernel::{ResizeImage, Window};
+    use crate::image::resize::kernel::{ImageWindow, ResizeImage};
     use gristmill_kernel::*;
 
     /// Attempts before falling back to the centre; torchvision's number.
@@ -131,7 +131,11 @@ pub(crate) mod kernel {
         }
 
         /// As `torchvision.transforms.RandomResizedCrop.get_params`.
-        pub(crate) fn window(&self, [height, width]: [usize; 2], draw: &mut Draw) -> Window {
+        pub(crate) fn window(
+            &self,
+            [height, width]: [usize; 2],
+            draw: &mut OperatorDraws,
+        ) -> ImageWindow {
             let area = (height * width) as f64;
             for _ in 0..TRIES {
                 let target = area * draw.between(self.scale[0], self.scale[1]);
@@ -143,14 +147,14 @@ pub(crate) mod kernel {
                     let (w, h) = (w as u32, h as u32);
                     let top = draw.up_to(height as u32 - h);
                     let left = draw.up_to(width as u32 - w);
-                    return Window { left, top, width: w, height: h };
+                    return ImageWindow { left, top, width: w, height: h };
                 }
             }
             self.centre([height, width])
         }
 
         /// The largest centred window with a ratio within the bounds.
-        fn centre(&self, [height, width]: [usize; 2]) -> Window {
+        fn centre(&self, [height, width]: [usize; 2]) -> ImageWindow {
             let ratio = width as f64 / height as f64;
             let side =
                 |length: f64, most: usize| (length.round_ties_even() as u32).clamp(1, most as u32);
@@ -161,7 +165,7 @@ pub(crate) mod kernel {
             } else {
                 (width as u32, height as u32)
             };
-            Window {
+            ImageWindow {
                 left: (width as u32 - w) / 2,
                 top: (height as u32 - h) / 2,
                 width: w,
@@ -171,11 +175,11 @@ pub(crate) mod kernel {
 
         pub(crate) fn run(
             &self,
-            input: View<'_>,
-            output: Sink<'_>,
-            tools: &mut Tools,
-            draw: &mut Draw,
-        ) -> Result<Made, String> {
+            input: ValueView<'_>,
+            output: KernelOutput<'_>,
+            tools: &mut KernelScratch,
+            draw: &mut OperatorDraws,
+        ) -> Result<OutputSize, String> {
             let window = self.window(input.size, draw);
             self.resize.resize(input, window, output, tools)
         }
@@ -187,12 +191,12 @@ pub(crate) mod kernel {
         use gristmill_model::RecordKey;
 
         fn crop(scale: [f64; 2], ratio: [f64; 2]) -> CropAndResize {
-            let (fields, size) = (Fields::one("image"), [8, 8]);
+            let (fields, size) = (ImageFields::one("image"), [8, 8]);
             let op = RandomResizedCrop { fields, size, scale, ratio, antialias: true };
             CropAndResize::new(&op, 3)
         }
 
-        fn draws() -> impl Iterator<Item = Draw> {
+        fn draws() -> impl Iterator<Item = OperatorDraws> {
             (0..500).map(|record| {
                 let record = RecordKey { file: 0, record };
                 DrawKey { seed: 7, epoch: 0, record, repeat: 0, copy: 0, ordinal: 1 }.draw()
@@ -204,7 +208,7 @@ pub(crate) mod kernel {
             let crop = crop([0.08, 1.0], [0.75, 4.0 / 3.0]);
             let mut mean_area = 0.0;
             for mut draw in draws() {
-                let Window { left, top, width, height } = crop.window([375, 500], &mut draw);
+                let ImageWindow { left, top, width, height } = crop.window([375, 500], &mut draw);
                 assert!(left + width <= 500 && top + height <= 375);
                 let (width, height) = (f64::from(width), f64::from(height));
                 assert!((0.73..1.37).contains(&(width / height)), "{width} x {height}");
@@ -219,11 +223,11 @@ pub(crate) mod kernel {
             let crop = crop([1.0, 1.0], [0.75, 4.0 / 3.0]);
             for mut draw in draws() {
                 let wide = crop.window([10, 1000], &mut draw);
-                assert_eq!(wide, Window { left: 493, top: 0, width: 13, height: 10 });
+                assert_eq!(wide, ImageWindow { left: 493, top: 0, width: 13, height: 10 });
                 let tall = crop.window([1000, 9], &mut draw);
-                assert_eq!(tall, Window { left: 0, top: 494, width: 9, height: 12 });
+                assert_eq!(tall, ImageWindow { left: 0, top: 494, width: 9, height: 12 });
                 let dot = crop.window([1, 1], &mut draw);
-                assert_eq!(dot, Window { left: 0, top: 0, width: 1, height: 1 });
+                assert_eq!(dot, ImageWindow { left: 0, top: 0, width: 1, height: 1 });
             }
         }
 
@@ -231,7 +235,7 @@ pub(crate) mod kernel {
         fn extreme_parameters_stay_inside_the_image() {
             let crop = crop([1e-6, 1.0], [1e-6, 1e6]);
             for (mut draw, side) in draws().zip((1..).step_by(7)) {
-                let Window { left, top, width, height } = crop.window([side, 3], &mut draw);
+                let ImageWindow { left, top, width, height } = crop.window([side, 3], &mut draw);
                 assert!(width >= 1 && height >= 1);
                 assert!(left + width <= 3 && (top + height) as usize <= side);
             }

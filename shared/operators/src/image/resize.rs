@@ -1,33 +1,36 @@
-//! `resize`: resizes an image to a given size.
+//! `resize`: resizes an image to a given size, and `resize_shorter`: its shorter side to a given length.
 
 use crate::prelude::*;
+
+#[cfg(feature = "kernels")]
+use crate::image::resize::kernel::{ImageWindow, ResizeImage};
 
 /// u8 `[h, w, 1 or 3]` -> u8 `[size[0], size[1], c]`, bilinear. With `antialias` the triangle filter widens
 /// and covers every source pixel, as in Pillow; without, the nearest four pixels count.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Resize {
     #[serde(flatten)]
-    pub fields: Fields,
+    pub fields: ImageFields,
     /// Height and width in pixels.
     pub size: [u32; 2],
     pub antialias: bool,
 }
 
-impl Define for Resize {
-    const DECLARATION: Declaration =
-        with_effect("resize", 1, Effect::Resample).costs(20_000, 1_500);
+impl OperatorDefinition for Resize {
+    const DECLARATION: OperatorDeclaration =
+        with_effect("resize", 1, OperatorEffect::Resample).costs(20_000, 1_500);
 
     const PARAMETERS: &'static [Parameter] = &with_fields::<12>(&[SIZE, ANTIALIAS], false);
 
-    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         let size = size::<Self>(params, "size")?;
         let antialias = flag::<Self>(params, "antialias")?;
-        Ok(Resize { fields: Fields::parse(params)?, size, antialias })
+        Ok(Resize { fields: ImageFields::parse(params)?, size, antialias })
     }
 }
 
 impl Operator for Resize {
-    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+    fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
         resized(flow, "resize", &self.fields, self.size)
     }
 
@@ -36,33 +39,117 @@ impl Operator for Resize {
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
         let given = input.field()?;
-        let to = || masks::To::Size(self.size);
+        let to = || masks::MaskResize::Size(self.size);
         Ok(masks::or_resized(&self.fields, given, to, |channels| {
             let resize = kernel::ResizeImage::new(self.size, channels, self.antialias);
             transform(move |input, output, tools, _| {
-                resize.resize(input, kernel::Window::whole(input.size), output, tools)
+                resize.resize(input, kernel::ImageWindow::whole(input.size), output, tools)
             })
         }))
     }
 
     #[cfg(feature = "kernels")]
     fn boxes_kernel(&self) -> Option<Box<dyn gristmill_kernel::MoveBoxes>> {
-        boxes::mover(&self.fields, boxes::Geometry::Resize(self.size))
+        boxes::mover(&self.fields, boxes::OperatorGeometry::Resize(self.size))
     }
 }
 
 /// Infers the schema of images of which all have `size` afterwards.
 pub(crate) fn resized(
-    flow: &mut Flow,
+    flow: &mut SchemaFlow,
     op: &'static str,
-    fields: &Fields,
+    fields: &ImageFields,
     size: [u32; 2],
 ) -> Result<(), String> {
     let [height, width] = size.map(Some);
-    fields.infer(op, flow, &[DType::U8], |given| {
+    fields.infer(op, flow, &[FieldDType::U8], |given| {
         let shape = vec![height, width, given.schema.shape[2]];
         Ok(FieldSchema { shape, ..given.schema.clone() })
     })
+}
+
+// `resize_shorter`: resizes the shorter side to a given length, keeping the aspect ratio.
+
+/// u8 `[h, w, 1 or 3]` -> u8 `[h', w', c]`, resized as by `resize`. The shorter side becomes `size`, the
+/// longer one `size * longer / shorter`, rounded down. As torchvision's `Resize` with one number.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ResizeShorter {
+    #[serde(flatten)]
+    pub fields: ImageFields,
+    /// The shorter side in pixels.
+    pub size: u32,
+    pub antialias: bool,
+}
+
+impl OperatorDefinition for ResizeShorter {
+    const DECLARATION: OperatorDeclaration =
+        with_effect("resize_shorter", 1, OperatorEffect::Resample).costs(20_000, 1_500);
+
+    const PARAMETERS: &'static [Parameter] = &with_fields::<12>(
+        &[
+            required(
+                "size",
+                ParameterKind::Whole { min: 1, max: MAX_SIDE as u64 },
+                "The shorter side in pixels.",
+            ),
+            ANTIALIAS,
+        ],
+        false,
+    );
+
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
+        let size = whole::<Self>(params, "size")?;
+        let antialias = flag::<Self>(params, "antialias")?;
+        Ok(ResizeShorter { fields: ImageFields::parse(params)?, size, antialias })
+    }
+}
+
+impl Operator for ResizeShorter {
+    fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
+        self.fields.infer("resize_shorter", flow, &[FieldDType::U8], |given| {
+            let input = given.schema;
+            let mut shape = vec![None, None, input.shape[2]];
+            if let [Some(height), Some(width), _] = input.shape[..] {
+                let size = self.output_size([height, width])?;
+                (shape[0], shape[1]) = (Some(size[0]), Some(size[1]));
+            }
+            Ok(FieldSchema { shape, ..input.clone() })
+        })
+    }
+
+    moves_fields!();
+
+    #[cfg(feature = "kernels")]
+    fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
+        let given = input.field()?;
+        let to = || masks::MaskResize::Shorter(self.clone());
+        let op = self.clone();
+        Ok(masks::or_resized(&self.fields, given, to, |channels| {
+            transform(move |input, output, tools, _| {
+                let size = op.output_size(input.size.map(|side| side as u32))?;
+                let resize = ResizeImage::new(size, channels, op.antialias);
+                resize.resize(input, ImageWindow::whole(input.size), output, tools)
+            })
+        }))
+    }
+
+    #[cfg(feature = "kernels")]
+    fn boxes_kernel(&self) -> Option<Box<dyn gristmill_kernel::MoveBoxes>> {
+        boxes::mover(&self.fields, boxes::OperatorGeometry::Shorter(self.clone()))
+    }
+}
+
+impl ResizeShorter {
+    /// Height and width of the output; an error if a side exceeds the limit.
+    pub fn output_size(&self, [height, width]: [u32; 2]) -> Result<[u32; 2], String> {
+        let (shorter, longer) = (height.min(width).max(1), height.max(width));
+        let long = u64::from(self.size) * u64::from(longer) / u64::from(shorter);
+        let long = u32::try_from(long).ok().filter(|long| *long <= MAX_SIDE);
+        let long = long.ok_or_else(|| {
+            format!("{width} x {height} resized would be longer than {MAX_SIDE} pixels")
+        })?;
+        Ok(if height <= width { [self.size, long] } else { [long, self.size] })
+    }
 }
 
 #[cfg(feature = "kernels")]
@@ -78,17 +165,17 @@ pub(crate) mod kernel {
 
     /// A rectangle of pixels inside an image.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub(crate) struct Window {
+    pub(crate) struct ImageWindow {
         pub(crate) left: u32,
         pub(crate) top: u32,
         pub(crate) width: u32,
         pub(crate) height: u32,
     }
 
-    impl Window {
+    impl ImageWindow {
         pub(crate) fn whole(size: [usize; 2]) -> Self {
             let [height, width] = size.map(|side| side as u32);
-            Window { left: 0, top: 0, width, height }
+            ImageWindow { left: 0, top: 0, width, height }
         }
     }
 
@@ -113,11 +200,11 @@ pub(crate) mod kernel {
         /// Resizes `window` of the image; pixels outside the window have no influence.
         pub(crate) fn resize(
             &self,
-            input: View<'_>,
-            window: Window,
-            output: Sink<'_>,
-            tools: &mut Tools,
-        ) -> Result<Made, String> {
+            input: ValueView<'_>,
+            window: ImageWindow,
+            output: KernelOutput<'_>,
+            tools: &mut KernelScratch,
+        ) -> Result<OutputSize, String> {
             // Typed, because the untyped call links the resizer's code for every pixel type.
             match self.channels {
                 1 => self.resize_typed::<U8>(input, window, output, tools),
@@ -127,17 +214,17 @@ pub(crate) mod kernel {
 
         fn resize_typed<P: PixelTrait>(
             &self,
-            input: View<'_>,
-            window: Window,
-            output: Sink<'_>,
-            tools: &mut Tools,
-        ) -> Result<Made, String> {
+            input: ValueView<'_>,
+            window: ImageWindow,
+            output: KernelOutput<'_>,
+            tools: &mut KernelScratch,
+        ) -> Result<OutputSize, String> {
             let [height, width] = input.size.map(|side| side as u32);
             let [out_height, out_width] = self.size;
             let bytes = out_height as usize * out_width as usize * size_of::<P>();
             let image = TypedImageRef::<P>::from_buffer(width, height, input.bytes)
                 .map_err(|error| format!("cannot resize: {error}"))?;
-            let Window { left, top, width, height } = window;
+            let ImageWindow { left, top, width, height } = window;
             let image = TypedCroppedImage::from_ref(&image, left, top, width, height)
                 .map_err(|error| format!("cannot crop: {error}"))?;
             let output = output.take(bytes)?;
@@ -152,13 +239,14 @@ pub(crate) mod kernel {
                     resized.map_err(|error| error.to_string())
                 })
                 .map_err(|error| format!("cannot resize: {error}"))?;
-            Ok(Made { bytes, size: [out_height as usize, out_width as usize] })
+            Ok(OutputSize { bytes, size: [out_height as usize, out_width as usize] })
         }
     }
 
     #[cfg(test)]
     mod tests {
         use super::*;
+
         use fast_image_resize::CpuExtensions;
 
         fn picture(width: usize, height: usize) -> Vec<u8> {
@@ -177,13 +265,13 @@ pub(crate) mod kernel {
                 unsafe {
                     resizer.set_cpu_extensions(extensions);
                 }
-                let mut tools = Tools::default();
+                let mut tools = KernelScratch::default();
                 *tools.state.get() = resizer;
                 let kernel = ResizeImage::new([side, side], 3, antialias);
                 let mut out = Vec::new();
-                let view = View { bytes: &pixels, size: [height, width] };
-                let window = Window::whole(view.size);
-                kernel.resize(view, window, Sink::Buffer(&mut out), &mut tools).unwrap();
+                let view = ValueView { bytes: &pixels, size: [height, width] };
+                let window = ImageWindow::whole(view.size);
+                kernel.resize(view, window, KernelOutput::Buffer(&mut out), &mut tools).unwrap();
                 out
             };
             let mut available = vec![CpuExtensions::None];

@@ -2,8 +2,8 @@
 //! little area left is dropped with its label. Computed in f32, step by step, as torchvision does.
 
 use crate::image::random_resized_crop::kernel::CropAndResize;
-use crate::kernels::canvas::{Choice, Frame};
-use crate::kernels::warp::Matrix;
+use crate::kernels::canvas::{CanvasWindow, WindowOperator};
+use crate::kernels::warp::WarpMatrix;
 use crate::prelude::*;
 use gristmill_kernel::*;
 
@@ -17,70 +17,80 @@ type Rect = [f32; NUMBERS];
 /// Moves the boxes of one field.
 #[derive(Debug)]
 struct Mover {
-    geometry: Geometry,
-    rules: Boxes,
+    geometry: OperatorGeometry,
+    rules: BoxFields,
 }
 
 /// The geometry of an operator, before its random draws.
 #[derive(Debug)]
-pub(crate) enum Geometry {
+pub(crate) enum OperatorGeometry {
     Mirror { p: f64 },
     UpsideDown { p: f64 },
-    Window(Choice),
+    Window(WindowOperator),
     Resize([u32; 2]),
     Shorter(ResizeShorter),
     CropAndResize(CropAndResize, [u32; 2]),
-    Turn(Angle),
+    Turn(WarpAngle),
 }
 
 /// One geometric step with its draws made, for an image of known size.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Move {
+pub(crate) enum GeometryStep {
     Mirror,
     UpsideDown,
-    Window(Frame),
+    Window(CanvasWindow),
     Scale([usize; 2]),
-    Turn(Matrix),
+    Turn(WarpMatrix),
 }
 
-impl Geometry {
+impl OperatorGeometry {
     /// The steps for an image of `size`, in order. Draws exactly as the image's own kernel does.
-    fn moves(&self, size: [usize; 2], draw: &mut Draw) -> Result<[Option<Move>; 2], String> {
-        let to_size = |size: [u32; 2]| Move::Scale(size.map(|side| side as usize));
-        let one = |only: Move| Ok([Some(only), None]);
+    fn moves(
+        &self,
+        size: [usize; 2],
+        draw: &mut OperatorDraws,
+    ) -> Result<[Option<GeometryStep>; 2], String> {
+        let to_size = |size: [u32; 2]| GeometryStep::Scale(size.map(|side| side as usize));
+        let one = |only: GeometryStep| Ok([Some(only), None]);
         match self {
-            Geometry::Mirror { p } if draw.unit() < *p => one(Move::Mirror),
-            Geometry::UpsideDown { p } if draw.unit() < *p => one(Move::UpsideDown),
-            Geometry::Mirror { .. } | Geometry::UpsideDown { .. } => Ok([None, None]),
-            Geometry::Window(choice) => one(Move::Window(choice.frame(size, draw)?)),
-            Geometry::Resize(size) => one(to_size(*size)),
-            Geometry::Shorter(op) => one(to_size(op.output_size(size.map(|side| side as u32))?)),
-            Geometry::CropAndResize(crop, size_after) => {
-                let window = Move::Window(crop.window(size, draw).into());
+            OperatorGeometry::Mirror { p } if draw.unit() < *p => one(GeometryStep::Mirror),
+            OperatorGeometry::UpsideDown { p } if draw.unit() < *p => one(GeometryStep::UpsideDown),
+            OperatorGeometry::Mirror { .. } | OperatorGeometry::UpsideDown { .. } => {
+                Ok([None, None])
+            }
+            OperatorGeometry::Window(choice) => {
+                one(GeometryStep::Window(choice.frame(size, draw)?))
+            }
+            OperatorGeometry::Resize(size) => one(to_size(*size)),
+            OperatorGeometry::Shorter(op) => {
+                one(to_size(op.output_size(size.map(|side| side as u32))?))
+            }
+            OperatorGeometry::CropAndResize(crop, size_after) => {
+                let window = GeometryStep::Window(crop.window(size, draw).into());
                 Ok([Some(window), Some(to_size(*size_after))])
             }
-            Geometry::Turn(angle) => one(Move::Turn(angle.matrix(draw))),
+            OperatorGeometry::Turn(angle) => one(GeometryStep::Turn(angle.matrix(draw))),
         }
     }
 }
 
-impl Move {
+impl GeometryStep {
     /// Moves a box of an image of `size`; clips it to the image in the cases where torchvision clips.
-    fn of(self, [left, top, right, bottom]: Rect, size: [usize; 2]) -> Rect {
+    fn apply(self, [left, top, right, bottom]: Rect, size: [usize; 2]) -> Rect {
         let [height, width] = size.map(|side| side as f32);
         match self {
-            Move::Mirror => [width - right, top, width - left, bottom],
-            Move::UpsideDown => [left, height - bottom, right, height - top],
-            Move::Window(frame) => {
+            GeometryStep::Mirror => [width - right, top, width - left, bottom],
+            GeometryStep::UpsideDown => [left, height - bottom, right, height - top],
+            GeometryStep::Window(frame) => {
                 let [x, y] = [frame.left as f32, frame.top as f32];
                 cut([left - x, top - y, right - x, bottom - y], [frame.height, frame.width])
             }
-            Move::Scale(to) => {
+            GeometryStep::Scale(to) => {
                 let share = |i: usize| (to[i] as f64 / size[i] as f64) as f32;
                 let [y, x] = [share(0), share(1)];
                 [left * x, top * y, right * x, bottom * y]
             }
-            Move::Turn(matrix) => {
+            GeometryStep::Turn(matrix) => {
                 let corners = [(left, top), (right, top), (right, bottom), (left, bottom)];
                 let corners = corners.map(|corner| matrix.of_point(corner, size));
                 let [mut low, mut high] = [corners[0]; 2];
@@ -96,16 +106,16 @@ impl Move {
     /// Height and width of the image after the step.
     fn size(self, size: [usize; 2]) -> [usize; 2] {
         match self {
-            Move::Mirror | Move::UpsideDown | Move::Turn(_) => size,
-            Move::Window(frame) => [frame.height, frame.width],
-            Move::Scale(to) => to,
+            GeometryStep::Mirror | GeometryStep::UpsideDown | GeometryStep::Turn(_) => size,
+            GeometryStep::Window(frame) => [frame.height, frame.width],
+            GeometryStep::Scale(to) => to,
         }
     }
 
     /// The area after the step of one pixel before it.
     fn magnification(self, size: [usize; 2]) -> f64 {
         match self {
-            Move::Scale(to) => (0..2).map(|i| to[i] as f64 / size[i] as f64).product(),
+            GeometryStep::Scale(to) => (0..2).map(|i| to[i] as f64 / size[i] as f64).product(),
             _ => 1.0,
         }
     }
@@ -124,18 +134,23 @@ fn sides([left, top, right, bottom]: Rect) -> [f32; 2] {
 
 impl Mover {
     /// Moves one box; none if too little of it is left.
-    fn one(&self, numbers: Rect, moves: &[Option<Move>; 2], mut size: [usize; 2]) -> Option<Rect> {
+    fn one(
+        &self,
+        numbers: Rect,
+        moves: &[Option<GeometryStep>; 2],
+        mut size: [usize; 2],
+    ) -> Option<Rect> {
         let mut rect = self.read(numbers, size);
         let mut area = sides(rect).map(f64::from).iter().product::<f64>();
         for each in moves.iter().flatten() {
-            rect = each.of(rect, size);
+            rect = each.apply(rect, size);
             area *= each.magnification(size);
             size = each.size(size);
         }
         let rect = cut(rect, size);
         let [width, height] = sides(rect);
         let left = width * height;
-        let Boxes { min_area, min_size, min_visibility, .. } = self.rules;
+        let BoxFields { min_area, min_size, min_visibility, .. } = self.rules;
         let kept = f64::from(width.min(height)) >= min_size
             && f64::from(left) >= min_area
             && width > 0.0
@@ -180,7 +195,10 @@ impl Mover {
 }
 
 /// The kernel that moves the boxes of `fields` by `geometry`; none if `fields` names no boxes.
-pub(crate) fn mover(fields: &Fields, geometry: Geometry) -> Option<Box<dyn MoveBoxes>> {
+pub(crate) fn mover(
+    fields: &ImageFields,
+    geometry: OperatorGeometry,
+) -> Option<Box<dyn MoveBoxes>> {
     let rules = fields.boxes.clone()?;
     Some(Box::new(Mover { geometry, rules }))
 }
@@ -190,7 +208,7 @@ impl MoveBoxes for Mover {
         &self,
         boxes: &mut [u8],
         size: [usize; 2],
-        draw: &mut Draw,
+        draw: &mut OperatorDraws,
         kept: &mut Vec<usize>,
     ) -> Result<usize, String> {
         let moves = self.geometry.moves(size, draw)?;

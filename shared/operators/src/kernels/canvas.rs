@@ -1,23 +1,23 @@
 //! `center_crop`, `crop`, `random_crop`, `pad`: a window of an image, filled where it exceeds the image.
 
-use crate::image::resize::kernel::Window;
+use crate::image::resize::kernel::ImageWindow;
 use crate::prelude::*;
 use gristmill_kernel::*;
 
 /// The kernel `[h, w, c]` -> `[h', w', c]` of an operator that chooses a window; `fill` is its value beyond the image.
-pub(crate) fn kernel(choice: Choice, image: &FieldSchema, fill: f64) -> Kernel {
+pub(crate) fn kernel(choice: WindowOperator, image: &FieldSchema, fill: f64) -> Kernel {
     let (pixel_bytes, fill) = (pixel_bytes(image), value_bytes(image.dtype, fill));
     transform(move |input, output, _, draw| {
         let frame = choice.frame(input.size, draw)?;
         let bytes = frame.height * frame.width * pixel_bytes;
         copy(input, frame, pixel_bytes, &fill, output.take(bytes)?);
-        Ok(Made { bytes, size: [frame.height, frame.width] })
+        Ok(OutputSize { bytes, size: [frame.height, frame.width] })
     })
 }
 
 /// The operator that chooses the window.
 #[derive(Debug)]
-pub(crate) enum Choice {
+pub(crate) enum WindowOperator {
     Centre(CenterCrop),
     Fixed(Crop),
     Random(RandomCrop),
@@ -26,22 +26,22 @@ pub(crate) enum Choice {
 
 /// A rectangle that may reach beyond the image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Frame {
+pub(crate) struct CanvasWindow {
     pub(crate) top: i64,
     pub(crate) left: i64,
     pub(crate) height: usize,
     pub(crate) width: usize,
 }
 
-impl From<Window> for Frame {
-    fn from(window: Window) -> Self {
+impl From<ImageWindow> for CanvasWindow {
+    fn from(window: ImageWindow) -> Self {
         let [top, left] = [window.top, window.left].map(i64::from);
-        Frame { top, left, height: window.height as usize, width: window.width as usize }
+        CanvasWindow { top, left, height: window.height as usize, width: window.width as usize }
     }
 }
 
 /// Copies the part of the image that lies in the frame, and fills the rest with the value `fill`.
-fn copy(input: View<'_>, frame: Frame, pixel: usize, fill: &[u8], out: &mut [u8]) {
+fn copy(input: ValueView<'_>, frame: CanvasWindow, pixel: usize, fill: &[u8], out: &mut [u8]) {
     let [height, width] = input.size;
     // Columns of the frame that lie in the image: first..end.
     let first = (-frame.left).clamp(0, frame.width as i64) as usize;
@@ -69,19 +69,19 @@ fn fill_with(value: &[u8], out: &mut [u8]) {
     }
 }
 
-impl Choice {
+impl WindowOperator {
     pub(crate) fn frame(
         &self,
         [height, width]: [usize; 2],
-        draw: &mut Draw,
-    ) -> Result<Frame, String> {
+        draw: &mut OperatorDraws,
+    ) -> Result<CanvasWindow, String> {
         match self {
-            Choice::Centre(CenterCrop { size, .. }) => {
+            WindowOperator::Centre(CenterCrop { size, .. }) => {
                 let size = size.map(|side| side as usize);
                 let [top, left] = [middle(height, size[0]), middle(width, size[1])];
-                Ok(Frame { top, left, height: size[0], width: size[1] })
+                Ok(CanvasWindow { top, left, height: size[0], width: size[1] })
             }
-            Choice::Fixed(op) => {
+            WindowOperator::Fixed(op) => {
                 let [top, left, h, w] = [op.top, op.left, op.height, op.width].map(|x| x as usize);
                 if top + h > height || left + w > width {
                     return Err(format!(
@@ -90,10 +90,10 @@ impl Choice {
                         left + w
                     ));
                 }
-                Ok(Frame { top: top as i64, left: left as i64, height: h, width: w })
+                Ok(CanvasWindow { top: top as i64, left: left as i64, height: h, width: w })
             }
-            Choice::Random(op) => random(op, [height, width], draw),
-            Choice::Padded(op) => padded(op, [height, width]),
+            WindowOperator::Random(op) => random(op, [height, width], draw),
+            WindowOperator::Padded(op) => padded(op, [height, width]),
         }
     }
 }
@@ -108,7 +108,11 @@ fn middle(outer: usize, inner: usize) -> i64 {
     }
 }
 
-fn random(op: &RandomCrop, sides: [usize; 2], draw: &mut Draw) -> Result<Frame, String> {
+fn random(
+    op: &RandomCrop,
+    sides: [usize; 2],
+    draw: &mut OperatorDraws,
+) -> Result<CanvasWindow, String> {
     let [left, top, right, bottom] = op.padding.map(|x| x as usize);
     let mut start = [0, 0];
     for (i, (before, after)) in [(top, bottom), (left, right)].into_iter().enumerate() {
@@ -129,10 +133,10 @@ fn random(op: &RandomCrop, sides: [usize; 2], draw: &mut Draw) -> Result<Frame, 
         start[i] = i64::from(draw.up_to((padded - wanted) as u32)) - before as i64;
     }
     let [height, width] = op.size.map(|side| side as usize);
-    Ok(Frame { top: start[0], left: start[1], height, width })
+    Ok(CanvasWindow { top: start[0], left: start[1], height, width })
 }
 
-fn padded(op: &Pad, [height, width]: [usize; 2]) -> Result<Frame, String> {
+fn padded(op: &Pad, [height, width]: [usize; 2]) -> Result<CanvasWindow, String> {
     if let Some(size) = op.size {
         let [to_height, to_width] = size.map(|side| side as usize);
         if to_height < height || to_width < width {
@@ -142,7 +146,7 @@ fn padded(op: &Pad, [height, width]: [usize; 2]) -> Result<Frame, String> {
         }
         let (top, left) = ((to_height - height) / 2, (to_width - width) / 2);
         let (top, left) = (-(top as i64), -(left as i64));
-        return Ok(Frame { top, left, height: to_height, width: to_width });
+        return Ok(CanvasWindow { top, left, height: to_height, width: to_width });
     }
     let [left, top, right, bottom] = op.padding.unwrap_or_default().map(|x| x as usize);
     let (to_height, to_width) = (height + top + bottom, width + left + right);
@@ -151,5 +155,10 @@ fn padded(op: &Pad, [height, width]: [usize; 2]) -> Result<Frame, String> {
             "an image {height} x {width} would be padded beyond {MAX_SIDE} pixels a side"
         ));
     }
-    Ok(Frame { top: -(top as i64), left: -(left as i64), height: to_height, width: to_width })
+    Ok(CanvasWindow {
+        top: -(top as i64),
+        left: -(left as i64),
+        height: to_height,
+        width: to_width,
+    })
 }

@@ -3,22 +3,24 @@
 //! u8 pixels stay integers: 16-bit fixed-point numbers, sixteen at a time. Results round down, as in
 //! torchvision.
 
-use crate::kernels::planes::{BLOCK, F32, Plane, Planes, Sample, U8, vectorised};
+use crate::kernels::planes::{
+    BLOCK, ChannelBlock, F32Pixels, PixelType, RgbBlock, U8Pixels, vectorised,
+};
 
 /// The operations on the colours of a block.
-pub(crate) trait Colours: Sample {
+pub(crate) trait ColourArithmetic: PixelType {
     /// Multiplies each value by `factor` and adds `addend`.
-    fn affine(planes: &mut Planes<Self::Value>, factor: f32, addend: f32);
+    fn affine(planes: &mut RgbBlock<Self::Value>, factor: f32, addend: f32);
     /// Moves each value away from the grey of its pixel, or towards it.
-    fn saturate(planes: &mut Planes<Self::Value>, factor: f32);
+    fn saturate(planes: &mut RgbBlock<Self::Value>, factor: f32);
     /// Shifts the hue, in turns.
-    fn turn(planes: &mut Planes<Self::Value>, turns: f32);
+    fn turn(planes: &mut RgbBlock<Self::Value>, turns: f32);
     /// Adds the greys to a sum: integers exactly, floats always in the same order.
-    fn sum(planes: &Planes<Self::Value>, to: &mut Sum);
+    fn sum(planes: &RgbBlock<Self::Value>, to: &mut GreySum);
 }
 
 /// A sum of greys.
-pub(crate) struct Sum {
+pub(crate) struct GreySum {
     whole: u64,
     lanes: [f64; LANES],
 }
@@ -26,9 +28,9 @@ pub(crate) struct Sum {
 /// Number of partial sums of floats.
 const LANES: usize = 16;
 
-impl Sum {
+impl GreySum {
     pub(crate) fn new() -> Self {
-        Sum { whole: 0, lanes: [0.0; LANES] }
+        GreySum { whole: 0, lanes: [0.0; LANES] }
     }
 
     pub(crate) fn mean(&self, pixels: usize) -> f32 {
@@ -65,9 +67,9 @@ fn high(x: i16, y: i16) -> i16 {
     ((i32::from(x) * i32::from(y)) >> 16) as i16
 }
 
-impl Colours for U8 {
+impl ColourArithmetic for U8Pixels {
     #[inline(never)]
-    fn affine(planes: &mut Planes<i16>, factor: f32, addend: f32) {
+    fn affine(planes: &mut RgbBlock<i16>, factor: f32, addend: f32) {
         let Factor { factor, bits } = Factor::new(factor);
         let addend = (addend * (1_u32 << bits) as f32).round_ties_even() as i16;
         for plane in planes {
@@ -80,15 +82,15 @@ impl Colours for U8 {
         }
     }
 
-    fn saturate(planes: &mut Planes<i16>, factor: f32) {
+    fn saturate(planes: &mut RgbBlock<i16>, factor: f32) {
         let mut grey = [0; BLOCK];
-        U8::grey(planes, &mut grey);
+        U8Pixels::grey(planes, &mut grey);
         let factor = Factor::new(factor);
         planes.iter_mut().for_each(|plane| away(plane, &grey, factor));
     }
 
     #[inline(never)]
-    fn turn([reds, greens, blues]: &mut Planes<i16>, turns: f32) {
+    fn turn([reds, greens, blues]: &mut RgbBlock<i16>, turns: f32) {
         let turned = (turns * 6.0 * 8192.0).round_ties_even() as i16;
         vectorised(|| {
             for i in 0..BLOCK {
@@ -118,15 +120,15 @@ impl Colours for U8 {
         });
     }
 
-    fn sum(planes: &Planes<i16>, to: &mut Sum) {
+    fn sum(planes: &RgbBlock<i16>, to: &mut GreySum) {
         let mut grey = [0; BLOCK];
-        U8::grey(planes, &mut grey);
+        U8Pixels::grey(planes, &mut grey);
         to.whole += vectorised(|| grey.iter().map(|x| i32::from(*x)).sum::<i32>()) as u64;
     }
 }
 
 #[inline(never)]
-fn away(plane: &mut Plane<i16>, grey: &Plane<i16>, Factor { factor, bits }: Factor) {
+fn away(plane: &mut ChannelBlock<i16>, grey: &ChannelBlock<i16>, Factor { factor, bits }: Factor) {
     vectorised(|| {
         for (x, grey) in plane.iter_mut().zip(grey) {
             let far = high((*x - grey) << 7, factor).saturating_add(grey << bits);
@@ -141,9 +143,9 @@ fn settle(x: f32) -> f32 {
     x.max(0.0).min(1.0)
 }
 
-impl Colours for F32 {
+impl ColourArithmetic for F32Pixels {
     #[inline(never)]
-    fn affine(planes: &mut Planes<f32>, factor: f32, addend: f32) {
+    fn affine(planes: &mut RgbBlock<f32>, factor: f32, addend: f32) {
         vectorised(|| {
             for x in planes.as_flattened_mut() {
                 *x = settle(*x * factor + addend);
@@ -152,9 +154,9 @@ impl Colours for F32 {
     }
 
     #[inline(never)]
-    fn saturate(planes: &mut Planes<f32>, factor: f32) {
+    fn saturate(planes: &mut RgbBlock<f32>, factor: f32) {
         let mut grey = [0.0; BLOCK];
-        F32::grey(planes, &mut grey);
+        F32Pixels::grey(planes, &mut grey);
         let rest = 1.0 - factor;
         for plane in planes {
             vectorised(|| {
@@ -168,7 +170,7 @@ impl Colours for F32 {
     /// In the hexcone model each channel is the least of the three plus a share of their spread. Everything is
     /// scaled by the spread, which avoids a division by it.
     #[inline(never)]
-    fn turn([reds, greens, blues]: &mut Planes<f32>, turns: f32) {
+    fn turn([reds, greens, blues]: &mut RgbBlock<f32>, turns: f32) {
         let turned = turns * 6.0;
         vectorised(|| {
             for i in 0..BLOCK {
@@ -195,9 +197,9 @@ impl Colours for F32 {
     }
 
     #[inline(never)]
-    fn sum(planes: &Planes<f32>, to: &mut Sum) {
+    fn sum(planes: &RgbBlock<f32>, to: &mut GreySum) {
         let mut grey = [0.0; BLOCK];
-        F32::grey(planes, &mut grey);
+        F32Pixels::grey(planes, &mut grey);
         vectorised(|| {
             for part in grey.as_chunks::<LANES>().0 {
                 for (lane, x) in to.lanes.iter_mut().zip(part) {

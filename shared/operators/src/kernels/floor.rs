@@ -5,7 +5,7 @@ use fast_image_resize::{
     images::{TypedImage, TypedImageRef},
     pixels::U8x3,
 };
-use gristmill_jpeg::{Decoder, Frame};
+use gristmill_jpeg::{JpegDecoder, JpegHeaders};
 
 const SIDE: u32 = 224;
 
@@ -34,7 +34,7 @@ pub fn resnet(
         ResizeAlg::Interpolation(FilterType::Bilinear)
     };
     let options = ResizeOptions::new().resize_alg(algorithm);
-    let (mut decoder, mut resizer) = (Decoder::default(), Resizer::new());
+    let (mut decoder, mut resizer) = (JpegDecoder::default(), Resizer::new());
     let mut decoded = Vec::new();
     let mut pixels = vec![0; (SIDE * SIDE * 3) as usize];
     let mut normalised = vec![0.0_f32; pixels.len()];
@@ -43,7 +43,7 @@ pub fn resnet(
         if !more() {
             break;
         }
-        let frame = Frame::find(jpeg).ok_or("not a baseline JPEG")?;
+        let frame = JpegHeaders::find(jpeg).ok_or("not a baseline JPEG")?;
         let Window { left, top, width, height } = window(frame.width, frame.height, unit);
         decoded.resize(decoded.len().max(width * height * 3), 0);
         let image = &mut decoded[..width * height * 3];

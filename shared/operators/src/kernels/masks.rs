@@ -1,17 +1,17 @@
 //! Masks under image operators: class numbers come from the nearest pixel and are never interpolated.
 
 use crate::image::random_resized_crop::kernel::CropAndResize;
-use crate::image::resize::kernel::Window;
-use crate::kernels::warp::Matrix;
+use crate::image::resize::kernel::ImageWindow;
+use crate::kernels::warp::WarpMatrix;
 use crate::prelude::*;
 use gristmill_kernel::*;
 
 /// The kernel of an operator that resizes: to `to` if the first of `fields` is a mask, otherwise
 /// `image`, which is made for the number of channels.
 pub(crate) fn or_resized(
-    fields: &Fields,
+    fields: &ImageFields,
     given: &FieldSchema,
-    to: impl FnOnce() -> To,
+    to: impl FnOnce() -> MaskResize,
     image: impl FnOnce(usize) -> Kernel,
 ) -> Kernel {
     if !fields.first_is_mask() {
@@ -20,31 +20,31 @@ pub(crate) fn or_resized(
     let (to, pixel_bytes) = (to(), pixel_bytes(given));
     transform(move |input, output, tools, draw| {
         let [height, width] = input.size.map(|side| side as u32);
-        let whole = Window::whole(input.size);
+        let whole = ImageWindow::whole(input.size);
         let (window, size) = match &to {
-            To::Size(size) => (whole, *size),
-            To::Shorter(op) => (whole, op.output_size([height, width])?),
-            To::Drawn(crop, size) => (crop.window(input.size, draw), *size),
+            MaskResize::Size(size) => (whole, *size),
+            MaskResize::Shorter(op) => (whole, op.output_size([height, width])?),
+            MaskResize::Drawn(crop, size) => (crop.window(input.size, draw), *size),
         };
         let size = size.map(|side| side as usize);
         let bytes = size[0] * size[1] * pixel_bytes;
         nearest(input, window, size, pixel_bytes, (output.take(bytes)?, &mut tools.ends));
-        Ok(Made { bytes, size })
+        Ok(OutputSize { bytes, size })
     })
 }
 
 /// The kernel of an operator that rotates or shears a mask.
-pub(crate) fn turn_by(angle: Angle, fields: &Fields, given: &FieldSchema) -> Kernel {
+pub(crate) fn turn_by(angle: WarpAngle, fields: &ImageFields, given: &FieldSchema) -> Kernel {
     let fill = value_bytes(given.dtype, fields.mask_fill).repeat(channels_of(given));
     transform(move |input, output, _, draw| {
         let bytes = input.bytes.len();
         turn(&angle.matrix(draw), input, &fill, output.take(bytes)?);
-        Ok(Made { bytes, size: input.size })
+        Ok(OutputSize { bytes, size: input.size })
     })
 }
 
 /// The size that a mask is resized to, and the part of it that is resized.
-pub(crate) enum To {
+pub(crate) enum MaskResize {
     Size([u32; 2]),
     Shorter(ResizeShorter),
     Drawn(CropAndResize, [u32; 2]),
@@ -52,8 +52,8 @@ pub(crate) enum To {
 
 /// Resizes `window` of a mask as torch's `interpolate(mode="nearest")`. `columns` is scratch space.
 pub(crate) fn nearest(
-    input: View<'_>,
-    window: Window,
+    input: ValueView<'_>,
+    window: ImageWindow,
     [height, width]: [usize; 2],
     pixel_bytes: usize,
     (out, columns): (&mut [u8], &mut Vec<usize>),
@@ -83,7 +83,7 @@ fn source_of(to: usize, from: usize, length: usize) -> usize {
 }
 
 /// Writes the mask transformed by `matrix`; `fill` is one pixel.
-pub(crate) fn turn(matrix: &Matrix, input: View<'_>, fill: &[u8], out: &mut [u8]) {
+pub(crate) fn turn(matrix: &WarpMatrix, input: ValueView<'_>, fill: &[u8], out: &mut [u8]) {
     let [height, width] = input.size;
     for (y, row) in out.chunks_exact_mut(width * fill.len()).enumerate() {
         let places = matrix.nearest_of_row(y, [height, width]);

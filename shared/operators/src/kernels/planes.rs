@@ -8,10 +8,10 @@
 pub(crate) const BLOCK: usize = 512;
 
 /// One channel of a block.
-pub(crate) type Plane<T> = [T; BLOCK];
+pub(crate) type ChannelBlock<T> = [T; BLOCK];
 
 /// Red, green and blue.
-pub(crate) type Planes<T> = [Plane<T>; 3];
+pub(crate) type RgbBlock<T> = [ChannelBlock<T>; 3];
 
 /// Runs `work` compiled for the vector unit of this machine. Functions it calls must be inlined.
 #[inline]
@@ -28,31 +28,31 @@ pub(crate) fn vectorised<R>(work: impl FnOnce() -> R) -> R {
 }
 
 /// A stored dtype of pixels, and the type used to compute with them.
-pub(crate) trait Sample {
+pub(crate) trait PixelType {
     type Value: Copy + Default;
     const BYTES: usize;
 
     /// Splits the whole pixels in `from` into channels.
-    fn load(from: &[u8], to: &mut Planes<Self::Value>);
-    fn store(from: &Planes<Self::Value>, to: &mut [u8]);
+    fn load(from: &[u8], to: &mut RgbBlock<Self::Value>);
+    fn store(from: &RgbBlock<Self::Value>, to: &mut [u8]);
     /// Stores as much of one channel as fits `to`.
-    fn store_one(from: &Plane<Self::Value>, to: &mut [u8]);
+    fn store_one(from: &ChannelBlock<Self::Value>, to: &mut [u8]);
     /// Computes the grey of each pixel with torchvision's weights.
-    fn grey(planes: &Planes<Self::Value>, to: &mut Plane<Self::Value>);
+    fn grey(planes: &RgbBlock<Self::Value>, to: &mut ChannelBlock<Self::Value>);
 }
 
 /// 0 to 255, computed in 16 bits.
-pub(crate) struct U8;
+pub(crate) struct U8Pixels;
 
 /// 0 to 1.
-pub(crate) struct F32;
+pub(crate) struct F32Pixels;
 
-impl Sample for U8 {
+impl PixelType for U8Pixels {
     type Value = i16;
     const BYTES: usize = 1;
 
     #[inline(never)]
-    fn load(from: &[u8], [red, green, blue]: &mut Planes<i16>) {
+    fn load(from: &[u8], [red, green, blue]: &mut RgbBlock<i16>) {
         let Ok(from) = <&[u8; BLOCK * 3]>::try_from(from) else { return };
         let mut bytes = [[0_u8; BLOCK]; 3];
         // Deinterleave, then widen: the compiler vectorises the two steps well.
@@ -69,7 +69,7 @@ impl Sample for U8 {
     }
 
     #[inline(never)]
-    fn store([red, green, blue]: &Planes<i16>, to: &mut [u8]) {
+    fn store([red, green, blue]: &RgbBlock<i16>, to: &mut [u8]) {
         let Ok(to) = <&mut [u8; BLOCK * 3]>::try_from(to) else { return };
         let mut bytes = [[0_u8; BLOCK]; 3];
         vectorised(|| {
@@ -84,14 +84,14 @@ impl Sample for U8 {
         });
     }
 
-    fn store_one(from: &Plane<i16>, to: &mut [u8]) {
+    fn store_one(from: &ChannelBlock<i16>, to: &mut [u8]) {
         for (to, x) in to.iter_mut().zip(from) {
             *to = *x as u8;
         }
     }
 
     #[inline(never)]
-    fn grey([red, green, blue]: &Planes<i16>, to: &mut Plane<i16>) {
+    fn grey([red, green, blue]: &RgbBlock<i16>, to: &mut ChannelBlock<i16>) {
         // torchvision's weights in 65,536ths; they sum to less than one.
         let share = |x: i16, weight: u32| ((((x as u32) << 8) * weight) >> 16) as u16;
         vectorised(|| {
@@ -106,25 +106,25 @@ impl Sample for U8 {
 }
 
 #[inline(always)]
-fn widen(from: &[u8; BLOCK], to: &mut Plane<i16>) {
+fn widen(from: &[u8; BLOCK], to: &mut ChannelBlock<i16>) {
     for (x, to) in from.iter().zip(to) {
         *to = i16::from(*x);
     }
 }
 
 #[inline(always)]
-fn narrow(from: &Plane<i16>, to: &mut [u8; BLOCK]) {
+fn narrow(from: &ChannelBlock<i16>, to: &mut [u8; BLOCK]) {
     for (x, to) in from.iter().zip(to) {
         *to = *x as u8;
     }
 }
 
-impl Sample for F32 {
+impl PixelType for F32Pixels {
     type Value = f32;
     const BYTES: usize = 4;
 
     #[inline(never)]
-    fn load(from: &[u8], to: &mut Planes<f32>) {
+    fn load(from: &[u8], to: &mut RgbBlock<f32>) {
         vectorised(|| {
             for (i, pixel) in from.as_chunks::<12>().0.iter().enumerate().take(BLOCK) {
                 let values = pixel.as_chunks::<4>().0;
@@ -136,7 +136,7 @@ impl Sample for F32 {
     }
 
     #[inline(never)]
-    fn store(from: &Planes<f32>, to: &mut [u8]) {
+    fn store(from: &RgbBlock<f32>, to: &mut [u8]) {
         vectorised(|| {
             for (i, pixel) in to.as_chunks_mut::<12>().0.iter_mut().enumerate().take(BLOCK) {
                 let values = pixel.as_chunks_mut::<4>().0;
@@ -147,14 +147,14 @@ impl Sample for F32 {
         });
     }
 
-    fn store_one(from: &Plane<f32>, to: &mut [u8]) {
+    fn store_one(from: &ChannelBlock<f32>, to: &mut [u8]) {
         for (to, x) in to.as_chunks_mut::<4>().0.iter_mut().zip(from) {
             *to = x.to_le_bytes();
         }
     }
 
     #[inline(never)]
-    fn grey([red, green, blue]: &Planes<f32>, to: &mut Plane<f32>) {
+    fn grey([red, green, blue]: &RgbBlock<f32>, to: &mut ChannelBlock<f32>) {
         vectorised(|| {
             for i in 0..BLOCK {
                 to[i] = red[i] * 0.2989 + green[i] * 0.587 + blue[i] * 0.114;
@@ -164,7 +164,10 @@ impl Sample for F32 {
 }
 
 /// Changes an RGB image block by block; the last block is padded with black.
-pub(crate) fn change<S: Sample>(pixels: &mut [u8], mut change: impl FnMut(&mut Planes<S::Value>)) {
+pub(crate) fn change<S: PixelType>(
+    pixels: &mut [u8],
+    mut change: impl FnMut(&mut RgbBlock<S::Value>),
+) {
     let mut planes = [[S::Value::default(); BLOCK]; 3];
     let mut blocks = pixels.chunks_exact_mut(BLOCK * 3 * S::BYTES);
     for block in &mut blocks {
@@ -185,7 +188,7 @@ pub(crate) fn change<S: Sample>(pixels: &mut [u8], mut change: impl FnMut(&mut P
 }
 
 /// Reads an RGB image block by block; the last block is padded with black.
-pub(crate) fn read<S: Sample>(pixels: &[u8], mut read: impl FnMut(&Planes<S::Value>)) {
+pub(crate) fn read<S: PixelType>(pixels: &[u8], mut read: impl FnMut(&RgbBlock<S::Value>)) {
     let mut planes = [[S::Value::default(); BLOCK]; 3];
     let blocks = pixels.chunks_exact(BLOCK * 3 * S::BYTES);
     let rest = blocks.remainder();

@@ -8,42 +8,51 @@ use gristmill_kernel::*;
 
 /// `[h, w, 1 or 3]` of u8 or f32 -> the same shape.
 #[derive(Debug)]
-pub(crate) struct Warp {
+pub(crate) struct ImageWarp {
     interpolation: Interpolation,
     fill: f64,
-    dtype: DType,
+    dtype: FieldDType,
     channels: usize,
 }
 
-impl Angle {
-    pub(crate) fn matrix(self, draw: &mut Draw) -> Matrix {
+impl WarpAngle {
+    pub(crate) fn matrix(self, draw: &mut OperatorDraws) -> WarpMatrix {
         match self {
-            Angle::Rotate([low, high]) => Matrix::rotation(draw.between(low, high)),
-            Angle::Shear([x_low, x_high, y_low, y_high]) => {
+            WarpAngle::Rotate([low, high]) => WarpMatrix::rotation(draw.between(low, high)),
+            WarpAngle::Shear([x_low, x_high, y_low, y_high]) => {
                 let x = draw.between(x_low, x_high);
-                Matrix::shear([x, draw.between(y_low, y_high)])
+                WarpMatrix::shear([x, draw.between(y_low, y_high)])
             }
         }
     }
 }
 
-impl Warp {
-    pub(crate) fn new<A: Angles>(op: &Turn<A>, dtype: DType, channels: usize) -> Self {
-        let Turn { interpolation, fill, .. } = *op;
-        Warp { interpolation, fill, dtype, channels }
+impl ImageWarp {
+    pub(crate) fn new<A: AngleBounds>(
+        op: &RotateOrShear<A>,
+        dtype: FieldDType,
+        channels: usize,
+    ) -> Self {
+        let RotateOrShear { interpolation, fill, .. } = *op;
+        ImageWarp { interpolation, fill, dtype, channels }
     }
 
     /// Writes the image transformed by `matrix`.
-    pub(crate) fn apply(&self, matrix: &Matrix, input: View<'_>, out: &mut [u8]) {
+    pub(crate) fn apply(&self, matrix: &WarpMatrix, input: ValueView<'_>, out: &mut [u8]) {
         match (self.dtype, self.channels) {
-            (DType::U8, 3) => self.texels::<u8, 3>(matrix, input, out),
-            (DType::U8, _) => self.texels::<u8, 1>(matrix, input, out),
+            (FieldDType::U8, 3) => self.texels::<u8, 3>(matrix, input, out),
+            (FieldDType::U8, _) => self.texels::<u8, 1>(matrix, input, out),
             (_, 3) => self.texels::<f32, 3>(matrix, input, out),
             (_, _) => self.texels::<f32, 1>(matrix, input, out),
         }
     }
 
-    fn texels<T: Texel, const C: usize>(&self, matrix: &Matrix, input: View<'_>, out: &mut [u8]) {
+    fn texels<T: Texel, const C: usize>(
+        &self,
+        matrix: &WarpMatrix,
+        input: ValueView<'_>,
+        out: &mut [u8],
+    ) {
         let image = Image::<T, C>::new(input, self.fill as f32);
         let [height, width] = input.size;
         let step = [fixed(matrix.0[0][0]), fixed(matrix.0[1][0])];
@@ -62,21 +71,21 @@ impl Warp {
 
 /// Maps positions in the output to positions in the input, both relative to the centre of the image.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Matrix([[f64; 2]; 2]);
+pub(crate) struct WarpMatrix([[f64; 2]; 2]);
 
-impl Matrix {
+impl WarpMatrix {
     /// Counter-clockwise, as `torchvision.transforms.RandomRotation`.
     pub(crate) fn rotation(degrees: f64) -> Self {
         let angle = degrees.to_radians();
         let (sin, cos) = (libm::sin(angle), libm::cos(angle));
-        Matrix([[cos, -sin], [sin, cos]])
+        WarpMatrix([[cos, -sin], [sin, cos]])
     }
 
     /// As `torchvision.transforms.functional.affine` with `shear`.
     pub(crate) fn shear(degrees: [f64; 2]) -> Self {
         let [x, y] = degrees.map(|degrees| libm::tan(degrees.to_radians()));
         // The inverse of a shear along x followed by one along y; its determinant is 1.
-        Matrix([[1.0 + x * y, x], [y, 1.0]])
+        WarpMatrix([[1.0 + x * y, x], [y, 1.0]])
     }
 
     /// Maps a point of the input to the output: (x, y) from the upper left corner of the image.
@@ -207,7 +216,7 @@ struct Image<'a, T, const C: usize> {
 }
 
 impl<'a, T: Texel, const C: usize> Image<'a, T, C> {
-    fn new(view: View<'a>, fill: f32) -> Self {
+    fn new(view: ValueView<'a>, fill: f32) -> Self {
         let [height, width] = view.size.map(|side| side as i64);
         Image { bytes: view.bytes, height, width, fill: T::of_f32(fill), fill_f32: fill }
     }

@@ -5,7 +5,7 @@ use crate::prelude::*;
 /// The order of an image's dimensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Order {
+pub enum DimensionOrder {
     /// `[h, w, c]`, which is `[n, h, w, c]` in a batch.
     Nhwc,
     /// `[c, h, w]`, which is `[n, c, h, w]` in a batch.
@@ -17,40 +17,45 @@ pub enum Order {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Layout {
     pub field: String,
-    pub to: Order,
+    pub to: DimensionOrder,
 }
 
-impl Define for Layout {
-    const DECLARATION: Declaration = element_wise("layout", 1).costs(300, 600);
+impl OperatorDefinition for Layout {
+    const DECLARATION: OperatorDeclaration = element_wise("layout", 1).costs(300, 600);
 
     const PARAMETERS: &'static [Parameter] = &[
         FIELD,
         required(
             "to",
-            Kind::Choice(&["nchw", "chw", "nhwc", "hwc"]),
+            ParameterKind::Choice(&["nchw", "chw", "nhwc", "hwc"]),
             "The order of what comes out; `chw` and `hwc` mean the same as `nchw` and `nhwc`.",
         ),
     ];
 
-    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
-        let orders = [Order::Nchw, Order::Nchw, Order::Nhwc, Order::Nhwc];
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
+        let orders = [
+            DimensionOrder::Nchw,
+            DimensionOrder::Nchw,
+            DimensionOrder::Nhwc,
+            DimensionOrder::Nhwc,
+        ];
         Ok(Layout { to: choice::<Self, _>(params, "to", &orders)?, field: params.field()? })
     }
 }
 
 impl Operator for Layout {
-    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+    fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
         let input = flow.field("layout", &self.field)?;
         let of_channels = |c: Option<u32>| c.is_some_and(|c| (1..=4).contains(&c));
         let shape = match (self.to, input.shape.as_slice()) {
-            (Order::Nchw, &[h, w, c]) if of_channels(c) => Some(vec![c, h, w]),
-            (Order::Nhwc, &[c, h, w]) if of_channels(c) => Some(vec![h, w, c]),
+            (DimensionOrder::Nchw, &[h, w, c]) if of_channels(c) => Some(vec![c, h, w]),
+            (DimensionOrder::Nhwc, &[c, h, w]) if of_channels(c) => Some(vec![h, w, c]),
             _ => None,
         };
-        let Some(shape) = shape.filter(|_| input.dtype != DType::Bytes) else {
+        let Some(shape) = shape.filter(|_| input.dtype != FieldDType::Bytes) else {
             let wanted = match self.to {
-                Order::Nchw => "[h, w, c]",
-                Order::Nhwc => "[c, h, w]",
+                DimensionOrder::Nchw => "[h, w, c]",
+                DimensionOrder::Nhwc => "[c, h, w]",
             };
             let (field, origin) = (&self.field, flow.origin(&self.field));
             return Err(format!(
@@ -70,11 +75,11 @@ impl Operator for Layout {
 
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
-        let transpose = kernel::Transpose::new(self.to, input.field()?);
-        Ok(transform(move |View { bytes, size }, output, _, _| {
+        let transpose = kernel::TransposeKernel::new(self.to, input.field()?);
+        Ok(transform(move |ValueView { bytes, size }, output, _, _| {
             let out = output.take(bytes.len())?;
             vectorised(|| transpose.values(bytes, out));
-            Ok(Made { bytes: bytes.len(), size })
+            Ok(OutputSize { bytes: bytes.len(), size })
         }))
     }
 }
@@ -87,20 +92,20 @@ pub(crate) mod kernel {
 
     /// `[h, w, c]` -> `[c, h, w]`, or the other way round.
     #[derive(Debug)]
-    pub(crate) struct Transpose {
-        to: Order,
+    pub(crate) struct TransposeKernel {
+        to: DimensionOrder,
         channels: usize,
         value_bytes: usize,
     }
 
-    impl Transpose {
-        pub(crate) fn new(to: Order, input: &FieldSchema) -> Self {
+    impl TransposeKernel {
+        pub(crate) fn new(to: DimensionOrder, input: &FieldSchema) -> Self {
             let channels = match to {
-                Order::Nchw => input.shape.last(),
-                Order::Nhwc => input.shape.first(),
+                DimensionOrder::Nchw => input.shape.last(),
+                DimensionOrder::Nhwc => input.shape.first(),
             };
             let channels = channels.copied().flatten().unwrap_or(1) as usize;
-            Transpose { to, channels, value_bytes: dtype_bytes(input.dtype) }
+            TransposeKernel { to, channels, value_bytes: dtype_bytes(input.dtype) }
         }
 
         /// Moves values of `N` bytes, `C` per pixel.
@@ -109,14 +114,14 @@ pub(crate) mod kernel {
             let (from, to) = (from.as_chunks::<N>().0, to.as_chunks_mut::<N>().0);
             let pixels = from.len() / C;
             match self.to {
-                Order::Nchw => {
+                DimensionOrder::Nchw => {
                     for (c, plane) in to.chunks_exact_mut(pixels.max(1)).enumerate() {
                         for (to, pixel) in plane.iter_mut().zip(from.as_chunks::<C>().0) {
                             *to = pixel[c];
                         }
                     }
                 }
-                Order::Nhwc => {
+                DimensionOrder::Nhwc => {
                     for (c, plane) in from.chunks_exact(pixels.max(1)).enumerate() {
                         for (pixel, from) in to.as_chunks_mut::<C>().0.iter_mut().zip(plane) {
                             pixel[c] = *from;
@@ -127,7 +132,7 @@ pub(crate) mod kernel {
         }
 
         #[inline(always)]
-        fn of<const N: usize>(&self, from: &[u8], to: &mut [u8]) {
+        fn transpose_values<const N: usize>(&self, from: &[u8], to: &mut [u8]) {
             match self.channels {
                 2 => self.copy::<N, 2>(from, to),
                 3 => self.copy::<N, 3>(from, to),
@@ -140,10 +145,10 @@ pub(crate) mod kernel {
         #[inline(always)]
         pub(super) fn values(&self, from: &[u8], to: &mut [u8]) {
             match self.value_bytes {
-                1 => self.of::<1>(from, to),
-                2 => self.of::<2>(from, to),
-                4 => self.of::<4>(from, to),
-                _ => self.of::<8>(from, to),
+                1 => self.transpose_values::<1>(from, to),
+                2 => self.transpose_values::<2>(from, to),
+                4 => self.transpose_values::<4>(from, to),
+                _ => self.transpose_values::<8>(from, to),
             }
         }
     }

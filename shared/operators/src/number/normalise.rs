@@ -1,4 +1,4 @@
-//! `normalise`: subtracts a mean and divides by a standard deviation, per channel.
+//! `normalise` and `standardise`: subtract a mean and divide by a standard deviation, given or of each image.
 
 use crate::prelude::*;
 
@@ -13,25 +13,26 @@ pub struct Normalise {
     pub std: Vec<f64>,
 }
 
-impl Define for Normalise {
-    const DECLARATION: Declaration = with_effect("normalise", 1, Effect::Value).costs(300, 400);
+impl OperatorDefinition for Normalise {
+    const DECLARATION: OperatorDeclaration =
+        with_effect("normalise", 1, OperatorEffect::Value).costs(300, 400);
 
     // Beyond these bounds f32 loses the precision of the parameters.
     const PARAMETERS: &'static [Parameter] = &[
         FIELD,
         required(
             "mean",
-            Kind::List(&Kind::Number { min: -1e6, max: 1e6 }),
+            ParameterKind::List(&ParameterKind::Number { min: -1e6, max: 1e6 }),
             "Per channel R, G, B, or one for grey, on the scale 0 to 1.",
         ),
         required(
             "std",
-            Kind::List(&Kind::Number { min: 1e-6, max: 1e6 }),
+            ParameterKind::List(&ParameterKind::Number { min: 1e-6, max: 1e6 }),
             "As many as `mean`, on the scale 0 to 1.",
         ),
     ];
 
-    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         let mean = per_channel(params, "mean")?;
         let std = per_channel(params, "std")?;
         if mean.len() != std.len() {
@@ -42,12 +43,12 @@ impl Define for Normalise {
 }
 
 impl Operator for Normalise {
-    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+    fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
         let channels = self.mean.len() as u32;
-        let dtypes = [DType::U8, DType::F32];
+        let dtypes = [FieldDType::U8, FieldDType::F32];
         let input = flow.image_of("normalise", &self.field, &dtypes, &[channels])?;
         let range = input.range.map(|range| self.range(range));
-        let output = FieldSchema { dtype: DType::F32, shape: input.shape.clone(), range };
+        let output = FieldSchema { dtype: FieldDType::F32, shape: input.shape.clone(), range };
         flow.write("normalise", &self.field, output);
         Ok(())
     }
@@ -61,20 +62,20 @@ impl Operator for Normalise {
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
         let dtype = input.field()?.dtype;
-        let affine = kernel::Affine::new(self);
-        Ok(transform(move |View { bytes, size }, output, _, _| {
+        let affine = kernel::AffineKernel::new(self);
+        Ok(transform(move |ValueView { bytes, size }, output, _, _| {
             let made = bytes.len() / dtype_bytes(dtype) * 4;
             let output = output.take(made)?;
             match dtype {
-                DType::U8 => affine.pixels(bytes, output),
+                FieldDType::U8 => affine.pixels(bytes, output),
                 _ => affine.floats(bytes, output),
             }
-            Ok(Made { bytes: made, size })
+            Ok(OutputSize { bytes: made, size })
         }))
     }
 
     #[cfg(feature = "kernels")]
-    fn fuse(&self, then: &[&dyn Operator], given: &FieldSchema) -> Option<Fused> {
+    fn fuse(&self, then: &[&dyn Operator], given: &FieldSchema) -> Option<FusedKernel> {
         let is = |i: usize| (then[i].downcast_ref::<Layout>(), then[i].downcast_ref::<Cast>());
         let name = match (0..then.len()).map(is).collect::<Vec<_>>()[..] {
             [(Some(_), _)] => "normalise+layout",
@@ -83,7 +84,7 @@ impl Operator for Normalise {
             [(_, Some(_)), (Some(_), _)] => "normalise+cast+layout",
             _ => return None,
         };
-        let kernel = crate::kernels::normalise_layout_cast::NetworkInput::new(self, then, given)?;
+        let kernel = crate::kernels::fused::NetworkInput::new(self, then, given)?;
         Some((name, Box::new(kernel)))
     }
 }
@@ -108,15 +109,59 @@ impl Normalise {
 }
 
 /// Parses `key`: three numbers, or one for grey, as a number or a list.
-fn per_channel(params: &mut Table<'_>, key: &str) -> Result<Vec<f64>, PipelineError> {
+fn per_channel(params: &mut MappingReader<'_>, key: &str) -> Result<Vec<f64>, PipelineError> {
     let parameter = declared::<Normalise>(key);
     let (node, range) =
         (parameters::present(params, parameter)?, parameters::numbers_of(parameter));
     Ok(match &node.value {
-        Value::Seq(items) if items.len() == 1 => params.numbers::<1>(key, &node, range)?.to_vec(),
-        Value::Seq(_) => params.numbers::<3>(key, &node, range)?.to_vec(),
+        NodeValue::Seq(items) if items.len() == 1 => {
+            params.numbers::<1>(key, &node, range)?.to_vec()
+        }
+        NodeValue::Seq(_) => params.numbers::<3>(key, &node, range)?.to_vec(),
         _ => vec![params.number(key, &node, range)?],
     })
+}
+
+// `standardise`: scales each image to mean 0 and variance 1.
+
+/// u8 or f32 `[h, w, 1 or 3]` -> f32 of the same shape: (x - mean) / max(deviation, 1 / sqrt(n)) with the
+/// mean and deviation of all n values of the image. As `tf.image.per_image_standardization`, within 1e-4.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Standardise {
+    pub field: String,
+}
+
+impl OperatorDefinition for Standardise {
+    const DECLARATION: OperatorDeclaration = element_wise("standardise", 1).costs(500, 800);
+
+    const PARAMETERS: &'static [Parameter] = &[FIELD];
+
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
+        Ok(Standardise { field: params.field()? })
+    }
+}
+
+impl Operator for Standardise {
+    fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
+        let input =
+            flow.image_of("standardise", &self.field, &[FieldDType::U8, FieldDType::F32], &[1, 3])?;
+        let output =
+            FieldSchema { dtype: FieldDType::F32, shape: input.shape.clone(), range: None };
+        flow.write("standardise", &self.field, output);
+        Ok(())
+    }
+
+    replaces_field!();
+
+    #[cfg(feature = "kernels")]
+    fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
+        let dtype = input.field()?.dtype;
+        Ok(transform(move |ValueView { bytes, size }, output, _, _| {
+            let made = bytes.len() / dtype_bytes(dtype) * 4;
+            kernel::standardise(dtype, bytes, output.take(made)?);
+            Ok(OutputSize { bytes: made, size })
+        }))
+    }
 }
 
 #[cfg(feature = "kernels")]
@@ -127,20 +172,20 @@ pub(crate) mod kernel {
 
     /// u8 or f32 `[h, w, 1 or 3]` -> f32 of the same shape: one multiplication and one addition per value.
     #[derive(Debug)]
-    pub(crate) struct Affine {
+    pub(crate) struct AffineKernel {
         /// Repeated for four pixels, so that whole pixels fill whole vector registers.
         factor: [f32; 12],
         addend: [f32; 12],
     }
 
-    impl Affine {
+    impl AffineKernel {
         pub(crate) fn new(op: &Normalise) -> Self {
             let affine = op.affine();
             let (mut factor, mut addend) = ([0.0; 12], [0.0; 12]);
             for i in 0..12 {
                 (factor[i], addend[i]) = affine[i % affine.len()];
             }
-            Affine { factor, addend }
+            AffineKernel { factor, addend }
         }
 
         /// Normalises value `i` of a group of whole pixels.
@@ -170,6 +215,75 @@ pub(crate) mod kernel {
         }
     }
 
+    /// Number of partial sums. It is constant because a sum of floats depends on its order.
+    const LANES: usize = 16;
+
+    /// Mean, and the inverse of the deviation with TensorFlow's lower bound.
+    fn moments(sum: f64, squares: f64, count: usize) -> (f64, f64) {
+        let n = (count as f64).max(1.0);
+        let mean = sum / n;
+        let variance = (squares / n - mean * mean).max(0.0);
+        (mean, 1.0 / variance.sqrt().max(1.0 / n.sqrt()))
+    }
+
+    #[inline(always)]
+    fn of_bytes(values: &[u8]) -> (f64, f64) {
+        let (mut sum, mut squares) = (0_u64, 0_u64);
+        // The sum of 4096 squares fits 32 bits.
+        for part in values.chunks(1 << 12) {
+            let (mut of_part, mut of_squares) = (0_u32, 0_u32);
+            for x in part {
+                of_part += u32::from(*x);
+                of_squares += u32::from(*x) * u32::from(*x);
+            }
+            sum += u64::from(of_part);
+            squares += u64::from(of_squares);
+        }
+        (sum as f64, squares as f64)
+    }
+
+    #[inline(always)]
+    fn of_floats(values: &[[u8; 4]], mean: f64) -> (f64, f64) {
+        let (mut sums, mut squares) = ([0.0; LANES], [0.0; LANES]);
+        for part in values.chunks(LANES) {
+            for (lane, x) in part.iter().enumerate() {
+                let x = f64::from(f32::from_le_bytes(*x)) - mean;
+                sums[lane] += x;
+                squares[lane] += x * x;
+            }
+        }
+        (sums.iter().sum(), squares.iter().sum())
+    }
+
+    /// Writes the standardised `bytes`, of u8 or f32.
+    pub(super) fn standardise(dtype: FieldDType, bytes: &[u8], out: &mut [u8]) {
+        let count = bytes.len() / dtype_bytes(dtype);
+        let outs = out.as_chunks_mut::<4>().0;
+        match dtype {
+            FieldDType::U8 => {
+                let (sum, squares) = vectorised(|| of_bytes(bytes));
+                let (mean, scale) = moments(sum, squares, count);
+                let (mean, scale) = (mean as f32, scale as f32);
+                vectorised(|| {
+                    for (x, to) in bytes.iter().zip(outs) {
+                        *to = ((f32::from(*x) - mean) * scale).to_le_bytes();
+                    }
+                });
+            }
+            _ => {
+                let values = bytes.as_chunks::<4>().0;
+                // Subtract the mean before squaring: floats may be far from zero but close together.
+                let mean = of_floats(values, 0.0).0 / (count as f64).max(1.0);
+                let (sum, squares) = of_floats(values, mean);
+                let (_, scale) = moments(sum, squares, count);
+                let (mean, scale) = (mean as f32, scale as f32);
+                for (x, to) in values.iter().zip(outs) {
+                    *to = ((f32::from_le_bytes(*x) - mean) * scale).to_le_bytes();
+                }
+            }
+        }
+    }
+
     #[cfg(test)]
     mod tests {
         use super::*;
@@ -185,8 +299,8 @@ pub(crate) mod kernel {
             let floats: Vec<u8> = pixels.iter().flat_map(|x| f32::from(*x).to_le_bytes()).collect();
             let mut from_u8 = vec![0; pixels.len() * 4];
             let mut from_f32 = from_u8.clone();
-            Affine::new(&op).pixels(&pixels, &mut from_u8);
-            Affine::new(&op).floats(&floats, &mut from_f32);
+            AffineKernel::new(&op).pixels(&pixels, &mut from_u8);
+            AffineKernel::new(&op).floats(&floats, &mut from_f32);
             assert_eq!(from_u8, from_f32);
             for (i, (x, y)) in pixels.iter().zip(from_u8.as_chunks::<4>().0).enumerate() {
                 let expected = (f64::from(*x) / 255.0 - op.mean[i % 3]) / op.std[i % 3];

@@ -16,11 +16,11 @@ pub enum TokenDType {
 
 impl TokenDType {
     /// The same as a field's dtype.
-    pub const fn dtype(self) -> DType {
+    pub const fn dtype(self) -> FieldDType {
         match self {
-            TokenDType::U16 => DType::U16,
-            TokenDType::I32 => DType::I32,
-            TokenDType::I64 => DType::I64,
+            TokenDType::U16 => FieldDType::U16,
+            TokenDType::I32 => FieldDType::I32,
+            TokenDType::I64 => FieldDType::I64,
         }
     }
 
@@ -42,7 +42,7 @@ impl TokenDType {
 pub struct Tokenise {
     pub field: String,
     /// A `tokenizer.json` of at most 64 MiB. Its content, not its path, is part of the fingerprint.
-    pub tokenizer: Asset,
+    pub tokenizer: AssetReference,
     /// Whether the file's post-processor adds its tokens, such as `[CLS]` and `[SEP]`.
     pub add_special_tokens: bool,
     /// Most tokens of a text, including special ones, as with the package's `enable_truncation`.
@@ -51,39 +51,39 @@ pub struct Tokenise {
     pub dtype: TokenDType,
 }
 
-impl Define for Tokenise {
+impl OperatorDefinition for Tokenise {
     // Increase the version when a new release of `tokenizers` makes different tokens.
-    const DECLARATION: Declaration = element_wise("tokenise", 1).costs(2_000, 50_000);
+    const DECLARATION: OperatorDeclaration = element_wise("tokenise", 1).costs(2_000, 50_000);
 
     const PARAMETERS: &'static [Parameter] = &[
-        required("field", Kind::Field, "The text."),
+        required("field", ParameterKind::Field, "The text."),
         required(
             "tokenizer",
-            Kind::Text,
+            ParameterKind::Text,
             "A `tokenizer.json` of at most 64 MiB. Its content, not its path, is part of the fingerprint.",
         ),
         or(
             "add_special_tokens",
-            Kind::Bool,
+            ParameterKind::Bool,
             "true",
             "Whether the file's post-processor adds its tokens, such as `[CLS]` and `[SEP]`.",
         ),
         absent(
             "max_length",
-            Kind::Whole { min: 1, max: MAX_TOKENS as u64 },
+            ParameterKind::Whole { min: 1, max: MAX_TOKENS as u64 },
             "Most tokens of a text, special ones included: as the package's `enable_truncation`.",
         ),
         or(
             "dtype",
-            Kind::Choice(&["i64", "i32", "u16"]),
+            ParameterKind::Choice(&["i64", "i32", "u16"]),
             "i64",
             "i64, i32 or u16, which must be able to hold every token of the file.",
         ),
     ];
 
-    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         let field = required_field(params)?;
-        let tokenizer = Asset::parse(params, "tokenizer")?;
+        let tokenizer = AssetReference::parse(params, "tokenizer")?;
         let add_special_tokens = flag::<Self>(params, "add_special_tokens")?;
         let max_length = optional_whole::<Self>(params, "max_length")?;
         let dtypes = [TokenDType::I64, TokenDType::I32, TokenDType::U16];
@@ -93,9 +93,9 @@ impl Define for Tokenise {
 }
 
 impl Operator for Tokenise {
-    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+    fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
         let (input, field) = (flow.field("tokenise", &self.field)?, &self.field);
-        if input.dtype != DType::Bytes {
+        if input.dtype != FieldDType::Bytes {
             let origin = flow.origin(field);
             return Err(format!("`tokenise` needs text, but `{field}` is {input}{origin}"));
         }
@@ -107,17 +107,17 @@ impl Operator for Tokenise {
 
     replaces_field!();
 
-    fn asset(&self) -> Option<&Asset> {
+    fn asset(&self) -> Option<&AssetReference> {
         Some(&self.tokenizer)
     }
 
-    fn asset_mut(&mut self) -> Option<&mut Asset> {
+    fn asset_mut(&mut self) -> Option<&mut AssetReference> {
         Some(&mut self.tokenizer)
     }
 
     #[cfg(feature = "tokenise")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
-        Ok(Kernel::transform(kernel::Tokens::new(self, input.assets)?))
+        Ok(Kernel::transform(kernel::TokeniseKernel::new(self, input.assets)?))
     }
 
     #[cfg(all(feature = "kernels", not(feature = "tokenise")))]
@@ -132,4 +132,128 @@ impl Operator for Tokenise {
 }
 
 #[cfg(feature = "tokenise")]
-pub(crate) mod kernel;
+pub(crate) mod kernel {
+    //! `tokenise`: converts text to token ids.
+
+    use super::*;
+    use gristmill_kernel::*;
+    use std::panic::catch_unwind;
+    use tokenizers::{ModelWrapper, Tokenizer, TruncationParams};
+
+    /// Longest text, in bytes: encoding takes about 150 bytes of memory per byte, and workers are small.
+    const MAX_TEXT_BYTES: usize = 1 << 20;
+
+    /// UTF-8 -> token ids.
+    pub(crate) struct TokeniseKernel {
+        tokenizer: Tokenizer,
+        add_special_tokens: bool,
+        dtype: TokenDType,
+    }
+
+    /// Checks that `op` can use the content of a tokenizer.json.
+    ///
+    /// # Errors
+    /// The reason why it cannot, in one line.
+    pub(crate) fn check(op: &Tokenise, content: &[u8]) -> Result<(), String> {
+        TokeniseKernel::load(op, content).map(drop)
+    }
+
+    impl TokeniseKernel {
+        /// Loads the tokenizer and checks that it suits `op`.
+        pub(crate) fn new(op: &Tokenise, assets: &dyn AssetLoader) -> Result<Self, String> {
+            let content = crate::kernels::asset_content(assets, "tokenise", &op.tokenizer)?;
+            Self::load(op, &content)
+                .map_err(|why| format!("`tokenise` cannot use its tokenizer: {why}"))
+        }
+
+        /// As [`new`](Self::new), with the content of its tokenizer.json.
+        ///
+        /// # Errors
+        /// The reason why it cannot be used, in one line that does not name the file.
+        pub(crate) fn load(op: &Tokenise, content: &[u8]) -> Result<Self, String> {
+            let wrong = |why: String| -> String {
+                why.chars().map(|c| if c.is_control() { ' ' } else { c }).take(300).collect()
+            };
+            // The file is untrusted, and some contents make the library panic.
+            let read = catch_unwind(|| Tokenizer::from_bytes(content));
+            let read = read.map_err(|_| "it is no tokenizer.json".to_owned())?;
+            let mut tokenizer =
+                read.map_err(|error| wrong(format!("it is no tokenizer.json: {error}")))?;
+            if let ModelWrapper::BPE(bpe) = tokenizer.get_model()
+                && bpe.dropout.is_some_and(|dropout| dropout > 0.0)
+            {
+                return Err("it drops merges at random each time; set its `dropout` to null".into());
+            }
+            let most = tokenizer.get_vocab(true).into_values().max().unwrap_or(0);
+            if most > op.dtype.most() {
+                let dtype = op.dtype.dtype();
+                return Err(format!("it has token {most}, which {dtype} cannot hold"));
+            }
+            let truncation = match op.max_length {
+                Some(max_length) => Some(truncation(&tokenizer, max_length as usize)?),
+                None => None,
+            };
+            tokenizer.with_padding(None);
+            tokenizer.with_truncation(truncation).map_err(|error| wrong(error.to_string()))?;
+            Ok(TokeniseKernel {
+                tokenizer,
+                add_special_tokens: op.add_special_tokens,
+                dtype: op.dtype,
+            })
+        }
+    }
+
+    /// Truncation to `max_length` tokens, including those that the post-processor adds.
+    fn truncation(tokenizer: &Tokenizer, max_length: usize) -> Result<TruncationParams, String> {
+        use tokenizers::PostProcessor;
+        let added = tokenizer.get_post_processor().map_or(0, |post| post.added_tokens(false));
+        if max_length < added {
+            Err(format!("it adds {added} tokens to every text, more than `max_length`"))
+        } else {
+            Ok(TruncationParams { max_length, ..TruncationParams::default() })
+        }
+    }
+
+    impl TransformKernel for TokeniseKernel {
+        fn run(
+            &self,
+            input: ValueView<'_>,
+            output: KernelOutput<'_>,
+            _: &mut KernelScratch,
+            _: &mut OperatorDraws,
+        ) -> Result<OutputSize, String> {
+            let given = input.bytes.len();
+            if given > MAX_TEXT_BYTES {
+                return Err(format!("a text of {given} bytes; the most is {MAX_TEXT_BYTES}"));
+            }
+            let text = str::from_utf8(input.bytes).map_err(|error| {
+                format!("it is not UTF-8 (byte {}), so no text", error.valid_up_to())
+            })?;
+            let encoding = self.tokenizer.encode_fast(text, self.add_special_tokens);
+            let encoding = encoding.map_err(|error| {
+                let why: String = error.to_string().chars().take(160).collect();
+                format!("it cannot be tokenised: {}", why.replace(char::is_control, " "))
+            })?;
+            let ids = encoding.get_ids();
+            let value_bytes = crate::kernels::dtype_bytes(self.dtype.dtype());
+            let bytes = ids.len() * value_bytes;
+            let out = output.take(bytes)?;
+            // Loading checked that every id of the vocabulary fits.
+            match self.dtype {
+                TokenDType::U16 => write(ids, out, |id| (id as u16).to_le_bytes()),
+                TokenDType::I32 => write(ids, out, |id| (id as i32).to_le_bytes()),
+                TokenDType::I64 => write(ids, out, |id| i64::from(id).to_le_bytes()),
+            }
+            Ok(OutputSize { bytes, size: [0, 0] })
+        }
+    }
+
+    fn write<const N: usize>(ids: &[u32], out: &mut [u8], bytes: impl Fn(u32) -> [u8; N]) {
+        for (id, to) in ids.iter().zip(out.as_chunks_mut::<N>().0) {
+            *to = bytes(*id);
+        }
+    }
+
+    #[cfg(test)]
+    mod tests;
+}

@@ -1,8 +1,10 @@
 //! Leaves operators that enlarge a field just before delivery to the fetcher. Pixels then cross the
 //! wire as u8 and become floats on the trainer's host, which receives a quarter of the bytes.
 
-use super::{Change, Note, Optimised};
-use crate::{Cardinality, Deliver, FieldSchema, Op, Pipeline, Randomness, Stage};
+use super::{OptimisedPipeline, PassChange, PassNote};
+use crate::{
+    BoxedOperator, Cardinality, DeliveryOperators, FieldSchema, Pipeline, PipelineStage, Randomness,
+};
 use std::collections::BTreeSet;
 
 /// Minimum ratio of delivered to transferred bytes. Below it, the saving is not worth the trainer
@@ -10,7 +12,7 @@ use std::collections::BTreeSet;
 const LEAST_RATIO: f64 = 1.05;
 
 /// Moves operators that widen delivered fields from workers to the fetcher.
-pub(super) fn move_widening(optimised: &mut Optimised) {
+pub(super) fn move_widening(optimised: &mut OptimisedPipeline) {
     let pipeline = &optimised.pipeline;
     let moved = widening(pipeline);
     if moved.is_empty() {
@@ -36,23 +38,23 @@ pub(super) fn move_widening(optimised: &mut Optimised) {
 /// stays the same.
 fn same_when_delivered(
     pipeline: &Pipeline,
-    stages: Vec<Stage>,
-    deliver: Deliver,
+    stages: Vec<PipelineStage>,
+    deliver: DeliveryOperators,
 ) -> Option<Pipeline> {
     let moved = pipeline.with_delivery(stages, deliver).ok()?;
     (moved.delivered_schema() == pipeline.delivered_schema()).then_some(moved)
 }
 
-fn note(from: usize, stage: &Stage, pipeline: &Pipeline) -> Note {
+fn note(from: usize, stage: &PipelineStage, pipeline: &Pipeline) -> PassNote {
     let field = stage.op.field().unwrap_or_default();
     let schema = |i: usize| pipeline.schemas()[i].field(field).map(FieldSchema::to_string);
     let (before, after) = (schema(from).unwrap_or_default(), schema(from + 1).unwrap_or_default());
-    Note {
+    PassNote {
         pass: "to_fetcher",
         op: stage.op.name(),
         ordinal: stage.ordinal,
         line: stage.line,
-        change: Change::ToFetcher { from },
+        change: PassChange::ToFetcher { from },
         reason: format!(
             "`{field}` crosses the wire before it becomes larger ({before} -> {after}); what is \
              delivered is the same"
@@ -102,7 +104,7 @@ fn last_on(pipeline: &Pipeline, field: &str) -> Vec<usize> {
 
 /// Whether an operator changes only its own field, and neither the number nor the order of
 /// elements.
-fn touches_nothing_else(op: &Op) -> bool {
+fn touches_nothing_else(op: &BoxedOperator) -> bool {
     let declared = op.declaration();
     declared.cardinality == Cardinality::OneToOne
         && op.cache_point().is_none()
@@ -112,8 +114,8 @@ fn touches_nothing_else(op: &Op) -> bool {
 
 /// Whether the fetcher can apply the operator: it treats all elements alike, works in place on its
 /// field, and refuses no records.
-fn can_follow(stage: &Stage) -> bool {
-    let Stage { op, keep_position, .. } = stage;
+fn can_follow(stage: &PipelineStage) -> bool {
+    let PipelineStage { op, keep_position, .. } = stage;
     let declared = op.declaration();
     !keep_position
         && op.can_follow_batch()

@@ -4,19 +4,18 @@
 //! Notes tell people what a pass did, or refused to do and why. Passes run once, before a job is
 //! registered; the job freezes the result.
 
-mod dataset;
-mod dead;
-mod factor;
 mod fetcher;
 mod order;
 
-pub use factor::{Basis, Factor, Measured};
-
 use crate::{
-    Pipeline, PipelineError,
-    node::{Node, Value},
+    Cardinality, ImageFields, Pipeline, PipelineError, PipelineStage,
+    node::{NodeValue, SyntaxNode},
 };
+
 use serde::Serialize;
+use std::collections::BTreeSet;
+
+pub use order::{FactorBasis, InflationFactor, MeasuredBytes};
 
 /// Which operators may change places.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,11 +30,11 @@ pub enum AutoOrder {
 }
 
 impl AutoOrder {
-    pub(crate) fn parse(node: &Node) -> Result<Self, PipelineError> {
+    pub(crate) fn parse(node: &SyntaxNode) -> Result<Self, PipelineError> {
         match &node.value {
-            Value::Str(name) if name == "exact" => Ok(AutoOrder::Exact),
-            Value::Str(name) if name == "pecan" => Ok(AutoOrder::Pecan),
-            Value::Bool(false) => Ok(AutoOrder::Off),
+            NodeValue::Str(name) if name == "exact" => Ok(AutoOrder::Exact),
+            NodeValue::Str(name) if name == "pecan" => Ok(AutoOrder::Pecan),
+            NodeValue::Bool(false) => Ok(AutoOrder::Off),
             _ => Err(node.error(format!(
                 "`auto_order` must be `exact` (the default: moves change no byte), `pecan` (moves \
                  may change results) or `false` (nothing moves), not {}",
@@ -47,7 +46,7 @@ impl AutoOrder {
 
 /// A change that a pass made to an operator, or refused to make.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Note {
+pub struct PassNote {
     pub pass: &'static str,
     pub op: &'static str,
     /// Position in the author's graph.
@@ -55,13 +54,13 @@ pub struct Note {
     /// Line in the pipeline file.
     pub line: Option<u32>,
     #[serde(flatten)]
-    pub change: Change,
+    pub change: PassChange,
     pub reason: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "change", rename_all = "snake_case")]
-pub enum Change {
+pub enum PassChange {
     Removed,
     /// Moved from one index among the operators to another.
     Moved {
@@ -83,16 +82,16 @@ pub enum Change {
 
 /// A pipeline after all passes, and notes on what they did.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Optimised {
+pub struct OptimisedPipeline {
     pub pipeline: Pipeline,
-    pub notes: Vec<Note>,
+    pub notes: Vec<PassNote>,
 }
 
 /// Runs every pass. `measured` has sizes from a sample of elements, if there was one.
-pub fn optimise(pipeline: &Pipeline, measured: &Measured) -> Optimised {
-    let mut optimised = Optimised { pipeline: pipeline.clone(), notes: Vec::new() };
-    dataset::first(&mut optimised);
-    dead::remove(&mut optimised);
+pub fn optimise(pipeline: &Pipeline, measured: &MeasuredBytes) -> OptimisedPipeline {
+    let mut optimised = OptimisedPipeline { pipeline: pipeline.clone(), notes: Vec::new() };
+    first(&mut optimised);
+    remove(&mut optimised);
     if pipeline.auto_order() != AutoOrder::Off {
         order::reorder(&mut optimised, measured);
         fetcher::move_widening(&mut optimised);
@@ -102,14 +101,119 @@ pub fn optimise(pipeline: &Pipeline, measured: &Measured) -> Optimised {
 
 impl Pipeline {
     /// Inflation factor of each operator, in order.
-    pub fn factors(&self, measured: &Measured) -> Vec<Factor> {
-        factor::factors(self, measured)
+    pub fn factors(&self, measured: &MeasuredBytes) -> Vec<InflationFactor> {
+        order::factors(self, measured)
     }
 
     /// Inflation factors of the fetcher's operators, whose shapes are known.
-    pub fn finishing_factors(&self) -> Vec<Factor> {
+    pub fn finishing_factors(&self) -> Vec<InflationFactor> {
         let schemas = self.finishing_schemas().windows(2);
         let stages = self.deliver().stages.iter().zip(schemas);
-        stages.map(|(stage, edges)| factor::known(&stage.op, &edges[0], &edges[1])).collect()
+        stages.map(|(stage, edges)| order::known(&stage.op, &edges[0], &edges[1])).collect()
     }
+}
+
+// Moves operators on the sequence of records to the front. They are resolved before records are
+// read, and between operators on elements they would prevent fusing.
+
+/// Moves them to the front and keeps their order.
+fn first(optimised: &mut OptimisedPipeline) {
+    let stages = optimised.pipeline.stages();
+    let of_dataset = |stage: &&PipelineStage| stage.op.dataset().is_some();
+    let (first, rest): (Vec<&PipelineStage>, Vec<&PipelineStage>) =
+        stages.iter().partition(of_dataset);
+    let order: Vec<PipelineStage> =
+        first.iter().chain(&rest).map(|stage| (*stage).clone()).collect();
+    let moved = (0..).zip(&first).filter_map(|(to, stage)| {
+        let from = stages.iter().position(|other| other.ordinal == stage.ordinal)?;
+        let PipelineStage { op, ordinal, line, .. } = stage;
+        let reason = "which records there are is known before they are read".into();
+        let change = PassChange::Moved { from, to, changes_results: false };
+        let note = PassNote {
+            pass: "dataset_ops",
+            op: op.name(),
+            ordinal: *ordinal,
+            line: *line,
+            change,
+            reason,
+        };
+        (from != to).then_some(note)
+    });
+    let moved: Vec<PassNote> = moved.collect();
+    if moved.is_empty() {
+        return;
+    }
+    // The move changes nothing for any operator. If the check fails anyway, the order stays.
+    if let Ok(pipeline) = optimised.pipeline.with_stages(order) {
+        optimised.pipeline = pipeline;
+        optimised.notes.extend(moved);
+    }
+}
+
+// Removes operators that do nothing or whose output is unused.
+
+/// Removes useless operators until there are no more.
+fn remove(optimised: &mut OptimisedPipeline) {
+    while let Some((at, reason)) = find(optimised) {
+        let mut stages = optimised.pipeline.stages().to_vec();
+        let mut removed = vec![(stages.remove(at), reason)];
+        let op = removed[0].0.op.clone();
+        let given = &optimised.pipeline.schemas()[at];
+        for made in op.outputs().into_iter().filter(|field| given.field(field).is_none()) {
+            forget(&mut stages, made, &mut removed);
+        }
+        // If the pipeline is invalid without the operator, it is needed.
+        let Ok(pipeline) = optimised.pipeline.with_stages(stages) else { return };
+        optimised.pipeline = pipeline;
+        optimised.notes.extend(removed.into_iter().map(|(stage, reason)| {
+            let PipelineStage { op, ordinal, line, .. } = stage;
+            PassNote {
+                pass: "dead_ops",
+                op: op.name(),
+                ordinal,
+                line,
+                change: PassChange::Removed,
+                reason,
+            }
+        }));
+    }
+}
+
+/// Removes the field from operators that drop it, since nothing makes it any more.
+fn forget(stages: &mut Vec<PipelineStage>, made: &str, removed: &mut Vec<(PipelineStage, String)>) {
+    for stage in stages.iter_mut() {
+        stage.op.forget(made);
+    }
+    let empty = |stage: &mut PipelineStage| stage.op.is_empty();
+    removed.extend(
+        stages.extract_if(.., empty).map(|stage| (stage, "nothing is left to drop".into())),
+    );
+}
+
+fn find(optimised: &OptimisedPipeline) -> Option<(usize, String)> {
+    let pipeline = &optimised.pipeline;
+    let stages = pipeline.stages();
+    let mut seen = BTreeSet::new();
+    // Walks backwards. A field is used if it is delivered, or read by a later operator.
+    seen.extend(pipeline.output_schema().fields.keys().map(String::as_str));
+    for (i, stage) in stages.iter().enumerate().rev() {
+        let (input, output) = (&pipeline.schemas()[i], &pipeline.schemas()[i + 1]);
+        let declared = stage.op.declaration();
+        if let Some(reason) = stage.op.does_nothing()
+            && input == output
+        {
+            return Some((i, reason.to_owned()));
+        }
+        let writes = stage.op.outputs();
+        let unseen = !writes.is_empty() && writes.iter().all(|field| !seen.contains(field));
+        // Removing an operator that takes its field away would deliver that field.
+        let takes = stage.op.field().is_some_and(|field| output.field(field).is_none());
+        if unseen && !takes && declared.cardinality == Cardinality::OneToOne {
+            return Some((i, format!("nobody sees `{}` after it", writes.join("`, `"))));
+        }
+        // A dropped field is used only if an earlier operator reads it.
+        seen.extend(stage.op.field());
+        seen.extend(stage.op.together().into_iter().flat_map(ImageFields::all));
+    }
+    None
 }

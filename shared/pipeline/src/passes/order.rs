@@ -7,8 +7,10 @@
 //! operators commute by default only if they give the same bytes in either order: what the paper
 //! swaps beyond that is for `auto_order: pecan`.
 
-use super::{AutoOrder, Change, Factor, Measured, Note, Optimised};
-use crate::{Cardinality, DType, Effect, Pipeline, Stage};
+use super::{AutoOrder, OptimisedPipeline, PassChange, PassNote};
+use crate::{BoxedOperator, Cardinality, FieldDType, OperatorEffect, Pipeline, PipelineStage};
+
+use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Name of the pass in notes.
@@ -25,12 +27,12 @@ enum Way {
 /// Notes while operators move.
 #[derive(Default)]
 struct Moves {
-    refused: Vec<Note>,
+    refused: Vec<PassNote>,
     /// By ordinal, the operators that one moved across although results may then differ.
     inexact: BTreeMap<u32, Vec<&'static str>>,
 }
 
-pub(super) fn reorder(optimised: &mut Optimised, measured: &Measured) {
+pub(super) fn reorder(optimised: &mut OptimisedPipeline, measured: &MeasuredBytes) {
     let before: Vec<u32> = optimised.pipeline.stages().iter().map(|stage| stage.ordinal).collect();
     let mut moves = Moves::default();
     for &ordinal in &before {
@@ -50,14 +52,14 @@ pub(super) fn reorder(optimised: &mut Optimised, measured: &Measured) {
             if let Some(crossed) = crossed {
                 reason += &format!("; across `{}` the result is another", crossed.join("`, `"));
             }
-            let change = Change::Moved { from, to, changes_results };
+            let change = PassChange::Moved { from, to, changes_results };
             optimised.notes.push(note(stage, change, reason));
         }
     }
     optimised.notes.append(&mut moves.refused);
 }
 
-fn way(stage: &Stage, factor: &Factor) -> Way {
+fn way(stage: &PipelineStage, factor: &InflationFactor) -> Way {
     let declared = stage.op.declaration();
     match declared.cardinality {
         _ if declared.pins_position || stage.keep_position => Way::Stay,
@@ -72,7 +74,7 @@ fn way(stage: &Stage, factor: &Factor) -> Way {
     }
 }
 
-fn why(stage: &Stage, factor: &Factor, way: Way) -> String {
+fn why(stage: &PipelineStage, factor: &InflationFactor, way: Way) -> String {
     let factor = factor.inflation_factor.map_or("?".into(), |factor| format!("{factor:.2}"));
     match way {
         _ if stage.op.declaration().cardinality == Cardinality::Filter => {
@@ -91,7 +93,7 @@ fn bubble(
     pipeline: &mut Pipeline,
     ordinal: u32,
     wanted: Way,
-    measured: &Measured,
+    measured: &MeasuredBytes,
     moves: &mut Moves,
 ) {
     loop {
@@ -119,7 +121,7 @@ fn bubble(
             }
             Err(reason) => {
                 if let Some(reason) = reason {
-                    let change = Change::Refused { across };
+                    let change = PassChange::Refused { across };
                     moves.refused.push(note(&stages[at], change, reason));
                 }
                 return;
@@ -128,13 +130,13 @@ fn bubble(
     }
 }
 
-fn note(stage: &Stage, change: Change, reason: String) -> Note {
-    let Stage { op, ordinal, line, .. } = stage;
-    Note { pass: PASS, op: op.name(), ordinal: *ordinal, line: *line, change, reason }
+fn note(stage: &PipelineStage, change: PassChange, reason: String) -> PassNote {
+    let PipelineStage { op, ordinal, line, .. } = stage;
+    PassNote { pass: PASS, op: op.name(), ordinal: *ordinal, line: *line, change, reason }
 }
 
 /// The fields that an operator reads or writes.
-fn touches(stage: &Stage) -> Vec<&str> {
+fn touches(stage: &PipelineStage) -> Vec<&str> {
     stage.op.field().into_iter().chain(stage.op.outputs()).collect()
 }
 
@@ -149,8 +151,8 @@ enum Commute {
 
 /// Whether every field that both touch is an image to those that move it. Boxes and labels follow
 /// the image: other operators on them do not commute with what moves them.
-fn share_images(one: &Stage, other: &Stage) -> bool {
-    let is_image = |stage: &Stage, field: &str| {
+fn share_images(one: &PipelineStage, other: &PipelineStage) -> bool {
+    let is_image = |stage: &PipelineStage, field: &str| {
         stage.op.together().is_none_or(|fields| fields.images().any(|image| image == field))
     };
     let mut shared = touches(one).into_iter().filter(|field| touches(other).contains(field));
@@ -159,8 +161,8 @@ fn share_images(one: &Stage, other: &Stage) -> bool {
 
 /// Whether the paper on Pecan swaps two operators on a field, as long as both move the same images,
 /// without masks or boxes, which must come out exactly the same.
-fn commute_in_pecan(one: &Stage, other: &Stage) -> bool {
-    let exact = |stage: &Stage| {
+fn commute_in_pecan(one: &PipelineStage, other: &PipelineStage) -> bool {
+    let exact = |stage: &PipelineStage| {
         let fields = stage.op.together();
         fields.is_some_and(|fields| !fields.masks.is_empty() || fields.boxes.is_some())
     };
@@ -168,7 +170,7 @@ fn commute_in_pecan(one: &Stage, other: &Stage) -> bool {
     let alike = || fields(one) == fields(other) && !exact(one) && !exact(other);
     let both = (one.op.declaration().effect, other.op.declaration().effect);
     // Half precision holds the same numbers, rounded.
-    let rounds = both == (Effect::Value, Effect::Value)
+    let rounds = both == (OperatorEffect::Value, OperatorEffect::Value)
         && (one.op.is_for_delivery() || other.op.is_for_delivery());
     (rounds || both.0.commutes_with(both.1))
         && (!both.0.moves() || !both.1.moves() || alike())
@@ -181,7 +183,7 @@ fn converts(pipeline: &Pipeline, i: usize) -> bool {
     let op = &pipeline.stages()[i].op;
     let (from, to) = (schema(i, op.field()), schema(i + 1, op.output()));
     from.zip(to).is_none_or(|(from, to)| {
-        (from.dtype == DType::Bytes) != (to.dtype == DType::Bytes)
+        (from.dtype == FieldDType::Bytes) != (to.dtype == FieldDType::Bytes)
             || from.shape.len() != to.shape.len()
     })
 }
@@ -250,4 +252,101 @@ fn swapped(
         });
         Err(Some(format!("what is delivered would change{changed}")))
     }
+}
+
+// Inflation factors: how much an operator enlarges or shrinks its field (Pecan, section 5.2).
+
+/// Measured mean bytes of the field before and after each operator, keyed by ordinal.
+pub type MeasuredBytes = BTreeMap<u32, (f64, f64)>;
+
+/// How a factor is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FactorBasis {
+    /// From dtypes and shapes alone.
+    Static,
+    /// From the typical image size that the author gives.
+    Typical,
+    /// From a sample of elements.
+    Sampled,
+    Unknown,
+}
+
+/// An operator's inflation factor: bytes of its field after it / before it, over all elements.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct InflationFactor {
+    pub inflation_factor: Option<f64>,
+    pub basis: FactorBasis,
+}
+
+impl InflationFactor {
+    /// Factors closer to 1 than this count as 1: 0.95 to 1.05.
+    const TIE: f64 = 0.05;
+
+    pub(super) fn is_deflationary(&self) -> bool {
+        self.inflation_factor.is_some_and(|factor| factor < 1.0 - Self::TIE)
+    }
+
+    pub(super) fn is_inflationary(&self) -> bool {
+        self.inflation_factor.is_some_and(|factor| factor > 1.0 + Self::TIE)
+    }
+}
+
+/// The factor of an operator whose field has a known size before and after.
+pub(super) fn known(
+    op: &BoxedOperator,
+    input: &crate::ElementSchema,
+    output: &crate::ElementSchema,
+) -> InflationFactor {
+    let bytes = |schema: &crate::ElementSchema| schema.field(op.field()?)?.element_bytes();
+    let ratio = |(before, after): (u64, u64)| (before > 0).then(|| after as f64 / before as f64);
+    let inflation_factor = bytes(input).zip(bytes(output)).and_then(ratio);
+    InflationFactor { inflation_factor, basis: FactorBasis::Static }
+}
+
+/// Bytes of a field, and whether they are an estimate.
+type Size = (f64, bool);
+
+pub(super) fn factors(pipeline: &Pipeline, measured: &MeasuredBytes) -> Vec<InflationFactor> {
+    // Estimated bytes of fields of unknown size.
+    let mut estimates: BTreeMap<&str, f64> = BTreeMap::new();
+    let mut factors = Vec::new();
+    for (i, stage) in pipeline.stages().iter().enumerate() {
+        let (input, output) = (&pipeline.schemas()[i], &pipeline.schemas()[i + 1]);
+        let known = |schema: &crate::ElementSchema, field: &str| -> Option<Size> {
+            Some((schema.field(field)?.element_bytes()? as f64, false))
+        };
+        let estimated = |field: &str| estimates.get(field).map(|bytes| (*bytes, true));
+        let before = stage.op.field().and_then(|f| known(input, f).or_else(|| estimated(f)));
+        let typical = stage.op.typical_bytes().map(|bytes| (bytes, true));
+        let after = match stage.op.field().zip(stage.op.output()) {
+            None => None,
+            Some(_) if typical.is_some() => typical,
+            Some((from, to)) => known(output, to).or_else(|| {
+                // The size is unknown on both sides: assume that only the dtype changes.
+                let dtype = |schema: &crate::ElementSchema, field: &str| {
+                    schema.field(field).and_then(|field| field.dtype.size_bytes())
+                };
+                let ratio = dtype(output, to)? as f64 / dtype(input, from)? as f64;
+                before.map(|(bytes, _)| (bytes * ratio, true))
+            }),
+        };
+        if let (Some(field), Some((bytes, _))) = (stage.op.output(), after) {
+            estimates.insert(field, bytes);
+        }
+        let factor = |before: f64, after: f64, basis| InflationFactor {
+            inflation_factor: (before > 0.0).then_some(after / before),
+            basis,
+        };
+        factors.push(match (measured.get(&stage.ordinal), before, after) {
+            (Some((before, after)), ..) => factor(*before, *after, FactorBasis::Sampled),
+            (None, Some((before, a)), Some((after, b))) => factor(
+                before,
+                after,
+                if a || b { FactorBasis::Typical } else { FactorBasis::Static },
+            ),
+            _ => InflationFactor { inflation_factor: None, basis: FactorBasis::Unknown },
+        });
+    }
+    factors
 }

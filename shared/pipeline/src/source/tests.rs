@@ -4,11 +4,11 @@ use super::*;
 use crate::MAX_VALUES;
 
 /// Parses only the source, since only its features matter here.
-fn parse(source: &str) -> Result<Source, String> {
+fn parse(source: &str) -> Result<PipelineSource, String> {
     // Operators that make lengths equal are out of scope here.
     let text = format!("{source}\n");
-    let node = Node::parse(&text).map_err(|error| error.to_string())?;
-    Source::parse(&node).map_err(|error| error.to_string())
+    let node = SyntaxNode::parse(&text).map_err(|error| error.to_string())?;
+    PipelineSource::parse(&node).map_err(|error| error.to_string())
 }
 
 fn feature(format: &str, feature: &str) -> Result<Feature, String> {
@@ -43,8 +43,8 @@ fn the_canonical_form_says_unknown_as_minus_one() {
     let source = parse("jsonl: x\nfeatures: { v: { key: a.b, dtype: f32, shape: [-1, 4] } }");
     let canonical = serde_json::to_string(&source.clone().unwrap()).unwrap();
     assert_eq!(canonical, r#"{"jsonl":{"v":{"key":"a.b","dtype":"f32","shape":[-1,4]}}}"#);
-    let again = Source::parse_canonical(&Node::parse(&canonical).unwrap()).unwrap();
-    assert_eq!(again, Source { paths: Vec::new(), ..source.unwrap() });
+    let again = PipelineSource::parse_canonical(&SyntaxNode::parse(&canonical).unwrap()).unwrap();
+    assert_eq!(again, PipelineSource { paths: Vec::new(), ..source.unwrap() });
 }
 
 #[test]

@@ -7,8 +7,8 @@ use gristmill_operators::{
     ColorJitter, Flip, GaussianBlur, RandomCrop, RandomResizedCrop, Shear, registry,
 };
 use gristmill_pipeline::{
-    Asset, CachePoint, DType, Effect, FeatureDType, FieldSchema, MAX_TEXT_BYTES, Pipeline,
-    Randomness, ValueRange,
+    AssetReference, CachePoint, FeatureDType, FieldDType, FieldSchema, MAX_TEXT_BYTES,
+    OperatorEffect, Pipeline, Randomness, ValueRange,
 };
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -99,7 +99,7 @@ ops:
     assert!(pipeline.drop_remainder());
     assert_eq!(
         pipeline.output_schema().field("v"),
-        Some(&FieldSchema::fixed(DType::F32, [10, 2, 3]))
+        Some(&FieldSchema::fixed(FieldDType::F32, [10, 2, 3]))
     );
 }
 
@@ -108,11 +108,14 @@ fn ranges_follow_the_values() {
     let ops = "  - decode\n  - resize: { size: 8 }\n  - normalise: { mean: [0.5, 0.5, 0], std: [0.5, 0.25, 1] }\n  - cast: { dtype: bf16 }\n  - batch: { size: 2 }\n";
     let pipeline = gristmill_operators::parse(&with_ops(ops)).unwrap();
     let image = pipeline.output_schema().field("image").unwrap();
-    assert_eq!((image.dtype, image.range), (DType::BF16, Some(ValueRange { min: -2.0, max: 2.0 })));
+    assert_eq!(
+        (image.dtype, image.range),
+        (FieldDType::BF16, Some(ValueRange { min: -2.0, max: 2.0 }))
+    );
     let pipeline = gristmill_operators::parse(&with_ops(&ops.replace("bf16", "u8"))).unwrap();
     let image = pipeline.output_schema().field("image").unwrap();
     let saturated = Some(ValueRange { min: 0.0, max: 2.0 });
-    assert_eq!((image.dtype, image.range), (DType::U8, saturated));
+    assert_eq!((image.dtype, image.range), (FieldDType::U8, saturated));
 }
 
 #[test]
@@ -580,7 +583,7 @@ fn operators_of_users_are_planned_without_them() {
     assert_eq!(pipeline.output_schema().field("cut").unwrap().to_string(), "f32 [2, 3, 1]");
     let declared = pipeline.stages()[0].op.declaration();
     assert!(declared.pins_position && declared.randomness == Randomness::Random);
-    assert_eq!(declared.effect, Effect::Window);
+    assert_eq!(declared.effect, OperatorEffect::Window);
     for (from, to, why) in [
         ("\"a.b\"", "\"a..b\"", "lower-case letters"),
         ("\"a.b\"", "\"A.b\"", "lower-case letters"),

@@ -55,9 +55,13 @@ fn text_becomes_tokens_of_a_file_that_is_named_by_its_content() {
         missing.unwrap_err().to_string(),
         "line 9: `tokenise` needs `a/tokenizer.json`: no file 16"
     );
-    let of = |content: &[u8]| pipeline.clone().with_assets(&mut |_| Ok(Asset::hash(content)));
+    let of =
+        |content: &[u8]| pipeline.clone().with_assets(&mut |_| Ok(AssetReference::hash(content)));
     let resolved = of(b"one").unwrap();
-    assert_eq!((resolved.asset_paths(), resolved.assets()), (vec![], vec![Asset::hash(b"one")]));
+    assert_eq!(
+        (resolved.asset_paths(), resolved.assets()),
+        (vec![], vec![AssetReference::hash(b"one")])
+    );
     let json = resolved.canonical_json();
     assert!(!json.contains("a/tokenizer"), "{json}");
     let again = gristmill_operators::from_canonical(&json).unwrap();
@@ -65,7 +69,7 @@ fn text_becomes_tokens_of_a_file_that_is_named_by_its_content() {
     // The fingerprint depends on the file's content and not on its path.
     let fingerprint = |p: &Pipeline| p.fingerprint(&Fingerprint([1; 32]), "x86");
     let elsewhere = gristmill_operators::parse(&with(&op.replace("a/", "b/"))).unwrap();
-    let elsewhere = elsewhere.with_assets(&mut |_| Ok(Asset::hash(b"one"))).unwrap();
+    let elsewhere = elsewhere.with_assets(&mut |_| Ok(AssetReference::hash(b"one"))).unwrap();
     assert_eq!(fingerprint(&elsewhere), fingerprint(&resolved));
     assert_ne!(fingerprint(&of(b"two").unwrap()), fingerprint(&resolved));
     for (op, advice) in [

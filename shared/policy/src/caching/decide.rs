@@ -1,8 +1,8 @@
 //! The autocache decision (Cachew 4.4): computes, or caches at the point that takes a worker the least
 //! time. The cost is predicted and reported too.
 
-use super::{Mode, PointProfile, Profile, ReadTime, Reads};
-use crate::cost::{FunctionShape, Prices, Requests, Usd, quantity, ratio};
+use super::{CachingProfile, Mode, PointProfile, ReadOverlap, ReadTime};
+use crate::cost::{BilledRequests, FunctionShape, PriceList, Usd, quantity, ratio};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -13,7 +13,7 @@ pub const TIE: f64 = 0.03;
 /// Settings by the user, and assumptions about the future.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Settings {
+pub struct CachingSettings {
     /// See [`TIE`].
     pub tie: f64,
     /// Epochs to be computed or read, including the profiled one and those of later jobs.
@@ -21,25 +21,25 @@ pub struct Settings {
     /// Days for which stored data is kept.
     pub kept_days: f64,
     pub shape: FunctionShape,
-    pub prices: Prices,
+    pub prices: PriceList,
 }
 
-impl Default for Settings {
+impl Default for CachingSettings {
     fn default() -> Self {
-        Settings {
+        CachingSettings {
             tie: TIE,
             epochs: 10.0,
             // A working week: time for a second job over the same data.
             kept_days: 7.0,
             shape: FunctionShape::default(),
-            prices: Prices::default(),
+            prices: PriceList::default(),
         }
     }
 }
 
 /// One option and its prediction.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct OptionEstimate {
+pub struct CachingOption {
     /// [`Mode::Compute`], or [`Mode::Put`] of a point.
     pub mode: Mode,
     /// "compute", or "cache after `resize`".
@@ -57,7 +57,7 @@ pub struct OptionEstimate {
     pub stored_bytes: f64,
     /// Cost of an epoch in its steady state, without storage.
     pub epoch_usd: Usd,
-    /// Cost of all [`Settings::epochs`], the first computed and stored, and of the storage.
+    /// Cost of all [`CachingSettings::epochs`], the first computed and stored, and of the storage.
     pub total_usd: Usd,
     /// Reason why it may not be chosen.
     pub refused: Option<String>,
@@ -65,20 +65,20 @@ pub struct OptionEstimate {
 
 /// A decision, its reason and the alternatives.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Decision {
+pub struct CachingDecision {
     /// [`Mode::Compute`], or [`Mode::Put`] of a point.
     pub mode: Mode,
     pub reason: String,
     /// Computing first, then the points in order.
-    pub options: Vec<OptionEstimate>,
+    pub options: Vec<CachingOption>,
 }
 
-impl fmt::Display for Decision {
+impl fmt::Display for CachingDecision {
     /// The decision, then a line for each option.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}: {}", self.mode, self.reason)?;
         for option in &self.options {
-            let OptionEstimate { name, epoch_s, total_usd, refused, .. } = option;
+            let CachingOption { name, epoch_s, total_usd, refused, .. } = option;
             let refused = refused.as_deref().map_or(String::new(), |why| format!("  ({why})"));
             writeln!(f, "  {name:<32} {epoch_s:>10.1} s  {total_usd:>10}{refused}")?;
         }
@@ -88,51 +88,60 @@ impl fmt::Display for Decision {
 
 /// Decides the mode of the epochs after a profile. Computes if nothing was measured or no point may be
 /// cached.
-pub fn decide(profile: &Profile, read_time: &ReadTime, settings: &Settings) -> Decision {
+pub fn decide(
+    profile: &CachingProfile,
+    read_time: &ReadTime,
+    settings: &CachingSettings,
+) -> CachingDecision {
     let compute = compute_option(profile, settings);
     let points = (0..).zip(&profile.points);
     let caches =
         points.map(|(i, point)| cache_option(profile, i, point, read_time, settings, &compute));
-    let options: Vec<OptionEstimate> = [compute.clone()].into_iter().chain(caches).collect();
+    let options: Vec<CachingOption> = [compute.clone()].into_iter().chain(caches).collect();
     let tie = quantity(settings.tie).min(1.0);
     let allowed = || options.iter().skip(1).filter(|option| option.refused.is_none());
     let best_s = allowed().map(|o| o.profiled_s).min_by(f64::total_cmp).unwrap_or(f64::INFINITY);
     // The last of those within noise leaves the least to compute, and after the last operator no
     // worker is needed at all.
     let last = allowed().rfind(|option| option.profiled_s <= best_s * (1.0 + tie));
-    let pays = |best: &&OptionEstimate| best.profiled_s < compute.profiled_s * (1.0 - tie);
+    let pays = |best: &&CachingOption| best.profiled_s < compute.profiled_s * (1.0 - tie);
     let chosen = last.filter(pays).unwrap_or(&compute);
     let reason = reason(profile, chosen, &compute, &options[1..], settings);
-    Decision { mode: chosen.mode, reason, options }
+    CachingDecision { mode: chosen.mode, reason, options }
 }
 
 /// Cost of an epoch's worker seconds and requests.
-fn epoch_usd(settings: &Settings, epoch_s: f64, splits: f64, requests: Requests) -> Usd {
-    let Settings { shape, prices, .. } = settings;
+fn epoch_usd(
+    settings: &CachingSettings,
+    epoch_s: f64,
+    splits: f64,
+    requests: BilledRequests,
+) -> Usd {
+    let CachingSettings { shape, prices, .. } = settings;
     shape.usd_per_second(prices) * epoch_s + requests.usd(prices) * splits
 }
 
 /// Delivered elements per second; 0 if none were measured.
-fn rate(profile: &Profile, seconds: f64) -> f64 {
+fn rate(profile: &CachingProfile, seconds: f64) -> f64 {
     ratio(profile.ops.last().map_or(0.0, |op| quantity(op.elements)), seconds)
 }
 
 /// Ratio of an epoch to the profiled part.
-fn epochs_of_profile(profile: &Profile) -> f64 {
+fn epochs_of_profile(profile: &CachingProfile) -> f64 {
     ratio(quantity(profile.epoch_records), quantity(profile.records))
 }
 
 /// Profiled splits; each makes one object at any point.
-fn splits(profile: &Profile) -> f64 {
+fn splits(profile: &CachingProfile) -> f64 {
     profile.points.iter().map(|point| quantity(point.objects)).fold(0.0, f64::max)
 }
 
-fn compute_option(profile: &Profile, settings: &Settings) -> OptionEstimate {
+fn compute_option(profile: &CachingProfile, settings: &CachingSettings) -> CachingOption {
     let profiled_s = profile.compute_s();
     let scale = epochs_of_profile(profile);
     let epoch_s = profiled_s * scale;
-    let epoch_usd = epoch_usd(settings, epoch_s, splits(profile) * scale, Requests::SPLIT);
-    OptionEstimate {
+    let epoch_usd = epoch_usd(settings, epoch_s, splits(profile) * scale, BilledRequests::SPLIT);
+    CachingOption {
         mode: Mode::Compute,
         name: "compute".into(),
         profiled_s,
@@ -147,13 +156,13 @@ fn compute_option(profile: &Profile, settings: &Settings) -> OptionEstimate {
 }
 
 fn cache_option(
-    profile: &Profile,
+    profile: &CachingProfile,
     index: u32,
     point: &PointProfile,
     read_time: &ReadTime,
-    settings: &Settings,
-    compute: &OptionEstimate,
-) -> OptionEstimate {
+    settings: &CachingSettings,
+    compute: &CachingOption,
+) -> CachingOption {
     let objects = quantity(point.objects);
     let (op, bytes) = match profile.ops.get(point.after_op) {
         Some(op) => (op.op.as_str(), quantity(op.bytes)),
@@ -163,19 +172,19 @@ fn cache_option(
     let read_s = objects * read_time.seconds(ratio(bytes, objects));
     let after_s = profile.after_s(point);
     let profiled_s = match profile.reads {
-        Reads::InTurn => read_s + after_s,
-        Reads::Ahead => read_s.max(after_s),
+        ReadOverlap::InTurn => read_s + after_s,
+        ReadOverlap::Ahead => read_s.max(after_s),
     };
     let scale = epochs_of_profile(profile);
     let (stored_bytes, epoch_s) = (bytes * scale, profiled_s * scale);
     let splits = objects * scale;
     // After the last operator only the trainer reads, and delivery stores the objects anyway.
     let steady_usd = if last {
-        Requests::CACHED_SPLIT.usd(&settings.prices) * splits
+        BilledRequests::CACHED_SPLIT.usd(&settings.prices) * splits
     } else {
-        epoch_usd(settings, epoch_s, splits, Requests::SPLIT)
+        epoch_usd(settings, epoch_s, splits, BilledRequests::SPLIT)
     };
-    let put = Requests { puts: if last { 0.0 } else { 1.0 }, ..Requests::default() };
+    let put = BilledRequests { puts: if last { 0.0 } else { 1.0 }, ..BilledRequests::default() };
     let first_usd = compute.epoch_usd + put.usd(&settings.prices) * splits;
     let kept_s = quantity(settings.kept_days) * crate::cost::DAY_S;
     let later_epochs = (quantity(settings.epochs) - 1.0).max(0.0);
@@ -188,7 +197,7 @@ fn cache_option(
     } else {
         None
     };
-    OptionEstimate {
+    CachingOption {
         mode: Mode::Put { point: index },
         name: format!("cache after `{op}`"),
         profiled_s,
@@ -203,17 +212,17 @@ fn cache_option(
 }
 
 fn reason(
-    profile: &Profile,
-    chosen: &OptionEstimate,
-    compute: &OptionEstimate,
-    caches: &[OptionEstimate],
-    settings: &Settings,
+    profile: &CachingProfile,
+    chosen: &CachingOption,
+    compute: &CachingOption,
+    caches: &[CachingOption],
+    settings: &CachingSettings,
 ) -> String {
     let per_thousand =
-        |option: &OptionEstimate| format!("{:.3} s", 1e3 * ratio(1.0, option.elements_per_s));
+        |option: &CachingOption| format!("{:.3} s", 1e3 * ratio(1.0, option.elements_per_s));
     let epochs = settings.epochs;
     if chosen.mode != Mode::Compute {
-        let OptionEstimate { name, total_usd, .. } = chosen;
+        let CachingOption { name, total_usd, .. } = chosen;
         return format!(
             "{name} takes a worker {} for 1,000 elements, computing {}; {epochs} epochs cost {total_usd}, \
              computed {}",

@@ -1,6 +1,6 @@
 //! Explains a cache miss by its differences from the nearest cached prefix.
 
-use super::Entry;
+use super::CachedPrefix;
 use gristmill_model::Fingerprint;
 use gristmill_pipeline::{CachePoint, DescribedOp, DescribedPrefix, Pipeline};
 use serde::{Deserialize, Serialize};
@@ -27,7 +27,7 @@ pub struct SourceVersion {
 
 /// Everything that enters the fingerprint of a prefix, in comparable form.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Described {
+pub struct PrefixDescription {
     /// Storage format of records and features read.
     #[serde(default)]
     pub source: Value,
@@ -43,9 +43,9 @@ pub struct Described {
     pub drawn: Option<(u64, u32)>,
 }
 
-impl Described {
+impl PrefixDescription {
     /// Describes the prefix that ends at `point`.
-    pub fn of(
+    pub fn new(
         pipeline: &Pipeline,
         point: &CachePoint,
         dataset: Fingerprint,
@@ -54,14 +54,14 @@ impl Described {
         seed: u64,
     ) -> Self {
         let DescribedPrefix { source, ops, drawn } = pipeline.described_prefix(point, seed);
-        Described { source, ops, dataset, files, numerics: numerics.into(), drawn }
+        PrefixDescription { source, ops, dataset, files, numerics: numerics.into(), drawn }
     }
 }
 
 /// One difference: `requested` is the job's value, `cached` the entry's.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
-pub enum Difference {
+pub enum PrefixDifference {
     /// The pipeline has an operator that the cached one lacks. Places count from 1.
     OpAdded {
         op: String,
@@ -132,7 +132,7 @@ pub enum Difference {
     },
 }
 
-impl fmt::Display for Difference {
+impl fmt::Display for PrefixDifference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::OpAdded { op, place } => write!(f, "op {place} `{op}` is new"),
@@ -183,36 +183,36 @@ impl fmt::Display for Difference {
 
 /// A miss: the nearest entry and the differences. Without differences the entry is incomplete.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Miss {
+pub struct CacheMiss {
     pub nearest: Fingerprint,
-    pub differences: Vec<Difference>,
+    pub differences: Vec<PrefixDifference>,
 }
 
 /// Compares `requested` with every described entry. The one with the fewest differences is the nearest;
 /// `None` if there is nothing to compare with.
-pub fn explain_miss(requested: &Described, entries: &[Entry]) -> Option<Miss> {
+pub fn explain_miss(requested: &PrefixDescription, entries: &[CachedPrefix]) -> Option<CacheMiss> {
     let misses = entries.iter().filter_map(|entry| {
         let differences = differences(requested, entry.described.as_ref()?);
-        Some(Miss { nearest: entry.fingerprint, differences })
+        Some(CacheMiss { nearest: entry.fingerprint, differences })
     });
     // The fingerprint breaks ties, so that the result is deterministic.
     misses.min_by_key(|miss| (distance(&miss.differences), miss.nearest))
 }
 
 /// An added or missing operator is more distant than a changed parameter.
-fn distance(differences: &[Difference]) -> usize {
-    let weight = |difference: &Difference| match difference {
-        Difference::OpAdded { .. } | Difference::OpMissing { .. } => 2,
-        Difference::MoreFiles { files } => *files,
+fn distance(differences: &[PrefixDifference]) -> usize {
+    let weight = |difference: &PrefixDifference| match difference {
+        PrefixDifference::OpAdded { .. } | PrefixDifference::OpMissing { .. } => 2,
+        PrefixDifference::MoreFiles { files } => *files,
         _ => 1,
     };
     differences.iter().map(weight).sum()
 }
 
-fn differences(requested: &Described, cached: &Described) -> Vec<Difference> {
+fn differences(requested: &PrefixDescription, cached: &PrefixDescription) -> Vec<PrefixDifference> {
     let mut found = Vec::new();
     parameters(&requested.source, &cached.source, "", &mut |parameter, requested, cached| {
-        found.push(Difference::Source { parameter, requested, cached });
+        found.push(PrefixDifference::Source { parameter, requested, cached });
     });
     for (mine, theirs) in align(&requested.ops, &cached.ops) {
         match (mine, theirs) {
@@ -220,10 +220,16 @@ fn differences(requested: &Described, cached: &Described) -> Vec<Difference> {
                 op_differences(i + 1, &requested.ops[i], &cached.ops[j], &mut found);
             }
             (Some(i), None) => {
-                found.push(Difference::OpAdded { op: requested.ops[i].op.clone(), place: i + 1 });
+                found.push(PrefixDifference::OpAdded {
+                    op: requested.ops[i].op.clone(),
+                    place: i + 1,
+                });
             }
             (None, Some(j)) => {
-                found.push(Difference::OpMissing { op: cached.ops[j].op.clone(), place: j + 1 });
+                found.push(PrefixDifference::OpMissing {
+                    op: cached.ops[j].op.clone(),
+                    place: j + 1,
+                });
             }
             (None, None) => {}
         }
@@ -233,19 +239,19 @@ fn differences(requested: &Described, cached: &Described) -> Vec<Difference> {
     }
     if requested.numerics != cached.numerics {
         let (requested, cached) = (requested.numerics.clone(), cached.numerics.clone());
-        found.push(Difference::Numerics { requested, cached });
+        found.push(PrefixDifference::Numerics { requested, cached });
     }
     match (requested.drawn, cached.drawn) {
         (Some((seed, epoch)), Some((cached_seed, cached_epoch))) => {
             if seed != cached_seed {
-                found.push(Difference::Seed { requested: seed, cached: cached_seed });
+                found.push(PrefixDifference::Seed { requested: seed, cached: cached_seed });
             }
             if epoch != cached_epoch {
-                found.push(Difference::Epoch { requested: epoch, cached: cached_epoch });
+                found.push(PrefixDifference::Epoch { requested: epoch, cached: cached_epoch });
             }
         }
         (None, None) => {}
-        (drawn, _) => found.push(Difference::Drawn { requested: drawn.is_some() }),
+        (drawn, _) => found.push(PrefixDifference::Drawn { requested: drawn.is_some() }),
     }
     found
 }
@@ -254,24 +260,28 @@ fn op_differences(
     place: usize,
     requested: &DescribedOp,
     cached: &DescribedOp,
-    found: &mut Vec<Difference>,
+    found: &mut Vec<PrefixDifference>,
 ) {
     let op = || requested.op.clone();
     if requested.version != cached.version {
         let (requested, cached) = (requested.version, cached.version);
-        found.push(Difference::OpVersion { op: op(), place, requested, cached });
+        found.push(PrefixDifference::OpVersion { op: op(), place, requested, cached });
     }
     parameters(&requested.params, &cached.params, "", &mut |parameter, requested, cached| {
-        found.push(Difference::Parameter { op: op(), place, parameter, requested, cached });
+        found.push(PrefixDifference::Parameter { op: op(), place, parameter, requested, cached });
     });
     if requested.ordinal != cached.ordinal {
         let (requested, cached) = (requested.ordinal, cached.ordinal);
-        found.push(Difference::OpOrdinal { op: op(), place, requested, cached });
+        found.push(PrefixDifference::OpOrdinal { op: op(), place, requested, cached });
     }
 }
 
-fn file_differences(requested: &Described, cached: &Described, found: &mut Vec<Difference>) {
-    fn by_key(described: &Described) -> BTreeMap<&str, &str> {
+fn file_differences(
+    requested: &PrefixDescription,
+    cached: &PrefixDescription,
+    found: &mut Vec<PrefixDifference>,
+) {
+    fn by_key(described: &PrefixDescription) -> BTreeMap<&str, &str> {
         described.files.iter().map(|file| (file.key.as_str(), file.etag.as_str())).collect()
     }
     let (mine, theirs) = (by_key(requested), by_key(cached));
@@ -280,22 +290,22 @@ fn file_differences(requested: &Described, cached: &Described, found: &mut Vec<D
         for (key, etag) in &mine {
             let key = (*key).to_owned();
             match theirs.get(key.as_str()) {
-                None => files.push(Difference::FileAdded { key }),
-                Some(other) if other != etag => files.push(Difference::FileChanged { key }),
+                None => files.push(PrefixDifference::FileAdded { key }),
+                Some(other) if other != etag => files.push(PrefixDifference::FileChanged { key }),
                 Some(_) => {}
             }
         }
         let gone = theirs.keys().filter(|key| !mine.contains_key(*key));
-        files.extend(gone.map(|key| Difference::FileMissing { key: (*key).to_owned() }));
+        files.extend(gone.map(|key| PrefixDifference::FileMissing { key: (*key).to_owned() }));
     }
     if files.is_empty() {
         let (requested, cached) = (requested.dataset, cached.dataset);
-        files.push(Difference::Dataset { requested, cached });
+        files.push(PrefixDifference::Dataset { requested, cached });
     }
     let more = files.len().saturating_sub(MAX_FILES_NAMED);
     files.truncate(MAX_FILES_NAMED);
     if more > 0 {
-        files.push(Difference::MoreFiles { files: more });
+        files.push(PrefixDifference::MoreFiles { files: more });
     }
     found.append(&mut files);
 }

@@ -22,7 +22,7 @@ fn a_million_images(cpu_ms: f64) -> EpochWork {
             bytes_in: images_per_split * 110e3,
             ..SplitWork::default()
         },
-        requests: Requests::SPLIT,
+        requests: BilledRequests::SPLIT,
         held_bytes: 0.0,
     }
 }
@@ -52,24 +52,24 @@ fn dollars_print_as_people_write_them() {
 #[test]
 fn one_split_costs_nine_millionths_of_requests() {
     // $0.20/M + $5/M + 2 x $0.40/M + 4 x $0.625/M + 4 x $0.125/M = (0.2 + 5 + 0.8 + 2.5 + 0.5)/M
-    assert_near(Requests::SPLIT.usd(&Prices::default()).0, 9.0e-6);
+    assert_near(BilledRequests::SPLIT.usd(&PriceList::default()).0, 9.0e-6);
     // One get.
-    assert_near(Requests::CACHED_SPLIT.usd(&Prices::default()).0, 0.4e-6);
+    assert_near(BilledRequests::CACHED_SPLIT.usd(&PriceList::default()).0, 0.4e-6);
 }
 
 #[test]
 fn a_million_images_of_8_ms_cost_what_the_documentation_says() {
-    let prices = Prices::default();
-    let trainer = Trainer { step_s: 0.12, ingest_bytes_per_s: 0.0 };
+    let prices = PriceList::default();
+    let trainer = TrainerDemand { step_s: 0.12, ingest_bytes_per_s: 0.0 };
     let cost = |architecture| {
         let shape = FunctionShape { architecture, ..FunctionShape::default() };
         a_million_images(8.0).on_functions(8, &shape, &trainer, &prices).cost
     };
     // 1e6 x 8 ms = 8,000 s of 1,769/1,024 = 1.7275 GB: 13,820 GB-s x $0.0000133334 = $0.1843
-    let arm64 = cost(Architecture::Arm64);
+    let arm64 = cost(FunctionArchitecture::Arm64);
     assert!((arm64.compute.0 - 0.184).abs() < 0.001, "{}", arm64.compute);
     // x $0.0000166667 = $0.2303
-    assert!((cost(Architecture::X86_64).compute.0 - 0.230).abs() < 0.001);
+    assert!((cost(FunctionArchitecture::X86_64).compute.0 - 0.230).abs() < 0.001);
     // 2,243 x $9.0e-6 = $0.0202
     assert!((arm64.requests.0 - 0.0202).abs() < 0.0001, "{}", arm64.requests);
     assert_eq!(arm64.total().to_string(), "$0.204");
@@ -92,22 +92,22 @@ fn fast_workers_wait_for_their_network() {
     // second of it costs a third (589/1,769).
     let small = FunctionShape { memory_mb: 589, ..shape };
     assert_near(work.worker_s(&small), 1.636);
-    assert_near(small.usd_per_second(&Prices::default()).0, 7.669e-6);
+    assert_near(small.usd_per_second(&PriceList::default()).0, 7.669e-6);
 }
 
 #[test]
 fn the_documentation_says_what_the_model_does() {
     let documentation = include_str!("../../../../docs/cost.md");
-    let prices = Prices::default();
+    let prices = PriceList::default();
     let full = FunctionShape::default();
     let small = FunctionShape { memory_mb: 589, ..full };
     // 2,243 splits; 140.2 GiB kept for a day of 30: x $0.023 / 30 = $0.107. Cached, an epoch takes 2,243
     // gets: $0.0009.
     let row = |cpu_ms: f64, shape: &FunctionShape| {
         let work = a_million_images(cpu_ms);
-        let cost = work.on_functions(8, shape, &Trainer::default(), &prices).cost;
+        let cost = work.on_functions(8, shape, &TrainerDemand::default(), &prices).cost;
         let splits = work.splits as f64;
-        let saved = cost.total() - Requests::CACHED_SPLIT.usd(&prices) * splits;
+        let saved = cost.total() - BilledRequests::CACHED_SPLIT.usd(&prices) * splits;
         let usd_per_day = prices.stored(splits * work.split.bytes_out, DAY_S);
         (cost, format!("{:.1} days", saved.0 / usd_per_day.0))
     };
@@ -119,7 +119,7 @@ fn the_documentation_says_what_the_model_does() {
         ("1.2 ms, on 589 MB", row(1.2, &small), [0.0281, 0.0202, 0.0483]),
     ];
     for (name, (cost, days), expected) in rows {
-        let Cost { compute, requests, .. } = cost;
+        let CostBreakdown { compute, requests, .. } = cost;
         for (usd, expected) in [compute, requests, cost.total()].into_iter().zip(expected) {
             assert!((usd.0 / expected - 1.0).abs() < 4e-3, "{name}: {usd}, not {expected}");
         }
@@ -132,7 +132,7 @@ fn the_documentation_says_what_the_model_does() {
 fn instances_are_as_cheap_as_the_documentation_says() {
     let documentation = include_str!("../../../../docs/cost.md");
     let instance = InstancePrices::default();
-    let function_usd = FunctionShape::default().usd_per_second(&Prices::default()) * 8000.0;
+    let function_usd = FunctionShape::default().usd_per_second(&PriceList::default()) * 8000.0;
     // 8,000 s are 2.222 vCPU-hours x $0.03625 = $0.0806; / 0.6 = $0.134; 0.0806 / 0.184 = 44 %.
     let used_fully = Usd(8000.0 / HOUR_S * instance.usd_per_vcpu_hour);
     let used = used_fully * (1.0 / instance.utilisation);
@@ -172,33 +172,33 @@ fn an_epoch_is_as_long_as_the_slowest_of_those_who_work_on_it() {
         ..EpochWork::default()
     };
     let shape = FunctionShape::default();
-    let trainer = Trainer { step_s: 0.1, ingest_bytes_per_s: 0.0 };
+    let trainer = TrainerDemand { step_s: 0.1, ingest_bytes_per_s: 0.0 };
     let table = [
-        (1, 400.0, Bound::Workers),
-        (4, 100.0, Bound::Workers),
-        (5, 80.0, Bound::Trainer), // 400 s of work in fifths are 80 s as well
-        (50, 80.0, Bound::Trainer),
+        (1, 400.0, EpochBound::Workers),
+        (4, 100.0, EpochBound::Workers),
+        (5, 80.0, EpochBound::Trainer), // 400 s of work in fifths are 80 s as well
+        (50, 80.0, EpochBound::Trainer),
     ];
     for (workers, seconds, bound) in table {
         assert_eq!(work.seconds(workers, &shape, &trainer), (seconds, bound), "{workers}");
     }
     assert_eq!(work.workers_needed(&shape, &trainer, 1000), 5);
     assert_eq!(work.workers_needed(&shape, &trainer, 2), 2, "the limit");
-    let eager = Trainer { step_s: 0.0, ingest_bytes_per_s: 0.0 };
+    let eager = TrainerDemand { step_s: 0.0, ingest_bytes_per_s: 0.0 };
     assert_eq!(work.workers_needed(&shape, &eager, 1000), 100, "a worker a split");
     // 100 x 71 MB into 50 MB/s: 142 s, which 3 workers (133 s) keep up with and 2 (200 s) do not.
-    let narrow = Trainer { step_s: 0.1, ingest_bytes_per_s: 50e6 };
-    assert_eq!(work.seconds(50, &shape, &narrow), (142.0, Bound::TrainerNetwork));
+    let narrow = TrainerDemand { step_s: 0.1, ingest_bytes_per_s: 50e6 };
+    assert_eq!(work.seconds(50, &shape, &narrow), (142.0, EpochBound::TrainerNetwork));
     assert_eq!(work.workers_needed(&shape, &narrow, 1000), 3);
     // 2 x 71 MB of input beside the output: 3 s < 4 s; 4 x: 5 s > 4 s
     let input = |bytes_in| EpochWork { split: SplitWork { bytes_in, ..work.split }, ..work };
-    assert_eq!(input(142e6).seconds(1, &shape, &trainer), (400.0, Bound::Workers));
-    assert_eq!(input(284e6).seconds(1, &shape, &trainer), (500.0, Bound::WorkerNetwork));
+    assert_eq!(input(142e6).seconds(1, &shape, &trainer), (400.0, EpochBound::Workers));
+    assert_eq!(input(284e6).seconds(1, &shape, &trainer), (500.0, EpochBound::WorkerNetwork));
 }
 
 #[test]
 fn storage_transfer_and_the_accelerator_are_billed_by_their_units() {
-    let mut prices = Prices { accelerator_usd_per_hour: 4.96, ..Prices::default() };
+    let mut prices = PriceList { accelerator_usd_per_hour: 4.96, ..PriceList::default() };
     // 100 GB for 15 of 30 days: 50 GB-months x $0.023 = $1.15
     assert_near(prices.stored(100.0 * BILLED_GB_BYTES, 15.0 * DAY_S).0, 1.15);
     // A quarter of an hour.
@@ -213,25 +213,25 @@ fn storage_transfer_and_the_accelerator_are_billed_by_their_units() {
 #[test]
 fn a_user_replaces_a_part_of_the_prices() {
     let text = "accelerator_usd_per_hour = 4.96\n[objects]\nusd_per_gb_month = 0.025\n";
-    let prices: Prices = toml::from_str(text).unwrap();
+    let prices: PriceList = toml::from_str(text).unwrap();
     assert_eq!((prices.accelerator_usd_per_hour, prices.objects.usd_per_gb_month), (4.96, 0.025));
     assert_eq!(prices.objects.usd_per_thousand_puts, 0.005);
     assert_eq!(prices.check(), Ok(()));
     let json = serde_json::to_string(&prices).unwrap();
-    assert_eq!(serde_json::from_str::<Prices>(&json).unwrap(), prices);
-    let misspelt = toml::from_str::<Prices>("[objects]\nusd_per_gb_moth = 1\n");
+    assert_eq!(serde_json::from_str::<PriceList>(&json).unwrap(), prices);
+    let misspelt = toml::from_str::<PriceList>("[objects]\nusd_per_gb_moth = 1\n");
     assert!(misspelt.unwrap_err().to_string().contains("usd_per_gb_moth"));
 }
 
 #[test]
 fn what_cannot_be_a_price_is_named() {
-    let mut prices = Prices::default();
+    let mut prices = PriceList::default();
     prices.table.usd_per_million_reads = -1.0;
     assert_eq!(
         prices.check().unwrap_err().to_string(),
         "price `table.usd_per_million_reads` is -1: give a number of 0 or more"
     );
-    prices = Prices::default();
+    prices = PriceList::default();
     prices.instance.utilisation = f64::NAN;
     assert_eq!(
         prices.check().unwrap_err().to_string(),
@@ -251,7 +251,7 @@ prop_compose! {
         bytes_out in any_quantity(), overhead_s in any_quantity(), held_bytes in any_quantity(),
     ) -> EpochWork {
         let split = SplitWork { cpu_s, wait_s, bytes_in, bytes_out, overhead_s };
-        EpochWork { splits, batches, records, split, requests: Requests::SPLIT, held_bytes }
+        EpochWork { splits, batches, records, split, requests: BilledRequests::SPLIT, held_bytes }
     }
 }
 
@@ -262,12 +262,12 @@ proptest! {
         memory_mb in 0u32..20_000, step_s in any_quantity(), ingest_bytes_per_s in any_quantity(),
     ) {
         let shape = FunctionShape { memory_mb, ..FunctionShape::default() };
-        let trainer = Trainer { step_s, ingest_bytes_per_s };
-        let prices = Prices { accelerator_usd_per_hour: 5.0, ..Prices::default() };
+        let trainer = TrainerDemand { step_s, ingest_bytes_per_s };
+        let prices = PriceList { accelerator_usd_per_hour: 5.0, ..PriceList::default() };
         let few = work.on_functions(workers, &shape, &trainer, &prices);
         let many = work.on_functions(workers + more, &shape, &trainer, &prices);
         prop_assert!(many.seconds <= few.seconds);
-        let Cost { compute, requests, storage, transfer, accelerator } = few.cost;
+        let CostBreakdown { compute, requests, storage, transfer, accelerator } = few.cost;
         let parts = [compute, requests, storage, transfer, accelerator];
         prop_assert!(parts.iter().all(|part| !part.0.is_nan() && part.0 >= 0.0), "{parts:?}");
         let sum: f64 = parts.iter().map(|part| part.0).sum();
@@ -281,7 +281,7 @@ proptest! {
         work in any_work(), which in 0usize..9, factor in 1.0f64..100.0,
     ) {
         let dear = |times: f64| {
-            let mut prices = Prices { accelerator_usd_per_hour: 5.0, ..Prices::default() };
+            let mut prices = PriceList { accelerator_usd_per_hour: 5.0, ..PriceList::default() };
             prices.transfer = TransferPrices { source_usd_per_gb: 0.01, delivery_usd_per_gb: 0.09 };
             let price = [
                 &mut prices.function.arm64_usd_per_gb_second,
@@ -295,7 +295,7 @@ proptest! {
                 &mut prices.accelerator_usd_per_hour,
             ];
             *price.into_iter().nth(which).unwrap() *= times;
-            let trainer = Trainer { step_s: 0.1, ingest_bytes_per_s: 0.0 };
+            let trainer = TrainerDemand { step_s: 0.1, ingest_bytes_per_s: 0.0 };
             work.on_functions(7, &FunctionShape::default(), &trainer, &prices).cost.total()
         };
         prop_assert!(dear(factor) >= dear(1.0));
@@ -307,7 +307,7 @@ proptest! {
     ) {
         let split = SplitWork { cpu_s, ..SplitWork::default() };
         let work = EpochWork { splits, batches: splits * 7, split, ..EpochWork::default() };
-        let (shape, trainer) = (FunctionShape::default(), Trainer { step_s, ..Trainer::default() });
+        let (shape, trainer) = (FunctionShape::default(), TrainerDemand { step_s, ..TrainerDemand::default() });
         let needed = work.workers_needed(&shape, &trainer, u32::MAX);
         let seconds = |workers| work.seconds(workers, &shape, &trainer).0;
         prop_assert!(seconds(needed) <= seconds(u32::MAX) * (1.0 + 1e-6));
@@ -318,7 +318,7 @@ proptest! {
 #[test]
 fn a_shape_is_memory_and_architecture() {
     let shape: FunctionShape = "3008/x86_64".parse().unwrap();
-    assert_eq!((shape.memory_mb, shape.architecture), (3008, Architecture::X86_64));
+    assert_eq!((shape.memory_mb, shape.architecture), (3008, FunctionArchitecture::X86_64));
     assert_eq!("1769/arm64".parse(), Ok(FunctionShape::default()));
     for wrong in ["", "1769", "1769/arm", "64/arm64", "20000/arm64", "x/arm64", "1769/arm64/"] {
         assert!(wrong.parse::<FunctionShape>().is_err(), "{wrong}");

@@ -1,9 +1,11 @@
 //! Alternatives to the planned functions: other worker counts, caches, instances, the trainer's own processors.
 
-use super::{BreakEven, CachePoint, Job, Limits, Measured, SMALL_WORKER_MB};
+use super::{
+    BreakEven, MeasuredSample, PlanLimits, PlannedCachePoint, PlannedJob, SMALL_WORKER_MB,
+};
 use crate::cost::{
-    Bound, Cost, DAY_S, EpochEstimate, EpochWork, FunctionShape, HOUR_S, Requests, SplitBound, Usd,
-    quantity, ratio,
+    BilledRequests, CostBreakdown, DAY_S, EpochBound, EpochEstimate, EpochWork, FunctionShape,
+    HOUR_S, SplitBound, Usd, quantity, ratio,
 };
 use gristmill_model::MB_PER_VCPU;
 use serde::{Deserialize, Serialize};
@@ -11,7 +13,7 @@ use serde::{Deserialize, Serialize};
 /// Kind of an alternative.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum AlternativeKind {
     /// Functions compute every epoch.
     Functions,
     /// The first epoch is computed and stored at a point; the others read it.
@@ -24,30 +26,30 @@ pub enum Kind {
 
 /// One alternative.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Alternative {
-    pub kind: Kind,
+pub struct PlanAlternative {
+    pub kind: AlternativeKind,
     pub name: String,
     /// Workers of an epoch in its steady state; for instances, processors.
     pub workers: f64,
     /// Seconds of an epoch; for a cache, of one that reads it.
     pub seconds: f64,
-    pub bound: Bound,
+    pub bound: EpochBound,
     /// Mean cost of an epoch over all the job's epochs. A cache's first epoch is computed, and its storage
     /// is shared among all.
-    pub cost: Cost,
-    pub per_million: Cost,
+    pub cost: CostBreakdown,
+    pub per_million: CostBreakdown,
     /// Reason why it is impossible.
     pub refused: Option<String>,
 }
 
 /// All alternatives, functions first.
 pub(super) fn all(
-    measured: &Measured,
-    job: &Job,
-    limits: &Limits,
+    measured: &MeasuredSample,
+    job: &PlannedJob,
+    limits: &PlanLimits,
     work: &EpochWork,
     functions: &EpochEstimate,
-) -> Vec<Alternative> {
+) -> Vec<PlanAlternative> {
     let on = |workers: u32| work.on_functions(workers, &job.shape, &job.trainer(), &job.prices);
     let chosen = functions.workers;
     let mut all = vec![of_functions(functions)];
@@ -65,10 +67,10 @@ pub(super) fn all(
     all
 }
 
-fn of_functions(estimate: &EpochEstimate) -> Alternative {
+fn of_functions(estimate: &EpochEstimate) -> PlanAlternative {
     let EpochEstimate { workers, seconds, bound, cost, per_million, .. } = *estimate;
-    Alternative {
-        kind: Kind::Functions,
+    PlanAlternative {
+        kind: AlternativeKind::Functions,
         name: format!("{workers} functions"),
         workers: f64::from(workers),
         seconds,
@@ -81,10 +83,10 @@ fn of_functions(estimate: &EpochEstimate) -> Alternative {
 
 /// Functions with just the processor they need, if workers are network-bound.
 fn smaller_functions(
-    job: &Job,
+    job: &PlannedJob,
     work: &EpochWork,
     functions: &EpochEstimate,
-) -> Option<Alternative> {
+) -> Option<PlanAlternative> {
     let busy = ratio(work.split.compute_s(&job.shape), work.split.network_s(&job.shape));
     let useful_mb = f64::from(job.shape.memory_mb).min(MB_PER_VCPU) * busy;
     let memory_mb = (useful_mb.ceil() as u32).max(SMALL_WORKER_MB);
@@ -94,22 +96,27 @@ fn smaller_functions(
     let shape = FunctionShape { memory_mb, ..job.shape };
     let estimate = work.on_functions(functions.workers, &shape, &job.trainer(), &job.prices);
     let name = format!("{} functions of {memory_mb} MB", functions.workers);
-    Some(Alternative { name, ..of_functions(&estimate) })
+    Some(PlanAlternative { name, ..of_functions(&estimate) })
 }
 
 /// An epoch that reads the cache at `point`, without the storage.
-fn reading(measured: &Measured, job: &Job, limits: &Limits, point: CachePoint) -> EpochEstimate {
+fn reading(
+    measured: &MeasuredSample,
+    job: &PlannedJob,
+    limits: &PlanLimits,
+    point: PlannedCachePoint,
+) -> EpochEstimate {
     let trainer = job.trainer();
     if point.after_op + 1 >= measured.ops.len() {
         let work = job.epoch_delivered(measured);
         let (seconds, bound) = work.seconds(0, &job.shape, &trainer);
         let splits = work.splits as f64;
         let bytes = work.split.bytes_out * splits;
-        let cost = Cost {
+        let cost = CostBreakdown {
             requests: work.requests.usd(&job.prices) * splits,
             transfer: job.prices.transferred(0.0, bytes),
             accelerator: job.prices.accelerator(seconds),
-            ..Cost::default()
+            ..CostBreakdown::default()
         };
         return work.estimate(0, seconds, bound, &trainer, cost);
     }
@@ -120,13 +127,18 @@ fn reading(measured: &Measured, job: &Job, limits: &Limits, point: CachePoint) -
 }
 
 /// Price of an epoch's puts to the cache; zero after the last operator, whose output is put anyway.
-fn puts(measured: &Measured, job: &Job, work: &EpochWork, point: CachePoint) -> Usd {
+fn puts(
+    measured: &MeasuredSample,
+    job: &PlannedJob,
+    work: &EpochWork,
+    point: PlannedCachePoint,
+) -> Usd {
     let puts = if point.after_op + 1 >= measured.ops.len() { 0.0 } else { work.splits as f64 };
-    Requests { puts, ..Requests::default() }.usd(&job.prices)
+    BilledRequests { puts, ..BilledRequests::default() }.usd(&job.prices)
 }
 
 /// Bytes of an epoch at `point`.
-fn stored_bytes(measured: &Measured, job: &Job, point: CachePoint) -> f64 {
+fn stored_bytes(measured: &MeasuredSample, job: &PlannedJob, point: PlannedCachePoint) -> f64 {
     let per_record = if point.after_op + 1 >= measured.ops.len() {
         measured.delivered_bytes_per_record()
     } else {
@@ -135,25 +147,25 @@ fn stored_bytes(measured: &Measured, job: &Job, point: CachePoint) -> f64 {
     per_record * job.records as f64
 }
 
-fn name(measured: &Measured, point: CachePoint) -> String {
+fn name(measured: &MeasuredSample, point: PlannedCachePoint) -> String {
     let op = measured.ops.get(point.after_op).map_or("?", |op| op.op.as_str());
     format!("cache after `{op}`")
 }
 
 fn cached(
-    measured: &Measured,
-    job: &Job,
-    limits: &Limits,
+    measured: &MeasuredSample,
+    job: &PlannedJob,
+    limits: &PlanLimits,
     functions: &EpochEstimate,
-    point: CachePoint,
-) -> Alternative {
+    point: PlannedCachePoint,
+) -> PlanAlternative {
     let work = job.epoch_work(measured);
     let read = reading(measured, job, limits, point);
     let epochs = f64::from(job.epochs.max(1));
-    let storage = Cost {
+    let storage = CostBreakdown {
         storage: job.prices.stored(stored_bytes(measured, job, point), job.kept_days * DAY_S),
         requests: puts(measured, job, &work, point),
-        ..Cost::default()
+        ..CostBreakdown::default()
     };
     let of_all = functions.cost + storage + read.cost * (epochs - 1.0);
     let refused = if point.after_op >= measured.ops.len() {
@@ -164,8 +176,8 @@ fn cached(
         None
     };
     let cost = of_all * (1.0 / epochs);
-    Alternative {
-        kind: Kind::Cache,
+    PlanAlternative {
+        kind: AlternativeKind::Cache,
         name: name(measured, point),
         workers: f64::from(read.workers),
         seconds: read.seconds,
@@ -178,7 +190,7 @@ fn cached(
 
 /// The same workers on instances that are paid for by the hour and used for part of it. Assumes equally
 /// fast vCPUs: they are the same processors.
-fn instances(job: &Job, work: &EpochWork, functions: &EpochEstimate) -> Alternative {
+fn instances(job: &PlannedJob, work: &EpochWork, functions: &EpochEstimate) -> PlanAlternative {
     let instance = &job.prices.instance;
     let splits = work.splits as f64;
     let bytes_per_s = quantity(instance.network_mb_per_s_per_vcpu) * 1e6;
@@ -187,9 +199,9 @@ fn instances(job: &Job, work: &EpochWork, functions: &EpochEstimate) -> Alternat
     let busy_s = quantity(work.split.cpu_s).max(ratio(bytes, bytes_per_s)) * splits;
     let paid_s = ratio(busy_s, quantity(instance.utilisation));
     let compute = Usd(paid_s / HOUR_S * quantity(instance.usd_per_vcpu_hour));
-    let cost = Cost { compute, ..functions.cost };
-    Alternative {
-        kind: Kind::Instances,
+    let cost = CostBreakdown { compute, ..functions.cost };
+    PlanAlternative {
+        kind: AlternativeKind::Instances,
         name: format!("{} at {:.0} % utilisation", instance.name, 1e2 * instance.utilisation),
         workers: ratio(busy_s, functions.seconds),
         seconds: functions.seconds,
@@ -201,7 +213,7 @@ fn instances(job: &Job, work: &EpochWork, functions: &EpochEstimate) -> Alternat
 }
 
 /// Local workers on the processors that training leaves idle, which are already paid for.
-fn trainer_cpu(measured: &Measured, job: &Job, work: &EpochWork) -> Alternative {
+fn trainer_cpu(measured: &MeasuredSample, job: &PlannedJob, work: &EpochWork) -> PlanAlternative {
     let cores = quantity(job.spare_cores);
     let records = work.records as f64;
     let cpu_s = measured.cpu_s_per_record(0) * records;
@@ -209,21 +221,21 @@ fn trainer_cpu(measured: &Measured, job: &Job, work: &EpochWork) -> Alternative 
     let trainer_s = work.batches as f64 * quantity(job.step_s);
     // Waits overlap: there may be more workers than processors.
     let bounds = [
-        (ratio(cpu_s, cores), Bound::Workers),
-        (ratio(source_bytes, quantity(job.ingest_bytes_per_s)), Bound::TrainerNetwork),
+        (ratio(cpu_s, cores), EpochBound::Workers),
+        (ratio(source_bytes, quantity(job.ingest_bytes_per_s)), EpochBound::TrainerNetwork),
     ];
-    let longer = |longest: (f64, Bound), bound: (f64, Bound)| {
+    let longer = |longest: (f64, EpochBound), bound: (f64, EpochBound)| {
         if bound.0 > longest.0 { bound } else { longest }
     };
-    let (seconds, bound) = bounds.into_iter().fold((trainer_s, Bound::Trainer), longer);
-    let cost = Cost {
-        requests: Requests::LOCAL_SPLIT.usd(&job.prices) * work.splits as f64,
+    let (seconds, bound) = bounds.into_iter().fold((trainer_s, EpochBound::Trainer), longer);
+    let cost = CostBreakdown {
+        requests: BilledRequests::LOCAL_SPLIT.usd(&job.prices) * work.splits as f64,
         transfer: job.prices.transferred(source_bytes, 0.0),
         accelerator: job.prices.accelerator(seconds),
-        ..Cost::default()
+        ..CostBreakdown::default()
     };
-    Alternative {
-        kind: Kind::TrainerCpu,
+    PlanAlternative {
+        kind: AlternativeKind::TrainerCpu,
         name: format!("the trainer's {cores} spare cores"),
         workers: cores,
         seconds,
@@ -236,17 +248,17 @@ fn trainer_cpu(measured: &Measured, job: &Job, work: &EpochWork) -> Alternative 
 
 /// Break-even time of each usable point.
 pub(super) fn break_even(
-    measured: &Measured,
-    job: &Job,
+    measured: &MeasuredSample,
+    job: &PlannedJob,
     work: &EpochWork,
     functions: &EpochEstimate,
 ) -> Vec<BreakEven> {
-    let usable = |(_, point): &(usize, &CachePoint)| {
+    let usable = |(_, point): &(usize, &PlannedCachePoint)| {
         point.after_op < measured.ops.len() && (!point.random || point.reuse_random)
     };
     let points = job.points.iter().enumerate().filter(usable);
-    let of = |(index, point): (usize, &CachePoint)| {
-        let read = reading(measured, job, &Limits::default(), *point);
+    let of = |(index, point): (usize, &PlannedCachePoint)| {
+        let read = reading(measured, job, &PlanLimits::default(), *point);
         let stored_bytes = stored_bytes(measured, job, *point);
         let saved_usd = functions.cost.preprocessing()
             - read.cost.preprocessing()

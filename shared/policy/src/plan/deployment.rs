@@ -1,7 +1,7 @@
 //! Sizes of a stack that runs a number of workers: those that `scripts/deploy` derives, and what AWS
 //! gives without asking.
 
-use crate::cost::{EpochWork, Prices, TransferPrices, Usd};
+use crate::cost::{EpochWork, PriceList, TransferPrices, Usd};
 
 /// Concurrency of most accounts, of which a stack uses half.
 /// <https://docs.aws.amazon.com/lambda/latest/dg/gettingstarted-limits.html>
@@ -98,13 +98,13 @@ pub(super) fn puts(splits: u64, seconds: f64) -> Option<String> {
 }
 
 /// A sentence on what a trainer outside AWS pays to receive an epoch, unless `prices` have it.
-pub(super) fn egress(work: &EpochWork, prices: &Prices) -> Option<String> {
+pub(super) fn egress(work: &EpochWork, prices: &PriceList) -> Option<String> {
     if prices.transfer.delivery_usd_per_gb > 0.0 {
         return None;
     }
     let transfer =
         TransferPrices { delivery_usd_per_gb: EGRESS_USD_PER_GB, ..TransferPrices::default() };
-    let outside = Prices { transfer, ..prices.clone() };
+    let outside = PriceList { transfer, ..prices.clone() };
     let usd = outside.transferred(0.0, work.splits as f64 * work.split.bytes_out);
     (usd > Usd(0.01)).then(|| {
         format!(

@@ -1,8 +1,9 @@
 //! A job as described by its user, and its epoch's work in the cost model.
 
-use super::Measured;
+use super::MeasuredSample;
 use crate::cost::{
-    EpochWork, FunctionShape, HOUR_S, Prices, Requests, SplitWork, Trainer, quantity, ratio,
+    BilledRequests, EpochWork, FunctionShape, HOUR_S, PriceList, SplitWork, TrainerDemand,
+    quantity, ratio,
 };
 use serde::{Deserialize, Serialize};
 
@@ -17,8 +18,8 @@ const WINDOW_BYTES: f64 = (2u64 << 30) as f64;
 
 /// An `autocache` point that may be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct CachePoint {
-    /// Index in [`Measured::ops`] of the operator before it.
+pub struct PlannedCachePoint {
+    /// Index in [`MeasuredSample::ops`] of the operator before it.
     pub after_op: usize,
     /// Whether an operator up to this point is random, and whether its author allows reuse.
     pub random: bool,
@@ -28,7 +29,7 @@ pub struct CachePoint {
 /// The job, its trainer and its prices.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Job {
+pub struct PlannedJob {
     /// Source records of an epoch.
     pub records: u64,
     /// Elements of a batch.
@@ -42,16 +43,16 @@ pub struct Job {
     pub ingest_bytes_per_s: f64,
     /// Source records of a split; by default as many as make 64 MiB.
     pub split_records: Option<u32>,
-    pub points: Vec<CachePoint>,
+    pub points: Vec<PlannedCachePoint>,
     /// Days for which a cache is kept, from its first epoch on; includes the job's own epochs.
     pub kept_days: f64,
     pub shape: FunctionShape,
-    pub prices: Prices,
+    pub prices: PriceList,
 }
 
-impl Default for Job {
+impl Default for PlannedJob {
     fn default() -> Self {
-        Job {
+        PlannedJob {
             records: 0,
             batch_size: 1,
             epochs: 1,
@@ -62,19 +63,19 @@ impl Default for Job {
             points: Vec::new(),
             kept_days: 1.0,
             shape: FunctionShape::default(),
-            prices: Prices::default(),
+            prices: PriceList::default(),
         }
     }
 }
 
-impl Job {
+impl PlannedJob {
     /// The job's trainer.
-    pub fn trainer(&self) -> Trainer {
-        Trainer { step_s: self.step_s, ingest_bytes_per_s: self.ingest_bytes_per_s }
+    pub fn trainer(&self) -> TrainerDemand {
+        TrainerDemand { step_s: self.step_s, ingest_bytes_per_s: self.ingest_bytes_per_s }
     }
 
     /// Records of a split: the whole number of batches closest to 64 MiB.
-    pub fn records_per_split(&self, measured: &Measured) -> f64 {
+    pub fn records_per_split(&self, measured: &MeasuredSample) -> f64 {
         if let Some(records) = self.split_records {
             return f64::from(records.max(1));
         }
@@ -89,29 +90,29 @@ impl Job {
     }
 
     /// An epoch computed by functions.
-    pub fn epoch_work(&self, measured: &Measured) -> EpochWork {
+    pub fn epoch_work(&self, measured: &MeasuredSample) -> EpochWork {
         let source_bytes = measured.source_bytes_per_record();
-        self.epoch_of(measured, 0, source_bytes, Requests::SPLIT)
+        self.epoch_of(measured, 0, source_bytes, BilledRequests::SPLIT)
     }
 
     /// An epoch that reads the cache after operator `op` and computes the rest.
-    pub(super) fn epoch_after(&self, measured: &Measured, op: usize) -> EpochWork {
-        self.epoch_of(measured, op + 1, measured.bytes_per_record(op), Requests::SPLIT)
+    pub(super) fn epoch_after(&self, measured: &MeasuredSample, op: usize) -> EpochWork {
+        self.epoch_of(measured, op + 1, measured.bytes_per_record(op), BilledRequests::SPLIT)
     }
 
     /// An epoch read as delivered: nothing to compute.
-    pub(super) fn epoch_delivered(&self, measured: &Measured) -> EpochWork {
+    pub(super) fn epoch_delivered(&self, measured: &MeasuredSample) -> EpochWork {
         let computed = self.epoch_work(measured);
         let split = SplitWork { bytes_out: computed.split.bytes_out, ..SplitWork::default() };
-        EpochWork { split, requests: Requests::CACHED_SPLIT, held_bytes: 0.0, ..computed }
+        EpochWork { split, requests: BilledRequests::CACHED_SPLIT, held_bytes: 0.0, ..computed }
     }
 
     fn epoch_of(
         &self,
-        measured: &Measured,
+        measured: &MeasuredSample,
         first_op: usize,
         bytes_in: f64,
-        requests: Requests,
+        requests: BilledRequests,
     ) -> EpochWork {
         let per_split = self.records_per_split(measured).min((self.records as f64).max(1.0));
         let records = self.records as f64;
@@ -140,27 +141,27 @@ impl Job {
 /// Limits of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Limits {
+pub struct PlanLimits {
     /// Most concurrent workers, of the job or of the account.
     pub max_workers: u32,
     /// Budget for workers; `None` is no limit.
     pub budget_usd_per_hour: Option<f64>,
 }
 
-impl Default for Limits {
+impl Default for PlanLimits {
     /// Default concurrency of an AWS account.
     fn default() -> Self {
-        Limits { max_workers: 1000, budget_usd_per_hour: None }
+        PlanLimits { max_workers: 1000, budget_usd_per_hour: None }
     }
 }
 
-impl Limits {
+impl PlanLimits {
     /// The allowed number of workers, at least one, and the limit that reduced it.
     pub(super) fn apply(
         &self,
         desired: u32,
         shape: &FunctionShape,
-        prices: &Prices,
+        prices: &PriceList,
     ) -> (u32, Option<String>) {
         let (mut workers, mut limit) = (desired.max(1), None);
         let most = self.max_workers.max(1);

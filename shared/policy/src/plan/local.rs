@@ -6,7 +6,7 @@
 //! If processors and workers are close to each other, an epoch takes longer than either: a worker that finds no free
 //! core loses that time.
 
-use super::{Job, Measured};
+use super::{MeasuredSample, PlannedJob};
 use crate::cost::{quantity, ratio};
 use serde::{Deserialize, Serialize};
 
@@ -53,7 +53,7 @@ impl Default for LocalCosts {
 /// A job on this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct LocalRun {
+pub struct LocalJob {
     /// Cores available to it; a fraction if others use the machine too.
     pub cores: f64,
     pub workers: u32,
@@ -70,14 +70,19 @@ pub struct LocalRun {
     pub step_wait_s: f64,
 }
 
-impl LocalRun {
+impl LocalJob {
     /// `job` on the machine that `measured` describes, with `workers` on `cores` free ones and a trainer that
     /// sleeps or uses an accelerator. Does not know the actual splits of the files: set them if they have been
     /// counted.
-    pub fn of(measured: &Measured, job: &Job, cores: f64, workers: u32) -> LocalRun {
+    pub fn from_measured(
+        measured: &MeasuredSample,
+        job: &PlannedJob,
+        cores: f64,
+        workers: u32,
+    ) -> LocalJob {
         let work = job.epoch_work(measured);
         let records = job.records as f64;
-        LocalRun {
+        LocalJob {
             cores,
             workers,
             splits: work.splits,
@@ -118,7 +123,7 @@ pub struct LocalEstimate {
 }
 
 /// Predicts an epoch of `run`.
-pub fn predict_local(run: &LocalRun, costs: &LocalCosts) -> LocalEstimate {
+pub fn predict_local(run: &LocalJob, costs: &LocalCosts) -> LocalEstimate {
     let splits = run.splits as f64;
     let batches = run.batches as f64;
     let (source, delivered) = (quantity(run.source_bytes), quantity(run.delivered_bytes));

@@ -9,19 +9,17 @@ mod alternatives;
 pub mod deployment;
 mod job;
 mod local;
-mod measured;
-mod table;
-
-pub use alternatives::{Alternative, Kind};
-pub use job::{CachePoint, Job, Limits};
-pub use local::{LocalBound, LocalCosts, LocalEstimate, LocalRun, predict_local};
-pub use measured::{Measured, OpCost};
-
-use crate::cost::{Bound, EpochEstimate, Usd, quantity, ratio};
-use serde::{Deserialize, Serialize};
-
 #[cfg(test)]
 mod tests;
+
+use crate::cost::{CostBreakdown, EpochBound, EpochEstimate, Usd, quantity, ratio};
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+pub use alternatives::{AlternativeKind, PlanAlternative};
+pub use job::{PlanLimits, PlannedCachePoint, PlannedJob};
+pub use local::{LocalBound, LocalCosts, LocalEstimate, LocalJob, predict_local};
 
 /// Alternatives within this part of each other count as equally fast.
 const AS_FAST: f64 = 0.01;
@@ -29,7 +27,7 @@ const AS_FAST: f64 = 0.01;
 /// Break-even of keeping a cache at one point.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct BreakEven {
-    /// Index in [`Job::points`].
+    /// Index in [`PlannedJob::points`].
     pub point: usize,
     /// "cache after `resize`".
     pub name: String,
@@ -44,7 +42,7 @@ pub struct BreakEven {
 
 /// A plan: the prediction for a job on functions, and the alternatives.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Plan {
+pub struct JobPrediction {
     pub records: u64,
     pub batches: u64,
     pub splits: u64,
@@ -59,7 +57,7 @@ pub struct Plan {
     pub functions: EpochEstimate,
     /// The functions and the other options, in this order. Costs are the mean per epoch over the job,
     /// including the accelerator.
-    pub alternatives: Vec<Alternative>,
+    pub alternatives: Vec<PlanAlternative>,
     /// Indices in `alternatives`: of the least total cost, and of the least time (of equally fast ones the
     /// cheapest).
     pub cheapest: usize,
@@ -72,7 +70,7 @@ pub struct Plan {
 }
 
 /// Plans a job on functions.
-pub fn plan(measured: &Measured, job: &Job, limits: &Limits) -> Plan {
+pub fn plan(measured: &MeasuredSample, job: &PlannedJob, limits: &PlanLimits) -> JobPrediction {
     let work = job.epoch_work(measured);
     let trainer = job.trainer();
     let desired = work.workers_needed(&job.shape, &trainer, u32::MAX);
@@ -89,7 +87,7 @@ pub fn plan(measured: &Measured, job: &Job, limits: &Limits) -> Plan {
         }
     });
     let break_even = alternatives::break_even(measured, job, &work, &functions);
-    let mut plan = Plan {
+    let mut plan = JobPrediction {
         records: job.records,
         batches: work.batches,
         splits: work.splits,
@@ -113,7 +111,7 @@ pub fn plan(measured: &Measured, job: &Job, limits: &Limits) -> Plan {
 }
 
 /// Seconds of an epoch; infinite if it is impossible.
-fn possible_s(alternative: &Alternative) -> f64 {
+fn possible_s(alternative: &PlanAlternative) -> f64 {
     match alternative.refused {
         None => alternative.seconds,
         Some(_) => f64::INFINITY,
@@ -121,13 +119,13 @@ fn possible_s(alternative: &Alternative) -> f64 {
 }
 
 /// Index of the first possible alternative with the least measure. Functions, which come first, are always possible.
-fn least(alternatives: &[Alternative], measure: impl Fn(&Alternative) -> f64) -> usize {
+fn least(alternatives: &[PlanAlternative], measure: impl Fn(&PlanAlternative) -> f64) -> usize {
     let possible = alternatives.iter().enumerate().filter(|(_, a)| a.refused.is_none());
     let least = possible.min_by(|(_, a), (_, b)| measure(a).total_cmp(&measure(b)));
     least.map_or(0, |(index, _)| index)
 }
 
-fn verdicts(plan: &Plan, job: &Job) -> Vec<String> {
+fn verdicts(plan: &JobPrediction, job: &PlannedJob) -> Vec<String> {
     let mut said = vec![bound_verdict(plan)];
     if let Some(limit) = &plan.limited_by {
         said.push(format!("{limit} keeps it at {} workers", plan.workers));
@@ -137,7 +135,8 @@ fn verdicts(plan: &Plan, job: &Job) -> Vec<String> {
         let preprocessing_usd = alternative.cost.preprocessing().0;
         let cheaper = 1.0 - ratio(preprocessing_usd, functions_usd);
         let as_fast = alternative.seconds <= plan.functions.seconds * (1.0 + AS_FAST);
-        let substitute = matches!(alternative.kind, Kind::Instances | Kind::TrainerCpu);
+        let substitute =
+            matches!(alternative.kind, AlternativeKind::Instances | AlternativeKind::TrainerCpu);
         if alternative.refused.is_some() || !substitute || !as_fast || cheaper < AS_FAST {
             continue;
         }
@@ -157,7 +156,7 @@ fn verdicts(plan: &Plan, job: &Job) -> Vec<String> {
                  it costs {usd_per_day} a day)"
             ) } else { format!("{name} never pays: reading it costs as much as computing it") });
     }
-    if plan.functions.bound == Bound::WorkerNetwork && job.shape.memory_mb > SMALL_WORKER_MB {
+    if plan.functions.bound == EpochBound::WorkerNetwork && job.shape.memory_mb > SMALL_WORKER_MB {
         said.push(
             "workers wait for their network, not for a processor: less memory costs less and takes as long"
                 .into(),
@@ -169,10 +168,10 @@ fn verdicts(plan: &Plan, job: &Job) -> Vec<String> {
 /// Below this a worker lacks memory for two objects and its buffers, regardless of its processor.
 const SMALL_WORKER_MB: u32 = 512;
 
-fn bound_verdict(plan: &Plan) -> String {
-    let Plan { workers, worker_batch_s, step_s, functions, .. } = plan;
+fn bound_verdict(plan: &JobPrediction) -> String {
+    let JobPrediction { workers, worker_batch_s, step_s, functions, .. } = plan;
     let waits = match functions.bound {
-        Bound::Trainer => "the trainer never waits".to_owned(),
+        EpochBound::Trainer => "the trainer never waits".to_owned(),
         bound => {
             let stall = 1.0 - ratio(functions.trainer_s, functions.seconds);
             format!("the trainer waits {:.0} % of the time for {bound}", 1e2 * stall)
@@ -181,4 +180,183 @@ fn bound_verdict(plan: &Plan) -> String {
     format!(
         "a worker makes a batch in {worker_batch_s:.3} s, a step takes {step_s:.3} s: {workers} workers, and {waits}"
     )
+}
+
+// Measurements of a few hundred records.
+
+/// Totals of one operator over the sample.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct OpCost {
+    /// Name in the pipeline file; `source` for the first.
+    pub op: String,
+    /// Seconds of a processor.
+    pub cpu_s: f64,
+    /// Seconds in which it waited without a processor (`sleep`, external calls).
+    pub wait_s: f64,
+    /// Elements it yielded.
+    pub elements: f64,
+    /// Bytes of the elements it yielded: the size of a cache there.
+    pub bytes: f64,
+}
+
+/// A sample of a dataset, run through its pipeline on some machine.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MeasuredSample {
+    /// Source records in the sample.
+    pub records: f64,
+    /// Their stored bytes.
+    pub source_bytes: f64,
+    /// Delivered elements.
+    pub rows: f64,
+    /// Delivered bytes, as stored in objects.
+    pub row_bytes: f64,
+    /// The source, then every operator in execution order.
+    pub ops: Vec<OpCost>,
+    /// Seconds of a function's vCPU per second of the measuring machine's processor: 1.25 if the function
+    /// is a quarter slower.
+    pub function_slowdown: f64,
+}
+
+impl Default for MeasuredSample {
+    fn default() -> Self {
+        MeasuredSample {
+            records: 0.0,
+            source_bytes: 0.0,
+            rows: 0.0,
+            row_bytes: 0.0,
+            ops: Vec::new(),
+            function_slowdown: 1.0,
+        }
+    }
+}
+
+impl MeasuredSample {
+    /// Processor seconds per record from operator `first` on, on the measuring machine.
+    pub fn cpu_s_per_record(&self, first: usize) -> f64 {
+        let total: f64 = self.ops.iter().skip(first).map(|op| quantity(op.cpu_s)).sum();
+        ratio(total, quantity(self.records))
+    }
+
+    /// Seconds of waiting per record from operator `first` on.
+    pub fn wait_s_per_record(&self, first: usize) -> f64 {
+        let total: f64 = self.ops.iter().skip(first).map(|op| quantity(op.wait_s)).sum();
+        ratio(total, quantity(self.records))
+    }
+
+    /// Stored bytes per record.
+    pub fn source_bytes_per_record(&self) -> f64 {
+        ratio(quantity(self.source_bytes), quantity(self.records))
+    }
+
+    /// Bytes per source record after operator `op`.
+    pub fn bytes_per_record(&self, op: usize) -> f64 {
+        let bytes = self.ops.get(op).map_or(0.0, |op| quantity(op.bytes));
+        ratio(bytes, quantity(self.records))
+    }
+
+    /// Delivered elements per source record.
+    pub fn rows_per_record(&self) -> f64 {
+        ratio(quantity(self.rows), quantity(self.records))
+    }
+
+    /// Delivered bytes per source record.
+    pub fn delivered_bytes_per_record(&self) -> f64 {
+        ratio(quantity(self.row_bytes), quantity(self.records))
+    }
+}
+
+// A plan as text: at most 28 lines.
+
+/// Most alternatives shown; a pipeline may have any number of points.
+const MAX_ROWS: usize = 10;
+/// Most sentences shown.
+const MAX_VERDICTS: usize = 9;
+/// Characters of the name column.
+const NAME_WIDTH: usize = 28;
+
+impl fmt::Display for JobPrediction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let JobPrediction { records, batches, splits, prices, .. } = self;
+        writeln!(
+            f,
+            "{records} records an epoch: {batches} batches in {splits} splits; prices: {prices}"
+        )?;
+        writeln!(f)?;
+        writeln!(
+            f,
+            "{:<NAME_WIDTH$} {:>7} {:>11} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}",
+            "an epoch on",
+            "workers",
+            "time",
+            "compute",
+            "requests",
+            "storage",
+            "transfer",
+            "trainer",
+            "total"
+        )?;
+        let marked = [self.cheapest, self.fastest];
+        let rows = self.alternatives.iter().enumerate();
+        // Marked rows are always shown.
+        let shown =
+            |(index, _): &(usize, &PlanAlternative)| *index < MAX_ROWS || marked.contains(index);
+        for (index, alternative) in rows.filter(shown) {
+            row(f, alternative)?;
+            if index == self.cheapest {
+                write!(f, "  cheapest")?;
+            }
+            if index == self.fastest {
+                write!(f, "  fastest")?;
+            }
+            writeln!(f)?;
+        }
+        let CostBreakdown { compute, requests, storage, transfer, accelerator } =
+            self.functions.per_million;
+        writeln!(
+            f,
+            "{:<NAME_WIDTH$} {:>7} {:>11} {compute:>9} {requests:>9} {storage:>9} {transfer:>9} \
+             {accelerator:>9} {:>9}",
+            "functions, a million records",
+            "",
+            "",
+            self.functions.per_million.total()
+        )?;
+        writeln!(f)?;
+        for verdict in self.verdicts.iter().take(MAX_VERDICTS) {
+            writeln!(f, "{verdict}")?;
+        }
+        write!(f, "Arithmetic from prices and a sample: not measured on AWS.")
+    }
+}
+
+fn row(f: &mut fmt::Formatter<'_>, alternative: &PlanAlternative) -> fmt::Result {
+    let PlanAlternative { name, workers, seconds, cost, refused, .. } = alternative;
+    let name: String = name.chars().take(NAME_WIDTH).collect();
+    if let Some(why) = refused {
+        return write!(f, "{name:<NAME_WIDTH$} {:>7} {why}", "-");
+    }
+    let CostBreakdown { compute, requests, storage, transfer, accelerator } = *cost;
+    let workers =
+        if workers.fract() == 0.0 { format!("{workers}") } else { format!("{workers:.1}") };
+    write!(
+        f,
+        "{name:<NAME_WIDTH$} {workers:>7} {:>11} {compute:>9} {requests:>9} {storage:>9} {transfer:>9} \
+         {accelerator:>9} {:>9}",
+        duration(*seconds),
+        cost.total()
+    )
+}
+
+/// `4.20 s`, `31 min 15 s`, `2 h 05 min`.
+fn duration(seconds: f64) -> String {
+    if seconds < 60.0 {
+        return format!("{seconds:.2} s");
+    }
+    let whole = seconds.round() as u64;
+    match whole / 3600 {
+        0 => format!("{} min {:02} s", whole / 60, whole % 60),
+        hours => format!("{hours} h {:02} min", whole % 3600 / 60),
+    }
 }

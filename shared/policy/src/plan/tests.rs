@@ -1,7 +1,7 @@
 //! Plans against figures worked out by hand, and invariants of any plan.
 
 use super::*;
-use crate::cost::{Cost, EpochEstimate, FunctionShape, Prices};
+use crate::cost::{CostBreakdown, EpochEstimate, FunctionShape, PriceList};
 use proptest::prelude::*;
 
 mod local;
@@ -17,8 +17,8 @@ fn op(name: &str, cpu_s: f64, bytes: f64) -> OpCost {
 }
 
 /// 300 JPEGs of 110 KB: 8 ms of a processor each, 224 x 224 x 3 bytes come out.
-fn jpegs() -> Measured {
-    Measured {
+fn jpegs() -> MeasuredSample {
+    MeasuredSample {
         records: 300.0,
         source_bytes: 300.0 * 110e3,
         rows: 300.0,
@@ -34,9 +34,9 @@ fn jpegs() -> Measured {
 }
 
 /// A million of them in batches of 64, ten times, on an accelerator of $4.96 an hour at 0.12 s a step.
-fn job() -> Job {
-    let point = |after_op| CachePoint { after_op, ..CachePoint::default() };
-    Job {
+fn job() -> PlannedJob {
+    let point = |after_op| PlannedCachePoint { after_op, ..PlannedCachePoint::default() };
+    PlannedJob {
         records: 1_000_000,
         batch_size: 64,
         epochs: 10,
@@ -44,25 +44,25 @@ fn job() -> Job {
         spare_cores: 8.0,
         points: vec![point(1), point(3)],
         kept_days: 2.0,
-        prices: Prices { accelerator_usd_per_hour: 4.96, ..Prices::default() },
-        ..Job::default()
+        prices: PriceList { accelerator_usd_per_hour: 4.96, ..PriceList::default() },
+        ..PlannedJob::default()
     }
 }
 
-fn named<'a>(plan: &'a Plan, name: &str) -> &'a Alternative {
+fn named<'a>(plan: &'a JobPrediction, name: &str) -> &'a PlanAlternative {
     let found = plan.alternatives.iter().find(|alternative| alternative.name == name);
     found.unwrap_or_else(|| panic!("no {name} in {:?}", plan.alternatives))
 }
 
 #[test]
 fn a_million_jpegs_on_functions() {
-    let plan = plan(&jpegs(), &job(), &Limits::default());
+    let plan = plan(&jpegs(), &job(), &PlanLimits::default());
     // 64 MiB are 6 batches of 9.63 MB: 384 records, 2,605 splits.
     assert_eq!((plan.batches, plan.splits), (15_625, 2605));
     // A split takes 384 x 8 ms + 50 ms = 3.122 s (its network 1.41 s); 2,605 of them over 15,625
     // batches are 0.5205 s; the trainer's 15,625 x 0.12 s are 1,875 s: 8,133 / 1,875 = 4.34.
     assert_near(plan.worker_batch_s, 0.5205);
-    assert_eq!((plan.workers, plan.functions.bound), (5, Bound::Trainer));
+    assert_eq!((plan.workers, plan.functions.bound), (5, EpochBound::Trainer));
     let EpochEstimate { seconds, cost, per_million, .. } = plan.functions;
     assert_near(seconds, 1875.0);
     // 8,133 s x 1.7275 GB x $0.0000133334
@@ -79,7 +79,7 @@ fn a_million_jpegs_on_functions() {
 
 #[test]
 fn what_stands_beside_it() {
-    let plan = plan(&jpegs(), &job(), &Limits::default());
+    let plan = plan(&jpegs(), &job(), &PlanLimits::default());
     // Half the workers: 8,133 s / 2 = 4,066 s; the trainer's time costs $5.60.
     let half = named(&plan, "2 functions");
     assert_near(half.seconds, 4066.0);
@@ -90,7 +90,7 @@ fn what_stands_beside_it() {
     // $0.023 = $0.21496: $0.43515, over 10.
     let last = named(&plan, "cache after `batch`");
     assert_near(last.cost.preprocessing().0, 0.043_515);
-    assert_eq!((last.workers, last.bound), (0.0, Bound::Trainer));
+    assert_eq!((last.workers, last.bound), (0.0, EpochBound::Trainer));
     // After `decode` 384 x 2.9 ms + 50 ms = 1.164 s of computing, but (384 x 562,500 + 57.8 MB) / 71
     // MB/s + 50 ms = 3.906 s of network: 10,176 s are 6 workers.
     let inner = named(&plan, "cache after `decode`");
@@ -104,13 +104,13 @@ fn what_stands_beside_it() {
     let own = named(&plan, "the trainer's 8 spare cores");
     assert_near(own.seconds, 1875.0);
     assert_near(own.cost.preprocessing().0, 0.009_378);
-    assert_eq!(plan.alternatives[plan.cheapest].kind, Kind::TrainerCpu);
+    assert_eq!(plan.alternatives[plan.cheapest].kind, AlternativeKind::TrainerCpu);
     assert_eq!(plan.fastest, plan.cheapest, "all are as fast as training");
 }
 
 #[test]
 fn how_long_a_cache_pays() {
-    let plan = plan(&jpegs(), &job(), &Limits::default());
+    let plan = plan(&jpegs(), &job(), &PlanLimits::default());
     let [inner, last] = &plan.break_even[..] else { panic!("{:?}", plan.break_even) };
     // $0.21081 - $0.00104 saved, 140.19 GB x $0.023 / 30 = $0.10748 a day
     assert_near(last.saved_usd.0, 0.209_77);
@@ -122,7 +122,7 @@ fn how_long_a_cache_pays() {
 
 #[test]
 fn it_says_so_when_functions_are_not_the_cheapest() {
-    let plan = plan(&jpegs(), &job(), &Limits::default());
+    let plan = plan(&jpegs(), &job(), &PlanLimits::default());
     assert_eq!(
         plan.verdicts,
         [
@@ -140,15 +140,15 @@ fn it_says_so_when_functions_are_not_the_cheapest() {
     // At 40 % utilisation functions are.
     let mut idle = job();
     (idle.prices.instance.utilisation, idle.spare_cores) = (0.40, 0.0);
-    let plan = super::plan(&jpegs(), &idle, &Limits::default());
+    let plan = super::plan(&jpegs(), &idle, &PlanLimits::default());
     assert!(!plan.verdicts.iter().any(|said| said.contains("not the cheapest")), "{plan}");
 }
 
 #[test]
 fn slow_cores_of_the_trainer_are_no_substitute() {
     // 8,000 s of work on 2 cores: 4,000 s of an accelerator.
-    let job = Job { spare_cores: 2.0, ..job() };
-    let plan = plan(&jpegs(), &job, &Limits::default());
+    let job = PlannedJob { spare_cores: 2.0, ..job() };
+    let plan = plan(&jpegs(), &job, &PlanLimits::default());
     let own = named(&plan, "the trainer's 2 spare cores");
     assert_near(own.seconds, 4000.0);
     assert!(!plan.verdicts.iter().any(|said| said.contains("spare cores")));
@@ -158,14 +158,14 @@ fn slow_cores_of_the_trainer_are_no_substitute() {
 fn a_network_bound_worker_is_reported() {
     let mut fast = jpegs();
     fast.ops.iter_mut().for_each(|op| op.cpu_s *= 0.15);
-    let plan = plan(&fast, &Job { step_s: 0.001, ..job() }, &Limits::default());
+    let plan = plan(&fast, &PlannedJob { step_s: 0.001, ..job() }, &PlanLimits::default());
     // 1.2 ms a record: 384 take 0.461 s, and 100 MB at 71 MB/s 1.409 s: 2,605 x 1.459 s = 3,801 s of
     // work; 15,625 steps of 1 ms are 15.6 s: 244 workers.
     assert_eq!(plan.workers, 244);
-    assert_eq!(plan.functions.bound, Bound::Trainer);
-    let limits = Limits { max_workers: 100, ..Limits::default() };
-    let plan = super::plan(&fast, &Job { step_s: 0.001, ..job() }, &limits);
-    assert_eq!((plan.workers, plan.functions.bound), (100, Bound::WorkerNetwork));
+    assert_eq!(plan.functions.bound, EpochBound::Trainer);
+    let limits = PlanLimits { max_workers: 100, ..PlanLimits::default() };
+    let plan = super::plan(&fast, &PlannedJob { step_s: 0.001, ..job() }, &limits);
+    assert_eq!((plan.workers, plan.functions.bound), (100, EpochBound::WorkerNetwork));
     // 38.0 s for 15.6 s of training.
     assert!(plan.verdicts[0].ends_with("waits 59 % of the time for the workers' network"));
     assert_eq!(plan.verdicts[1], "the limit of 100 workers at a time keeps it at 100 workers");
@@ -178,7 +178,7 @@ fn a_network_bound_worker_is_reported() {
 
 #[test]
 fn the_same_job_on_this_machine() {
-    let run = LocalRun::of(&jpegs(), &job(), 8.0, 4);
+    let run = LocalJob::from_measured(&jpegs(), &job(), 8.0, 4);
     // A million x 8 ms on 4 workers are 2,000 s, on 8 cores 1,000 s and what is around them.
     assert_eq!((run.splits, run.batches, run.workers), (2605, 15_625, 4));
     assert_near(run.cpu_s, 8000.0);
@@ -195,7 +195,7 @@ fn the_same_job_on_this_machine() {
 #[test]
 fn a_budget_limits_the_workers() {
     // A worker's hour is 3,600 x $0.000023034 = $0.0829: three for $0.25.
-    let limits = Limits { budget_usd_per_hour: Some(0.25), ..Limits::default() };
+    let limits = PlanLimits { budget_usd_per_hour: Some(0.25), ..PlanLimits::default() };
     let plan = plan(&jpegs(), &job(), &limits);
     assert_eq!(plan.workers, 3);
     assert_eq!(plan.limited_by.as_deref(), Some("the budget of $0.25 an hour"));
@@ -205,23 +205,25 @@ fn a_budget_limits_the_workers() {
 fn random_points_are_refused() {
     let mut job = job();
     job.points[1].random = true;
-    let plan = plan(&jpegs(), &job, &Limits::default());
+    let plan = plan(&jpegs(), &job, &PlanLimits::default());
     let refused = named(&plan, "cache after `batch`").refused.as_deref();
     assert_eq!(refused, Some("random: `reuse_random: true` allows it"));
     assert_eq!(plan.break_even.len(), 1);
     job.points[1].reuse_random = true;
-    assert_eq!(super::plan(&jpegs(), &job, &Limits::default()).break_even.len(), 2);
+    assert_eq!(super::plan(&jpegs(), &job, &PlanLimits::default()).break_even.len(), 2);
 }
 
 #[test]
 fn a_plan_is_read_at_a_glance() {
     let mut job = job();
-    job.points = (0..20).map(|i| CachePoint { after_op: i % 4, ..CachePoint::default() }).collect();
-    let text = plan(&jpegs(), &job, &Limits::default()).to_string();
+    job.points = (0..20)
+        .map(|i| PlannedCachePoint { after_op: i % 4, ..PlannedCachePoint::default() })
+        .collect();
+    let text = plan(&jpegs(), &job, &PlanLimits::default()).to_string();
     assert!(text.lines().count() <= 25, "{text}");
     let widest = text.lines().take(16).map(|line| line.chars().count()).max();
     assert!(widest <= Some(132), "{widest:?}\n{text}");
-    let text = plan(&jpegs(), &super::tests::job(), &Limits::default()).to_string();
+    let text = plan(&jpegs(), &super::tests::job(), &PlanLimits::default()).to_string();
     println!("{text}");
     let total = "5 functions                        5 31 min 15 s    $0.187   $0.0234 $0.000033        $0     $2.58     $2.79";
     assert!(text.lines().any(|line| line == total), "{text}");
@@ -232,16 +234,17 @@ fn a_plan_is_read_at_a_glance() {
 fn durations_are_people_s() {
     let shown = [(0.5, "0.50 s"), (59.0, "59.00 s"), (75.4, "1 min 15 s"), (7500.0, "2 h 05 min")];
     for (seconds, text) in shown {
-        assert_eq!(table::duration(seconds), text);
+        assert_eq!(duration(seconds), text);
     }
 }
 
 #[test]
 fn a_plan_is_data() {
-    let made = plan(&jpegs(), &job(), &Limits::default());
+    let made = plan(&jpegs(), &job(), &PlanLimits::default());
     let json = serde_json::to_string(&made).unwrap();
-    assert_eq!(serde_json::from_str::<Plan>(&json).unwrap(), made);
-    let job: Job = toml::from_str("records = 5\nstep_s = 0.1\n[shape]\nmemory_mb = 885\n").unwrap();
+    assert_eq!(serde_json::from_str::<JobPrediction>(&json).unwrap(), made);
+    let job: PlannedJob =
+        toml::from_str("records = 5\nstep_s = 0.1\n[shape]\nmemory_mb = 885\n").unwrap();
     assert_eq!((job.batch_size, job.shape.memory_mb), (1, 885));
 }
 
@@ -255,10 +258,10 @@ prop_compose! {
         records in any_quantity(), source_bytes in any_quantity(), rows in any_quantity(),
         row_bytes in any_quantity(), function_slowdown in any_quantity(),
         ops in prop::collection::vec((any_quantity(), any_quantity(), any_quantity()), 0..5),
-    ) -> Measured {
+    ) -> MeasuredSample {
         let of = |(cpu_s, wait_s, bytes)| OpCost { op: "op".into(), cpu_s, wait_s, elements: 1.0, bytes };
         let ops = ops.into_iter().map(of).collect();
-        Measured { records, source_bytes, rows, row_bytes, ops, function_slowdown }
+        MeasuredSample { records, source_bytes, rows, row_bytes, ops, function_slowdown }
     }
 }
 
@@ -268,9 +271,9 @@ prop_compose! {
         step_s in any_quantity(), spare_cores in any_quantity(), ingest_bytes_per_s in any_quantity(),
         split_records in prop::option::of(0u32..100_000), kept_days in any_quantity(),
         points in prop::collection::vec(0usize..7, 0..4), memory_mb in 0u32..10_240,
-    ) -> Job {
-        let point = |after_op| CachePoint { after_op, ..CachePoint::default() };
-        Job {
+    ) -> PlannedJob {
+        let point = |after_op| PlannedCachePoint { after_op, ..PlannedCachePoint::default() };
+        PlannedJob {
             records, batch_size, epochs, step_s, spare_cores, ingest_bytes_per_s, split_records, kept_days,
             points: points.into_iter().map(point).collect(),
             shape: FunctionShape { memory_mb, ..FunctionShape::default() },
@@ -285,13 +288,13 @@ proptest! {
         measured in any_measured(), job in any_job(), max_workers in 0u32..10_000,
         budget_usd_per_hour in prop::option::of(any_quantity()),
     ) {
-        let limits = Limits { max_workers, budget_usd_per_hour };
+        let limits = PlanLimits { max_workers, budget_usd_per_hour };
         let plan = plan(&measured, &job, &limits);
         prop_assert!((1..=max_workers.max(1)).contains(&plan.workers));
         let cheapest = &plan.alternatives[plan.cheapest];
         let fastest = &plan.alternatives[plan.fastest];
         for alternative in &plan.alternatives {
-            let Cost { compute, requests, storage, transfer, accelerator } = alternative.cost;
+            let CostBreakdown { compute, requests, storage, transfer, accelerator } = alternative.cost;
             let parts = [compute, requests, storage, transfer, accelerator];
             prop_assert!(parts.iter().all(|part| part.0 >= 0.0 && part.0.is_finite()), "{alternative:?}");
             let sum: f64 = parts.iter().map(|part| part.0).sum();
@@ -313,7 +316,7 @@ proptest! {
         let mut dear = job();
         dear.prices.function.arm64_usd_per_gb_second *= factor;
         let (cheap, dear) = (
-            plan(&jpegs(), &job(), &Limits::default()), plan(&jpegs(), &dear, &Limits::default()),
+            plan(&jpegs(), &job(), &PlanLimits::default()), plan(&jpegs(), &dear, &PlanLimits::default()),
         );
         for (a, b) in cheap.alternatives.iter().zip(&dear.alternatives) {
             prop_assert!(b.cost.total() >= a.cost.total());
@@ -324,9 +327,11 @@ proptest! {
 
 #[test]
 fn a_plan_of_a_large_job_says_what_its_stack_needs() {
-    let wide = Job { step_s: 1e-4, records: 10_000_000, ..job() };
-    let planned = |max_workers| plan(&jpegs(), &wide, &Limits { max_workers, ..Limits::default() });
-    let says = |plan: &Plan, words: &str| plan.verdicts.iter().any(|said| said.contains(words));
+    let wide = PlannedJob { step_s: 1e-4, records: 10_000_000, ..job() };
+    let planned =
+        |max_workers| plan(&jpegs(), &wide, &PlanLimits { max_workers, ..PlanLimits::default() });
+    let says =
+        |plan: &JobPrediction, words: &str| plan.verdicts.iter().any(|said| said.contains(words));
     let small = planned(424);
     assert_eq!(small.workers, 424);
     for words in ["most accounts", "AWS adds", "objects a second"] {
@@ -360,7 +365,7 @@ fn a_plan_says_that_its_workers_put_more_objects_than_a_prefix_takes() {
 #[test]
 fn a_trainer_outside_aws_pays_for_what_it_receives() {
     // 2,605 x 384 x 150,528 B = 140.2 GiB: x $0.09 = $12.6
-    let planned = plan(&jpegs(), &job(), &Limits::default());
+    let planned = plan(&jpegs(), &job(), &PlanLimits::default());
     assert!(
         planned.verdicts.iter().any(|said| said.contains("$12.62 an epoch")),
         "{:?}",
@@ -368,6 +373,6 @@ fn a_trainer_outside_aws_pays_for_what_it_receives() {
     );
     let mut priced = job();
     priced.prices.transfer.delivery_usd_per_gb = 0.09;
-    let planned = plan(&jpegs(), &priced, &Limits::default());
+    let planned = plan(&jpegs(), &priced, &PlanLimits::default());
     assert!(planned.verdicts.iter().all(|said| !said.contains("outside AWS")));
 }

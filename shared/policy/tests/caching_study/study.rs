@@ -7,7 +7,8 @@
 
 use fastrand::Rng;
 use gristmill_policy::caching::{
-    Mode, OpProfile, PROFILE_BATCHES, PointProfile, Profile, ReadTime, Reads, Settings, decide,
+    CachingProfile, CachingSettings, Mode, OpProfile, PROFILE_BATCHES, PointProfile, ReadOverlap,
+    ReadTime, decide,
 };
 use serde::Serialize;
 use std::{fmt, ops::Range};
@@ -27,7 +28,7 @@ const TAIL_ONE_IN: u32 = 50;
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Case {
     pub seed: u64,
-    pub reads: Reads,
+    pub reads: ReadOverlap,
     pub epochs: u32,
     pub chosen: Mode,
     pub best: Mode,
@@ -146,7 +147,7 @@ pub struct SyntheticPipeline {
     records_per_split: f64,
     lake: Store,
     store: Store,
-    reads: Reads,
+    reads: ReadOverlap,
 }
 
 fn between(rng: &mut Rng, low: f64, high: f64) -> f64 {
@@ -187,7 +188,7 @@ impl SyntheticPipeline {
         if rng.bool() {
             lake.bytes_per_s /= between(rng, 1.0, 6.0);
         }
-        let reads = if rng.bool() { Reads::Ahead } else { Reads::InTurn };
+        let reads = if rng.bool() { ReadOverlap::Ahead } else { ReadOverlap::InTurn };
         SyntheticPipeline { ops, points, records_per_split, lake, store, reads }
     }
 
@@ -202,8 +203,8 @@ impl SyntheticPipeline {
 
     fn together(&self, read_s: f64, active_s: f64) -> f64 {
         match self.reads {
-            Reads::InTurn => read_s + active_s,
-            Reads::Ahead => read_s.max(active_s),
+            ReadOverlap::InTurn => read_s + active_s,
+            ReadOverlap::Ahead => read_s.max(active_s),
         }
     }
 
@@ -232,7 +233,7 @@ impl SyntheticPipeline {
     }
 
     /// A noisy profile of 300 batches.
-    fn measure(&self, rng: &mut Rng, noise: f64) -> (Profile, ReadTime) {
+    fn measure(&self, rng: &mut Rng, noise: f64) -> (CachingProfile, ReadTime) {
         let elements_per_record = self.ops.last().map_or(1.0, |op| op.elements);
         let records = f64::from(PROFILE_BATCHES) * BATCH / elements_per_record;
         let splits = (records / self.records_per_split).ceil();
@@ -258,7 +259,7 @@ impl SyntheticPipeline {
             objects: records / self.records_per_split,
             ..PointProfile::default()
         };
-        let profile = Profile {
+        let profile = CachingProfile {
             batches: PROFILE_BATCHES,
             records,
             epoch_records: 100.0 * records,
@@ -293,7 +294,7 @@ fn case(seed: u64, noise: f64) -> Case {
     let pipeline = SyntheticPipeline::draw(&mut rng);
     let epochs = rng.u32(3..40);
     let (profile, read_time) = pipeline.measure(&mut rng, noise);
-    let chosen = decide(&profile, &read_time, &Settings::default()).mode;
+    let chosen = decide(&profile, &read_time, &CachingSettings::default()).mode;
     let points = (0..).zip(&pipeline.points).map(|(point, _)| Mode::Put { point });
     let modes: Vec<Mode> = [Mode::Compute].into_iter().chain(points).collect();
     let least = |measure: &dyn Fn(Mode) -> f64| {

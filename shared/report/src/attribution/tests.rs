@@ -4,10 +4,10 @@ use super::*;
 use proptest::prelude::*;
 
 /// Unclaimed, working, fetch and decode seconds.
-fn waits(parts: [f64; 4]) -> Waits {
+fn waits(parts: [f64; 4]) -> EpochWaits {
     let [unclaimed_s, working_s, fetch_s, decode_s] = parts;
     let total_s = parts.iter().sum();
-    Waits { total_s, unclaimed_s, working_s, fetch_s, decode_s, first_batch_s: None }
+    EpochWaits { total_s, unclaimed_s, working_s, fetch_s, decode_s, first_batch_s: None }
 }
 
 fn shares(workers: f64, max_workers: u32) -> WorkerShares {
@@ -21,14 +21,17 @@ fn shares(workers: f64, max_workers: u32) -> WorkerShares {
     }
 }
 
-fn says(waits: &Waits, shares: &WorkerShares, epoch_s: f64) -> String {
+fn says(waits: &EpochWaits, shares: &WorkerShares, epoch_s: f64) -> String {
     attribute(waits, shares, epoch_s).advice.to_string()
 }
 
 #[test]
 fn work_is_shared_out_as_workers_spent_their_time() {
-    let stalls =
-        attribute(&Waits { total_s: 30.0, ..waits([4.0, 20.0, 3.0, 1.0]) }, &shares(4.0, 8), 100.0);
+    let stalls = attribute(
+        &EpochWaits { total_s: 30.0, ..waits([4.0, 20.0, 3.0, 1.0]) },
+        &shares(4.0, 8),
+        100.0,
+    );
     let parts: Vec<(String, f64)> =
         stalls.parts.iter().map(|part| (part.cause.to_string(), part.seconds)).collect();
     // 20 s of work, distributed as 40, 120, 10 and 30 of 200.
@@ -53,13 +56,13 @@ fn work_is_shared_out_as_workers_spent_their_time() {
 #[test]
 fn work_of_unknown_workers_stays_whole() {
     let stalls = attribute(&waits([0.0, 5.0, 0.0, 0.0]), &WorkerShares::default(), 50.0);
-    assert_eq!(stalls.parts, [Part { cause: Cause::Work, seconds: 5.0, percent: 10.0 }]);
+    assert_eq!(stalls.parts, [StallPart { cause: StallCause::Work, seconds: 5.0, percent: 10.0 }]);
 }
 
 #[test]
 fn advice_names_what_would_help() {
     let held = shares(4.0, 8);
-    let first = Waits { first_batch_s: Some(7.5), ..waits([6.0, 3.0, 0.0, 0.0]) };
+    let first = EpochWaits { first_batch_s: Some(7.5), ..waits([6.0, 3.0, 0.0, 0.0]) };
     let table = [
         (waits([1.0, 1.0, 0.5, 0.0]), &held, "the trainer hardly waited: 2.5 % of the epoch"),
         (
@@ -100,7 +103,7 @@ fn advice_names_what_would_help() {
              epoch) for batches being joined and decoded; do less in `deliver`, or use a smaller dtype",
         ),
         (
-            Waits { total_s: 20.0, ..waits([2.0, 2.0, 3.0, 1.0]) },
+            EpochWaits { total_s: 20.0, ..waits([2.0, 2.0, 3.0, 1.0]) },
             &held,
             "most of the wait, 12.0 s (12 % of the epoch), was for nothing that was measured: \
              between polls, or with the trainer's host busy",
@@ -134,7 +137,7 @@ proptest! {
         first_batch_s in proptest::option::of(any_seconds()),
     ) {
         let [total_s, unclaimed_s, working_s, fetch_s, decode_s] = measured;
-        let waits = Waits { total_s, unclaimed_s, working_s, fetch_s, decode_s, first_batch_s };
+        let waits = EpochWaits { total_s, unclaimed_s, working_s, fetch_s, decode_s, first_batch_s };
         let op = |(index, seconds): (usize, &f64)| OpSeconds { name: format!("op{index}"), seconds: *seconds };
         let shares = WorkerShares {
             source_s: worked.first().copied().unwrap_or(0.0),

@@ -1,10 +1,10 @@
 //! Tables of epochs, decisions and cost, and the advice.
 
-use super::scene::{Scene, Span};
-use super::words::{epochs, shown};
-use crate::number::percent;
-use crate::units::{Count, Dollars, Percent, Seconds};
-use crate::{Advice, Stalls};
+use super::scene::{EpochSpan, TimelineScene, epochs, shown};
+use crate::{
+    EpochStalls, StallAdvice,
+    units::{DisplayCount, DisplayDollars, DisplayPercent, DisplaySeconds, percent},
+};
 use maud::{Markup, html};
 use std::mem::{Discriminant, discriminant};
 
@@ -35,7 +35,7 @@ fn scrolling(name: &str, rows: usize, table: Markup) -> Markup {
 }
 
 /// Every epoch in figures.
-pub(super) fn of_epochs(scene: &Scene<'_>) -> Markup {
+pub(super) fn of_epochs(scene: &TimelineScene<'_>) -> Markup {
     let spans = &scene.epochs;
     let skipped = spans.iter().any(|span| span.epoch.skipped > 0);
     let first = spans.iter().any(|span| span.epoch.first_batch_s.is_some());
@@ -56,16 +56,16 @@ pub(super) fn of_epochs(scene: &Scene<'_>) -> Markup {
                     tr {
                         td { (epoch.epoch) }
                         td class="words" { (shown(&epoch.mode.to_string())) }
-                        td { (Seconds(span.to_s - span.from_s)) }
-                        td { (Count(epoch.batches)) }
-                        td { (Count(epoch.rows)) }
-                        @if skipped { td { (Count(epoch.skipped)) } }
-                        @if first { td { (known(epoch.first_batch_s.map(Seconds))) } }
+                        td { (DisplaySeconds(span.to_s - span.from_s)) }
+                        td { (DisplayCount(epoch.batches)) }
+                        td { (DisplayCount(epoch.rows)) }
+                        @if skipped { td { (DisplayCount(epoch.skipped)) } }
+                        @if first { td { (known(epoch.first_batch_s.map(DisplaySeconds))) } }
                         @if stalls {
-                            td { (known(epoch.stalls.as_ref().map(|stalls| Percent(stalls.percent)))) }
+                            td { (known(epoch.stalls.as_ref().map(|stalls| DisplayPercent(stalls.percent)))) }
                             td class="words" { (known(epoch.stalls.as_ref().map(mostly))) }
                         }
-                        @if cost { td { (known(epoch.cost_usd.map(Dollars))) } }
+                        @if cost { td { (known(epoch.cost_usd.map(DisplayDollars))) } }
                     }
                 } }
             }
@@ -81,9 +81,9 @@ fn left_out(rows: usize, columns: usize) -> Markup {
     html! { tr { td class="note words" colspan=(columns) { (rows) " more are left out here." } } }
 }
 
-fn mostly(stalls: &Stalls) -> String {
-    let part = |part: &crate::Part| {
-        format!("{} {}", shown(&part.cause.to_string()), Seconds(part.seconds))
+fn mostly(stalls: &EpochStalls) -> String {
+    let part = |part: &crate::StallPart| {
+        format!("{} {}", shown(&part.cause.to_string()), DisplaySeconds(part.seconds))
     };
     stalls.parts.iter().take(2).map(part).collect::<Vec<_>>().join(", ")
 }
@@ -92,15 +92,15 @@ fn mostly(stalls: &Stalls) -> String {
 struct Advised<'a> {
     first: u32,
     last: u32,
-    kind: Discriminant<Advice>,
+    kind: Discriminant<StallAdvice>,
     worst: u32,
-    stalls: &'a Stalls,
+    stalls: &'a EpochStalls,
 }
 
 /// Advice by epoch.
-pub(super) fn advice(scene: &Scene<'_>) -> Markup {
+pub(super) fn advice(scene: &TimelineScene<'_>) -> Markup {
     let mut advised: Vec<Advised<'_>> = Vec::new();
-    for Span { epoch, .. } in &scene.epochs {
+    for EpochSpan { epoch, .. } in &scene.epochs {
         let Some(stalls) = &epoch.stalls else { continue };
         let kind = discriminant(&stalls.advice);
         let number = epoch.epoch;
@@ -134,7 +134,7 @@ pub(super) fn advice(scene: &Scene<'_>) -> Markup {
 }
 
 /// Changes of the worker count.
-pub(super) fn decisions(scene: &Scene<'_>) -> Markup {
+pub(super) fn decisions(scene: &TimelineScene<'_>) -> Markup {
     let table = html! {
                     table {
                         thead { tr {
@@ -144,8 +144,8 @@ pub(super) fn decisions(scene: &Scene<'_>) -> Markup {
                             @if out > 0 { (left_out(out, 5)) }
                             tr {
                                 td { (index + 1) }
-                                td { (Seconds(*t_s)) }
-                                td { (Count(decision.batch)) }
+                                td { (DisplaySeconds(*t_s)) }
+                                td { (DisplayCount(decision.batch)) }
                                 td { (decision.workers) }
                                 td class="words why" { (shown(&decision.reason)) }
                             }
@@ -163,7 +163,7 @@ pub(super) fn decisions(scene: &Scene<'_>) -> Markup {
 }
 
 /// Cost of the run by item.
-pub(super) fn cost(scene: &Scene<'_>) -> Markup {
+pub(super) fn cost(scene: &TimelineScene<'_>) -> Markup {
     let Some(cost) = &scene.timeline.cost else { return Markup::default() };
     let (items, total) = (cost.items(), cost.total_usd());
     let table = html! {
@@ -172,12 +172,12 @@ pub(super) fn cost(scene: &Scene<'_>) -> Markup {
                     tbody { @for (name, usd) in &items {
                         tr {
                             td class="words" { (name) }
-                            td { (Dollars(*usd)) }
-                            td { (Percent(percent(*usd, total))) }
+                            td { (DisplayDollars(*usd)) }
+                            td { (DisplayPercent(percent(*usd, total))) }
                         }
                     } }
                     tfoot { tr {
-                        th class="words" { "total" } td { (Dollars(total)) } td {}
+                        th class="words" { "total" } td { (DisplayDollars(total)) } td {}
                     } }
                 }
     };

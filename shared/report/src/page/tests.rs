@@ -2,7 +2,10 @@
 //! page is no larger than a short one's.
 
 use super::*;
-use crate::{Cost, Decision, Epoch, Job, Mode, OpSeconds, Sample, Waits, WorkerShares, attribute};
+use crate::{
+    EpochWaits, OpSeconds, TimelineCost, TimelineDecision, TimelineEpoch, TimelineJob,
+    TimelineMode, TimelineSample, WorkerShares, attribute,
+};
 use base64::Engine;
 use proptest::prelude::*;
 use sha2::{Digest, Sha256};
@@ -25,26 +28,34 @@ fn all_named(text: &str) -> Timeline {
         ops: vec![OpSeconds { name: text(), seconds: 3.0 }],
         ..WorkerShares::default()
     };
-    let waits = Waits { working_s: 2.0, ..Waits::default() };
+    let waits = EpochWaits { working_s: 2.0, ..EpochWaits::default() };
     Timeline {
-        job: Job {
+        job: TimelineJob {
             name: text(),
             pipeline: text(),
             ops: vec![text(), text()],
             dataset: text(),
-            ..Job::default()
+            ..TimelineJob::default()
         },
-        samples: vec![Sample { t_s: 9.0, workers: Some(1.0), ..Sample::default() }],
-        decisions: vec![Decision { t_s: 1.0, reason: text(), ..Decision::default() }],
-        epochs: vec![Epoch {
-            mode: Mode::Put { point: 0 },
+        samples: vec![TimelineSample { t_s: 9.0, workers: Some(1.0), ..TimelineSample::default() }],
+        decisions: vec![TimelineDecision {
+            t_s: 1.0,
+            reason: text(),
+            ..TimelineDecision::default()
+        }],
+        epochs: vec![TimelineEpoch {
+            mode: TimelineMode::Put { point: 0 },
             reason: text(),
             seconds: 9.0,
             stalls: Some(attribute(&waits, &workers, 9.0)),
             workers,
-            ..Epoch::default()
+            ..TimelineEpoch::default()
         }],
-        cost: Some(Cost { compute_usd: Some(1.0), basis: text(), ..Cost::default() }),
+        cost: Some(TimelineCost {
+            compute_usd: Some(1.0),
+            basis: text(),
+            ..TimelineCost::default()
+        }),
     }
 }
 
@@ -93,7 +104,7 @@ proptest! {
         seconds in proptest::option::of(any::<f64>()),
         counts in [any::<u64>(), any::<u64>()],
     ) {
-        let sample = |&[t_s, time, stall, more]: &[f64; 4]| Sample {
+        let sample = |&[t_s, time, stall, more]: &[f64; 4]| TimelineSample {
             t_s,
             batches: counts[0],
             batch_time_s: Some(time),
@@ -101,12 +112,12 @@ proptest! {
             workers: Some(more),
             queue_batches: Some(more),
             target: Some(counts[1] as u32),
-            ..Sample::default()
+            ..TimelineSample::default()
         };
         let epoch = |&[start_s, seconds, waited, worked]: &[f64; 4]| {
             let workers = WorkerShares { source_s: worked, put_s: waited, ..WorkerShares::default() };
-            let waits = Waits { total_s: waited, fetch_s: worked, ..Waits::default() };
-            Epoch {
+            let waits = EpochWaits { total_s: waited, fetch_s: worked, ..EpochWaits::default() };
+            TimelineEpoch {
                 start_s: Some(start_s),
                 seconds,
                 first_batch_s: Some(worked),
@@ -114,14 +125,14 @@ proptest! {
                 cost_usd: Some(waited),
                 stalls: Some(attribute(&waits, &workers, seconds)),
                 workers,
-                ..Epoch::default()
+                ..TimelineEpoch::default()
             }
         };
         let timeline = Timeline {
             samples: samples.iter().map(sample).collect(),
             epochs: epochs.iter().map(epoch).collect(),
-            decisions: vec![Decision { t_s: seconds.unwrap_or(f64::NAN), batch: counts[0], workers: counts[1] as u32, ..Decision::default() }],
-            cost: Some(Cost { compute_usd: seconds, ..Cost::default() }),
+            decisions: vec![TimelineDecision { t_s: seconds.unwrap_or(f64::NAN), batch: counts[0], workers: counts[1] as u32, ..TimelineDecision::default() }],
+            cost: Some(TimelineCost { compute_usd: seconds, ..TimelineCost::default() }),
             ..Timeline::default()
         };
         let page = render(&timeline).replace(SCRIPT, "").replace(STYLE, "");
@@ -154,7 +165,7 @@ fn an_empty_timeline_is_a_page() {
 fn what_was_measured_is_on_the_page() {
     let mut timeline = all_named("resnet50");
     timeline.epochs[0].skipped = 3;
-    timeline.epochs[0].mode = Mode::Put { point: 2 };
+    timeline.epochs[0].mode = TimelineMode::Put { point: 2 };
     timeline.decisions[0].reason = "stalled: 4 workers cover 80 % of the demand".to_owned();
     let page = render(&timeline);
     for words in [
@@ -174,7 +185,7 @@ fn what_was_measured_is_on_the_page() {
 fn a_long_run_is_a_small_page_in_little_time() {
     let sample = |index: u32| {
         let odd = f64::from(index.wrapping_mul(2_654_435_761) >> 16) / 65_536.0;
-        Sample {
+        TimelineSample {
             t_s: f64::from(index) * 0.3,
             batches: index.into(),
             batch_time_s: Some(0.2 + odd),
@@ -189,18 +200,22 @@ fn a_long_run_is_a_small_page_in_little_time() {
     let mut timeline = all_named("long");
     timeline.samples = (0..100_000).map(sample).collect();
     timeline.decisions = (0..5_000)
-        .map(|index: u32| Decision {
+        .map(|index: u32| TimelineDecision {
             t_s: 6.0 * f64::from(index),
             reason: "x".repeat(1_000),
-            ..Decision::default()
+            ..TimelineDecision::default()
         })
         .collect();
     let epoch = timeline.epochs[0].clone();
     timeline.epochs = (0..5_000)
-        .map(|number: u32| Epoch {
+        .map(|number: u32| TimelineEpoch {
             epoch: number,
             seconds: 6.0,
-            mode: if number.is_multiple_of(2) { Mode::Compute } else { Mode::Get { point: 1 } },
+            mode: if number.is_multiple_of(2) {
+                TimelineMode::Compute
+            } else {
+                TimelineMode::Get { point: 1 }
+            },
             reason: format!("predicted {number} s"),
             ..epoch.clone()
         })

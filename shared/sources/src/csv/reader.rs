@@ -4,17 +4,20 @@
 //! then hold delimiters and line ends, so a file is read from its start to find its records. The line that names the
 //! columns is kept with the index: a record handed to the reader begins with the places of its values.
 
-mod extract;
+#[cfg(test)]
+mod tests;
 
-pub use extract::Extractor;
-
-use super::CsvLayout;
 use crate::{
-    FileIndex, Limits, Reading, Scan, SourceError,
-    lengths::{Lengths, MAX_LENGTH_BYTES},
-    varint,
+    Feature, FeatureDType, FeatureMap, FileIndex, ReadRecord, RecordReaderInput, RecordScanner,
+    SourceError, SourceLimits,
+    csv::{Csv, CsvLayout},
+    lengths::{MAX_LENGTH_BYTES, RecordLengths},
+    varint, words,
 };
+
 use bytes::Bytes;
+use gristmill_kernel::{CellStorage, FieldCell};
+use std::borrow::Cow;
 
 /// The byte order mark that some editors write.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
@@ -23,22 +26,22 @@ const MAX_HEADER_BYTES: usize = 1 << 20;
 
 /// The part of a table's index beside the places of its records.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Table {
+pub(crate) struct CsvTableIndex {
     layout: CsvLayout,
     /// The line that names the columns, as it stands in the file; empty if there is none.
     header: Vec<u8>,
     /// How many lines each record has, unless it is one each.
-    lines: Option<Lengths>,
+    lines: Option<RecordLengths>,
 }
 
-impl Table {
+impl CsvTableIndex {
     /// The offset of the first record.
     pub(crate) fn start(&self) -> u64 {
         self.header.len() as u64
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {
-        self.header.len() + self.lines.as_ref().map_or(0, Lengths::memory_bytes)
+        self.header.len() + self.lines.as_ref().map_or(0, RecordLengths::memory_bytes)
     }
 
     /// Most bytes of the stored form of a table of so many records.
@@ -67,9 +70,9 @@ impl Table {
         let header = varint::bytes(rest, bytes)?.to_vec();
         let lines = match varint::byte(rest)? {
             0 => None,
-            _ => Some(Lengths::decode(rest, records, 0, u32::MAX)?),
+            _ => Some(RecordLengths::decode(rest, records, 0, u32::MAX)?),
         };
-        Ok(Table { layout, header, lines })
+        Ok(CsvTableIndex { layout, header, lines })
     }
 
     /// Records from `first` on, of `lengths` and end to end in `data`, as the reader takes them.
@@ -79,15 +82,15 @@ impl Table {
     pub(crate) fn open(
         &self,
         first: u32,
-        lengths: &Lengths,
+        lengths: &RecordLengths,
         n: u32,
-        source: Reading<'_>,
+        source: RecordReaderInput<'_>,
         data: &[u8],
-    ) -> Result<(Lengths, Bytes), String> {
+    ) -> Result<(RecordLengths, Bytes), String> {
         let places = self.places(source)?;
         let head = 4 + places.len();
         let mut out = Vec::with_capacity(data.len() + n as usize * head);
-        let mut window = Lengths::new(first, 0);
+        let mut window = RecordLengths::new(first, 0);
         let mut rest = data;
         for (record, bytes) in (first..).zip(lengths.sizes(first, n)) {
             let cut = || "the records are not those that were indexed".to_owned();
@@ -111,11 +114,11 @@ impl Table {
     }
 
     /// The number of columns, and the column of each feature, each as four bytes.
-    fn places(&self, source: Reading<'_>) -> Result<Vec<u8>, String> {
+    fn places(&self, source: RecordReaderInput<'_>) -> Result<Vec<u8>, String> {
         let named;
         let columns = if self.layout.header {
             let line = self.header.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&self.header);
-            let values = extract::values(line, self.layout)?;
+            let values = values(line, self.layout)?;
             let text = |value: &[u8]| String::from_utf8_lossy(value).into_owned();
             named = values.iter().map(|value| text(value)).collect::<Vec<_>>();
             named.as_slice()
@@ -150,12 +153,12 @@ fn count_lines(bytes: &[u8]) -> u32 {
 
 /// Builds the index of a file from its bytes, pushed in order in pieces of any size.
 #[derive(Debug)]
-pub(crate) struct Scanner {
-    limits: Limits,
+pub(crate) struct CsvScanner {
+    limits: SourceLimits,
     layout: CsvLayout,
     index: FileIndex,
-    table: Table,
-    lines: Lengths,
+    table: CsvTableIndex,
+    lines: RecordLengths,
     several_lines: bool,
     /// Bytes of the file so far, until it is known not to begin with a mark.
     at: usize,
@@ -181,14 +184,14 @@ struct State {
     has_header: bool,
 }
 
-impl Scanner {
-    pub(crate) fn new(layout: CsvLayout, limits: Limits) -> Self {
-        Scanner {
+impl CsvScanner {
+    pub(crate) fn new(layout: CsvLayout, limits: SourceLimits) -> Self {
+        CsvScanner {
             limits,
             layout,
             index: FileIndex::new(0),
-            table: Table { layout, header: Vec::new(), lines: None },
-            lines: Lengths::new(0, 0),
+            table: CsvTableIndex { layout, header: Vec::new(), lines: None },
+            lines: RecordLengths::new(0, 0),
             several_lines: false,
             at: 0,
             bytes: 0,
@@ -274,7 +277,7 @@ impl Scanner {
     }
 }
 
-impl Scan for Scanner {
+impl RecordScanner for CsvScanner {
     fn push(&mut self, bytes: &[u8]) -> Result<(), SourceError> {
         bytes.iter().try_for_each(|byte| self.take(*byte))
     }
@@ -285,7 +288,7 @@ impl Scan for Scanner {
 
     fn stop(self: Box<Self>) -> FileIndex {
         let lines = self.several_lines.then_some(self.lines);
-        self.index.table(Table { lines, ..self.table })
+        self.index.table(CsvTableIndex { lines, ..self.table })
     }
 
     fn finish(mut self: Box<Self>) -> Result<FileIndex, SourceError> {
@@ -305,5 +308,155 @@ impl Scan for Scanner {
     }
 }
 
-#[cfg(test)]
-mod tests;
+// The values of one line.
+
+/// Finds the features of a pipeline in lines; feature i goes to cell i.
+#[derive(Debug)]
+pub struct CsvRecordReader {
+    layout: CsvLayout,
+    /// In the order of the field names: the feature, and what stands in for a missing value.
+    wanted: Vec<(Feature, Option<String>)>,
+    missing: Vec<String>,
+}
+
+impl CsvRecordReader {
+    pub(crate) fn new(format: &Csv, features: &FeatureMap) -> Self {
+        let Csv { layout, defaults, missing, .. } = format;
+        let wanted =
+            |(name, feature): (&String, &Feature)| (feature.clone(), defaults.get(name).cloned());
+        let wanted = features.iter().map(wanted).collect();
+        CsvRecordReader { layout: *layout, wanted, missing: missing.clone() }
+    }
+
+    /// The line as it stands in its file.
+    pub(crate) fn line<'a>(&self, stored: &'a [u8]) -> &'a [u8] {
+        stored.get(8 + 4 * self.wanted.len()..).unwrap_or_default()
+    }
+
+    /// Finds every wanted feature in `stored`; returns the bytes of their values.
+    pub(crate) fn extract(&self, stored: &[u8], cells: &mut [FieldCell]) -> Result<usize, String> {
+        let number = |at: usize| {
+            let bytes = stored.get(at..).and_then(|rest| rest.first_chunk());
+            bytes.map_or(0, |bytes| u32::from_le_bytes(*bytes)) as usize
+        };
+        let at_line = |what: String| format!("line {}: {what}", number(0));
+        let line = self.line(stored);
+        let values = values(line, self.layout).map_err(at_line)?;
+        let columns = number(4);
+        if values.len() != columns {
+            let found = values.len();
+            return Err(at_line(format!("it has {found} values, and there are {columns} columns")));
+        }
+        for (i, ((feature, default), cell)) in self.wanted.iter().zip(cells.iter_mut()).enumerate()
+        {
+            let value = values.get(number(8 + 4 * i)).map_or(&b""[..], |value| &**value);
+            let read = self.read(feature, default.as_deref(), (value, stored), cell);
+            read.map_err(|what| at_line(format!("column `{}` {what}", feature.key)))?;
+        }
+        Ok(cells.iter().take(self.wanted.len()).map(|cell| cell.place.bytes()).sum())
+    }
+
+    fn read(
+        &self,
+        feature: &Feature,
+        default: Option<&str>,
+        (value, stored): (&[u8], &[u8]),
+        cell: &mut FieldCell,
+    ) -> Result<(), String> {
+        let trimmed = value.trim_ascii();
+        let is_missing =
+            trimmed.is_empty() || self.missing.iter().any(|text| text.as_bytes() == trimmed);
+        let value = match default {
+            Some(default) if is_missing => default.as_bytes(),
+            _ => value,
+        };
+        match feature.dtype {
+            FeatureDType::Bytes => {
+                let start = value.as_ptr().addr().wrapping_sub(stored.as_ptr().addr());
+                let range = start..start.saturating_add(value.len());
+                // A part of the record is used where it is.
+                if stored.get(range.clone()).is_some_and(|part| std::ptr::eq(part, value)) {
+                    cell.place = CellStorage::Record(range);
+                    return Ok(());
+                }
+                cell.fill(|buffer| {
+                    buffer.extend_from_slice(value);
+                    Ok(())
+                })
+            }
+            _ if is_missing && default.is_none() && feature.values().is_some() => {
+                Err("is missing; `defaults` may say what to read in its place".to_owned())
+            }
+            _ => words::numbers(feature, value, cell).map(|_| ()),
+        }
+    }
+}
+
+impl ReadRecord for CsvRecordReader {
+    fn read<'a>(
+        &self,
+        stored: &'a [u8],
+        cells: &mut [FieldCell],
+    ) -> Result<(&'a [u8], usize), String> {
+        Ok((stored, self.extract(stored, cells)?))
+    }
+
+    fn raw<'a>(&self, stored: &'a [u8]) -> &'a [u8] {
+        self.line(stored)
+    }
+}
+
+/// The values of a line, without their quotes.
+fn values(line: &[u8], layout: CsvLayout) -> Result<Vec<Cow<'_, [u8]>>, String> {
+    // Line ends of blank lines stand before it.
+    let blank = line.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
+    let line = &line[blank..];
+    let line = line.strip_suffix(b"\n").unwrap_or(line);
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    let (mut values, mut rest) = (Vec::new(), line);
+    loop {
+        let (value, after) = match (rest.split_first(), layout.quotes) {
+            (Some((b'"', inner)), true) => quoted(inner, layout.delimiter)?,
+            _ => {
+                let end = memchr::memchr(layout.delimiter, rest).unwrap_or(rest.len());
+                (Cow::Borrowed(&rest[..end]), &rest[end..])
+            }
+        };
+        values.push(value);
+        match after.split_first() {
+            // The delimiter.
+            Some((_, after)) => rest = after,
+            None => return Ok(values),
+        }
+    }
+}
+
+/// A value whose quote was opened, and what follows it.
+fn quoted(inner: &[u8], delimiter: u8) -> Result<(Cow<'_, [u8]>, &[u8]), String> {
+    let mut out: Option<Vec<u8>> = None;
+    let (mut from, mut at) = (0, 0);
+    loop {
+        let quote = memchr::memchr(b'"', &inner[at..]).ok_or("a quote does not end")? + at;
+        match inner.get(quote + 1) {
+            Some(b'"') => {
+                out.get_or_insert_default().extend_from_slice(&inner[from..=quote]);
+                (from, at) = (quote + 2, quote + 2);
+            }
+            _ => {
+                let after = &inner[quote + 1..];
+                // Text after the closing quote belongs to the value.
+                let end = memchr::memchr(delimiter, after).unwrap_or(after.len());
+                let value = match (out, end) {
+                    (None, 0) => Cow::Borrowed(&inner[..quote]),
+                    (out, _) => {
+                        let mut out = out.unwrap_or_default();
+                        out.extend_from_slice(&inner[from..quote]);
+                        out.extend_from_slice(&after[..end]);
+                        Cow::Owned(out)
+                    }
+                };
+                return Ok((value, &after[end..]));
+            }
+        }
+    }
+}

@@ -1,6 +1,7 @@
 //! Decompresses gzip in steps, and tells where it could be taken up again.
 
-use super::{Point, header::Header};
+use super::Point;
+
 use miniz_oxide::inflate::{
     TINFLStatus,
     core::{
@@ -20,7 +21,7 @@ const TRAILER_BYTES: usize = 8;
 const MAX_UNPACKED_BYTES: u64 = 64 << 30;
 
 /// One gzip file, of one or more members, some of whose bytes have been read.
-pub(super) struct Inflater {
+pub(super) struct GzipInflater {
     state: State,
     oxide: Box<DecompressorOxide>,
     ring: Box<[u8]>,
@@ -37,7 +38,7 @@ pub(super) struct Inflater {
 }
 
 enum State {
-    Header(Header),
+    Header(GzipHeader),
     Body,
     Trailer([u8; TRAILER_BYTES], usize),
     /// Zeros after the last member, as tapes have.
@@ -46,7 +47,7 @@ enum State {
 
 /// The result of a step.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum InflateStep {
     /// This part of the ring was written; see [`Inflater::made`].
     Made(Range<usize>),
     /// [`Inflater::point`] may be asked for.
@@ -55,18 +56,18 @@ pub(super) enum Step {
     Hungry,
 }
 
-impl std::fmt::Debug for Inflater {
+impl std::fmt::Debug for GzipInflater {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mut out = out.debug_struct("Inflater");
         out.field("packed", &self.packed).field("unpacked", &self.unpacked).finish_non_exhaustive()
     }
 }
 
-impl Inflater {
+impl GzipInflater {
     /// At the start of a file.
     pub(super) fn new() -> Self {
-        Inflater {
-            state: State::Header(Header::default()),
+        GzipInflater {
+            state: State::Header(GzipHeader::default()),
             oxide: Box::default(),
             ring: vec![0; RING_BYTES].into(),
             at: 0,
@@ -81,7 +82,7 @@ impl Inflater {
     /// At a point of a file.
     pub(super) fn resume(point: &Point) -> Self {
         let mut inflater =
-            Inflater { packed: point.packed, unpacked: point.unpacked, ..Self::new() };
+            GzipInflater { packed: point.packed, unpacked: point.unpacked, ..Self::new() };
         if let Some((num_bits, bit_buf)) = point.bits {
             let state = BlockBoundaryState { num_bits, bit_buf, ..Default::default() };
             inflater.oxide = Box::new(DecompressorOxide::from_block_boundary_state(&state));
@@ -139,11 +140,11 @@ impl Inflater {
     ///
     /// # Errors
     /// The damage that was found.
-    pub(super) fn step(&mut self, input: &mut &[u8]) -> Result<Step, String> {
+    pub(super) fn step(&mut self, input: &mut &[u8]) -> Result<InflateStep, String> {
         loop {
             if self.boundary {
                 self.boundary = false;
-                return Ok(Step::Boundary);
+                return Ok(InflateStep::Boundary);
             }
             if let State::Body = self.state {
                 match self.inflate(input)? {
@@ -151,7 +152,7 @@ impl Inflater {
                     None => continue,
                 }
             }
-            let Some((&byte, rest)) = input.split_first() else { return Ok(Step::Hungry) };
+            let Some((&byte, rest)) = input.split_first() else { return Ok(InflateStep::Hungry) };
             self.between(byte)?;
             *input = rest;
             self.packed += 1;
@@ -159,7 +160,7 @@ impl Inflater {
     }
 
     /// Decompresses into the ring, as far as it goes in one piece.
-    fn inflate(&mut self, input: &mut &[u8]) -> Result<Option<Step>, String> {
+    fn inflate(&mut self, input: &mut &[u8]) -> Result<Option<InflateStep>, String> {
         let flags = TINFL_FLAG_HAS_MORE_INPUT | TINFL_FLAG_STOP_ON_BLOCK_BOUNDARY;
         let (status, used, made) =
             decompress(&mut self.oxide, input, &mut self.ring, self.at, flags);
@@ -178,11 +179,11 @@ impl Inflater {
         match status {
             TINFLStatus::Done => self.state = State::Trailer([0; TRAILER_BYTES], 0),
             TINFLStatus::BlockBoundary => self.boundary = true,
-            TINFLStatus::NeedsMoreInput if made == 0 => return Ok(Some(Step::Hungry)),
+            TINFLStatus::NeedsMoreInput if made == 0 => return Ok(Some(InflateStep::Hungry)),
             TINFLStatus::NeedsMoreInput | TINFLStatus::HasMoreOutput if used + made > 0 => {}
             _ => return Err("its compressed data is damaged".into()),
         }
-        Ok((made > 0).then_some(Step::Made(range)))
+        Ok((made > 0).then_some(InflateStep::Made(range)))
     }
 
     /// Takes a byte of a header, a trailer, or what is behind them.
@@ -205,7 +206,7 @@ impl Inflater {
                 if *seen == TRAILER_BYTES {
                     let bytes = *bytes;
                     self.check(bytes)?;
-                    self.state = State::Header(Header::default());
+                    self.state = State::Header(GzipHeader::default());
                     self.boundary = true;
                 }
             }
@@ -228,5 +229,90 @@ impl Inflater {
         } else {
             Err("a gzip member's checksum does not match its content".into())
         }
+    }
+}
+
+// The header of a gzip member, read byte by byte. Source: RFC 1952, section 2.3.
+
+/// First bytes of every member: magic and the one method there is.
+pub(crate) const MAGIC: [u8; 3] = [0x1f, 0x8b, 8];
+/// Bytes before the optional parts: magic, method, flags, time, extra flags, system.
+const FIXED_BYTES: u32 = 10;
+const HEADER_CRC: u8 = 2;
+const EXTRA: u8 = 4;
+const NAME: u8 = 8;
+const COMMENT: u8 = 16;
+const RESERVED: u8 = 0xe0;
+
+/// A header as far as it has been read.
+#[derive(Debug, Default)]
+pub(super) struct GzipHeader {
+    /// Bytes seen of the part at hand.
+    seen: u32,
+    /// Which optional parts are still to come.
+    flags: u8,
+    part: Part,
+    extra_bytes: u32,
+    any: bool,
+}
+
+#[derive(Debug, Default)]
+enum Part {
+    #[default]
+    Fixed,
+    /// Two bytes of length, then as many bytes.
+    Extra,
+    /// Name or comment: up to a zero byte.
+    Text,
+    Crc,
+}
+
+impl GzipHeader {
+    /// Whether nothing of it has been seen.
+    pub(super) fn is_fresh(&self) -> bool {
+        !self.any
+    }
+
+    /// Takes the next byte; true if it was the last.
+    pub(super) fn push(&mut self, byte: u8) -> Result<bool, String> {
+        self.any = true;
+        let at = self.seen;
+        self.seen += 1;
+        let ended = match self.part {
+            Part::Fixed => {
+                match (at, MAGIC.get(at as usize)) {
+                    (_, Some(magic)) if *magic != byte => {
+                        return Err("a gzip member does not start as one".into());
+                    }
+                    (3, _) if byte & RESERVED != 0 => {
+                        return Err("a gzip member has flags that nobody has defined".into());
+                    }
+                    (3, _) => self.flags = byte,
+                    _ => {}
+                }
+                self.seen == FIXED_BYTES
+            }
+            Part::Extra => {
+                if at < 2 {
+                    self.extra_bytes |= u32::from(byte) << (8 * at);
+                }
+                self.seen >= 2 && self.seen == self.extra_bytes + 2
+            }
+            Part::Text => byte == 0,
+            Part::Crc => self.seen == 2,
+        };
+        if !ended {
+            return Ok(false);
+        }
+        self.seen = 0;
+        let next = [(EXTRA, Part::Extra), (NAME, Part::Text), (COMMENT, Part::Text)];
+        for (flag, part) in next.into_iter().chain([(HEADER_CRC, Part::Crc)]) {
+            if self.flags & flag != 0 {
+                self.flags &= !flag;
+                self.part = part;
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 }

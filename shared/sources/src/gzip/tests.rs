@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::{
-    FileIndex, IndexBuilder, Limits, Parsed, jsonl::Jsonl, parquet::Parquet, tfrecord::TfRecord,
+    FileIndex, IndexBuilder, ParsedSource, SourceLimits, jsonl::Jsonl, parquet::Parquet,
+    tfrecord::TfRecord,
 };
 use bytes::Bytes;
 use miniz_oxide::deflate::compress_to_vec;
@@ -35,13 +36,13 @@ fn index(file: &[u8], piece: usize) -> Result<FileIndex, String> {
     pushed.and_then(|()| builder.finish()).map_err(|error| error.to_string())
 }
 
-fn points(file: &[u8]) -> Points {
-    let mut unpacker = Unpacker::default();
+fn points(file: &[u8]) -> GzipAccessPoints {
+    let mut unpacker = GzipUnpacker::default();
     unpacker.push(file, |what| what, |_| Ok(())).unwrap();
     unpacker.finish().unwrap()
 }
 
-fn unpack(points: &Points, file: &[u8], range: Range<u64>) -> Vec<u8> {
+fn unpack(points: &GzipAccessPoints, file: &[u8], range: Range<u64>) -> Vec<u8> {
     let packed = points.packed_range(&range);
     points.unpack(&file[packed.start as usize..packed.end as usize], range).unwrap()
 }
@@ -71,10 +72,10 @@ fn any_part_can_be_read_from_the_point_before_it() {
     let mut stored = Vec::new();
     points.encode(&mut stored);
     let mut rest = stored.as_slice();
-    assert_eq!(Points::decode(&mut rest), Ok(points));
+    assert_eq!(GzipAccessPoints::decode(&mut rest), Ok(points));
     assert!(rest.is_empty());
     for end in (0..stored.len()).step_by(1001) {
-        assert!(Points::decode(&mut &stored[..end]).is_err());
+        assert!(GzipAccessPoints::decode(&mut &stored[..end]).is_err());
     }
 }
 
@@ -88,7 +89,9 @@ fn splits_of_a_compressed_file_are_those_of_the_file() {
     let stored = packed.encode();
     assert_eq!(FileIndex::decode(&stored, &Jsonl.into()), Ok(packed.clone()));
     assert!(FileIndex::decode(&stored, &Parquet.into()).is_err());
-    let source = Parsed::of("{ jsonl: x, features: { v: { dtype: i64, shape: [3] } } }").unwrap();
+    let source =
+        ParsedSource::from_yaml("{ jsonl: x, features: { v: { dtype: i64, shape: [3] } } }")
+            .unwrap();
     for (first, n) in [(0, 10), (30_000, 64), (59_999, 1), (0, 60_000)] {
         let ranges = packed.stored_ranges(first, n, &source).unwrap();
         let part = |range: &Range<u64>| {
@@ -132,7 +135,7 @@ fn files_that_are_not_whole_or_lie_are_refused() {
     // The unpacked content is checked as any file.
     let bomb = member(&vec![b'x'; 3000]);
     let mut builder =
-        IndexBuilder::with_limits(&Jsonl.into(), Limits { record_bytes: 1000, records: 9 })
+        IndexBuilder::with_limits(&Jsonl.into(), SourceLimits { record_bytes: 1000, records: 9 })
             .unwrap();
     let error = builder.push(&bomb).unwrap_err().to_string();
     assert!(error.contains("record 0 at byte 0: its line has more than 1000 bytes"), "{error}");

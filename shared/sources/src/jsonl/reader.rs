@@ -6,14 +6,14 @@
 mod extract;
 mod value;
 
-pub use extract::Extractor;
+pub use extract::JsonlRecordReader;
 
-use crate::{FileIndex, Limits, Scan, SourceError};
+use crate::{FileIndex, RecordScanner, SourceError, SourceLimits};
 
 /// Builds the index of a file from its bytes, pushed in order in pieces of any size.
 #[derive(Debug)]
-pub(crate) struct Scanner {
-    limits: Limits,
+pub(crate) struct JsonlScanner {
+    limits: SourceLimits,
     index: FileIndex,
     /// Bytes since the last record ended.
     bytes: u64,
@@ -21,9 +21,9 @@ pub(crate) struct Scanner {
     begun: bool,
 }
 
-impl Scanner {
-    pub(crate) fn new(limits: Limits) -> Self {
-        Scanner { limits, index: FileIndex::new(0), bytes: 0, begun: false }
+impl JsonlScanner {
+    pub(crate) fn new(limits: SourceLimits) -> Self {
+        JsonlScanner { limits, index: FileIndex::new(0), bytes: 0, begun: false }
     }
 
     /// Takes more of a line.
@@ -47,7 +47,7 @@ impl Scanner {
     }
 }
 
-impl Scan for Scanner {
+impl RecordScanner for JsonlScanner {
     fn push(&mut self, bytes: &[u8]) -> Result<(), SourceError> {
         let mut start = 0;
         for end in memchr::memchr_iter(b'\n', bytes) {
@@ -82,7 +82,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn index(pieces: &[&[u8]]) -> Result<FileIndex, SourceError> {
-        let mut builder = Box::new(Scanner::new(Limits { record_bytes: 40, records: 6 }));
+        let mut builder =
+            Box::new(JsonlScanner::new(SourceLimits { record_bytes: 40, records: 6 }));
         pieces.iter().try_for_each(|piece| builder.push(piece))?;
         builder.finish()
     }

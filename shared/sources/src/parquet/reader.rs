@@ -10,22 +10,19 @@
 //! Rows become records of our own: each wanted value after its length, in the order of the features.
 //! The fault of a bad row is kept in its record, for the policy on bad records.
 
-mod blocks;
 mod columns;
-mod gathered;
 mod indexing;
-mod levels;
 mod page_header;
-mod pieces;
 mod reading;
-mod record;
 #[cfg(any(test, feature = "samples"))]
 pub(crate) mod sample;
+#[cfg(test)]
+mod tests;
 
-pub use indexing::Indexer;
-pub use record::Extractor;
+use crate::{
+    FeatureMap, ReadRecord, RecordReaderInput, SourceLimits, lengths::RecordLengths, varint,
+};
 
-use crate::{Limits, Reading, lengths::Lengths, varint};
 use ::parquet::{
     basic::Compression,
     file::{
@@ -34,11 +31,15 @@ use ::parquet::{
     },
 };
 use bytes::Bytes;
+use gristmill_kernel::{CellStorage, FieldCell};
 use page_header::check_structure;
+use reading::ColumnValues;
 use std::{
     ops::Range,
     panic::{AssertUnwindSafe, catch_unwind},
 };
+
+pub use indexing::ParquetIndexer;
 
 /// Largest footer, and largest page index.
 const MAX_FOOTER_BYTES: u64 = 32 << 20;
@@ -52,7 +53,7 @@ pub(crate) const MAX_STORED_BYTES: usize =
 
 /// The places of a file's rows.
 #[derive(Clone, Debug)]
-pub(crate) struct Layout {
+pub(crate) struct ParquetLayout {
     footer: Bytes,
     metadata: ParquetMetaData,
     /// First row of each row group, and their total.
@@ -64,7 +65,7 @@ pub(crate) struct Layout {
 }
 
 /// Without `metadata`: that is the footer read, and its statistics may hold what does not equal itself.
-impl PartialEq for Layout {
+impl PartialEq for ParquetLayout {
     fn eq(&self, other: &Self) -> bool {
         (&self.footer, &self.first_rows, &self.pages)
             == (&other.footer, &other.first_rows, &other.pages)
@@ -101,9 +102,9 @@ fn chunk_range(chunk: &ColumnChunkMetaData, file_bytes: u64) -> Option<Range<u64
     (end <= file_bytes).then_some(start..end)
 }
 
-impl Layout {
+impl ParquetLayout {
     /// Reads and checks a footer; no pages are known yet.
-    fn of_footer(footer: Bytes, limits: Limits) -> Result<Layout, String> {
+    fn from_footer(footer: Bytes, limits: SourceLimits) -> Result<ParquetLayout, String> {
         let metadata = guarded(|| {
             check_structure(&footer)?;
             ParquetMetaDataReader::decode_metadata(&footer).map_err(|error| one_line(&error))
@@ -134,7 +135,13 @@ impl Layout {
                 }
             }
         }
-        Ok(Layout { footer, metadata, first_rows, pages: vec![Vec::new(); chunks], n_pages: 0 })
+        Ok(ParquetLayout {
+            footer,
+            metadata,
+            first_rows,
+            pages: vec![Vec::new(); chunks],
+            n_pages: 0,
+        })
     }
 
     fn leaves(&self) -> usize {
@@ -175,7 +182,7 @@ impl Layout {
     pub(crate) fn stored_ranges(
         &self,
         rows: Range<u32>,
-        source: Reading<'_>,
+        source: RecordReaderInput<'_>,
     ) -> Result<Vec<Range<u64>>, String> {
         reading::stored_ranges(self, rows, source)
     }
@@ -184,11 +191,11 @@ impl Layout {
     pub(crate) fn open(
         &self,
         rows: Range<u32>,
-        source: Reading<'_>,
+        source: RecordReaderInput<'_>,
         ranges: Vec<Range<u64>>,
         parts: &[Bytes],
-    ) -> Result<(Lengths, Vec<u8>), String> {
-        guarded(|| reading::open(self, rows, source, pieces::Pieces::new(ranges, parts)?))
+    ) -> Result<(RecordLengths, Vec<u8>), String> {
+        guarded(|| reading::open(self, rows, source, reading::FilePieces::new(ranges, parts)?))
     }
 
     /// About how many bytes of memory it takes.
@@ -217,13 +224,13 @@ impl Layout {
     }
 
     /// Takes the stored form off the start of `rest`.
-    pub(crate) fn decode(rest: &mut &[u8], limits: Limits) -> Result<Layout, String> {
+    pub(crate) fn decode(rest: &mut &[u8], limits: SourceLimits) -> Result<ParquetLayout, String> {
         let bytes = varint::take(rest)?;
         if bytes > MAX_FOOTER_BYTES {
             return Err(format!("its footer has {bytes} bytes; the limit is {MAX_FOOTER_BYTES}"));
         }
         let footer = Bytes::copy_from_slice(varint::bytes(rest, bytes as usize)?);
-        let mut layout = Self::of_footer(footer, limits)?;
+        let mut layout = Self::from_footer(footer, limits)?;
         for chunk in 0..layout.pages.len() {
             let count = varint::take(rest)?;
             // A page takes at least three bytes.
@@ -290,5 +297,72 @@ impl Layout {
     }
 }
 
-#[cfg(test)]
-mod tests;
+// A row as a record: for each feature its length (u32, little-endian) and its value; or, with the
+// highest bit of the length set, what is wrong with it.
+
+/// Set in the length of what is no value.
+const FAULT: u32 = 1 << 31;
+
+/// Appends the value of a row.
+fn put_values(record: &mut Vec<u8>, values: &ColumnValues, row: usize) {
+    let missing = || Err("a row is missing");
+    let value: Result<&[u8], &str> = match values {
+        ColumnValues::Numbers { bytes, rows } => match rows.get(row) {
+            Some(Ok(range)) => Ok(&bytes[range.clone()]),
+            Some(Err(what)) => Err(what),
+            None => missing(),
+        },
+        ColumnValues::Bytes(rows) => match rows.get(row) {
+            Some(Ok(value)) => Ok(value.data()),
+            Some(Err(what)) => Err(what),
+            None => missing(),
+        },
+    };
+    // A value too long for its length is too long for a record as well, which the caller checks.
+    let (bytes, flag) = match value {
+        Ok(value) => (value, 0),
+        Err(what) => (what.as_bytes(), FAULT),
+    };
+    record.extend_from_slice(&(bytes.len() as u32 & !FAULT | flag).to_le_bytes());
+    record.extend_from_slice(bytes);
+}
+
+/// Finds the features of a pipeline in records; feature i goes to cell i.
+#[derive(Debug)]
+pub struct ParquetRecordReader {
+    features: usize,
+}
+
+impl ParquetRecordReader {
+    pub(crate) fn new(features: &FeatureMap) -> Self {
+        ParquetRecordReader { features: features.len() }
+    }
+
+    /// Finds every feature in `record`; returns the bytes of their values.
+    pub(crate) fn extract(&self, record: &[u8], cells: &mut [FieldCell]) -> Result<usize, String> {
+        let (mut at, mut found) = (0, 0);
+        for cell in cells.iter_mut().take(self.features) {
+            let cut = || "the record is cut short".to_owned();
+            let head = record.get(at..).and_then(|rest| rest.first_chunk::<4>()).ok_or_else(cut)?;
+            let length = u32::from_le_bytes(*head);
+            let range = at + 4..at + 4 + (length & !FAULT) as usize;
+            let value = record.get(range.clone()).ok_or_else(cut)?;
+            if length & FAULT != 0 {
+                return Err(String::from_utf8_lossy(value).into_owned());
+            }
+            (at, found) = (range.end, found + value.len());
+            cell.place = CellStorage::Record(range);
+        }
+        Ok(found)
+    }
+}
+
+impl ReadRecord for ParquetRecordReader {
+    fn read<'a>(
+        &self,
+        stored: &'a [u8],
+        cells: &mut [FieldCell],
+    ) -> Result<(&'a [u8], usize), String> {
+        Ok((stored, self.extract(stored, cells)?))
+    }
+}

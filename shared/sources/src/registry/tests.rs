@@ -1,7 +1,7 @@
 //! Rules for every registered format.
 
 use super::*;
-use crate::{FORMATS, Format};
+use crate::{FORMATS, FileFormat};
 use gristmill_syntax::DefaultValue;
 use std::collections::BTreeSet;
 
@@ -20,9 +20,9 @@ fn names_are_those_of_one_format() {
 fn every_format_is_documented_and_its_example_is_a_source() {
     for format in FORMATS {
         assert!(!format.record.is_empty() && !format.keys.is_empty(), "{}", format.name);
-        let parsed = Parsed::of(format.example).unwrap();
+        let parsed = ParsedSource::from_yaml(format.example).unwrap();
         assert_eq!(parsed.format.name(), format.name);
-        assert!(Format::with_defaults(format.name).is_some() || !format.parameters.is_empty());
+        assert!(FileFormat::with_defaults(format.name).is_some() || !format.parameters.is_empty());
     }
 }
 
@@ -31,9 +31,9 @@ fn every_format_is_documented_and_its_example_is_a_source() {
 #[test]
 fn the_declared_parameters_are_those_that_parsing_reads() {
     for format in FORMATS {
-        let node = Node::parse(format.example).unwrap();
-        let mut table = Table::new("`source`", &node).unwrap();
-        Format::parse_source("`source`", &mut table).unwrap();
+        let node = SyntaxNode::parse(format.example).unwrap();
+        let mut table = MappingReader::new("`source`", &node).unwrap();
+        FileFormat::parse_source("`source`", &mut table).unwrap();
         let mut read: BTreeSet<&str> = table.asked().iter().copied().collect();
         for other in FORMATS {
             read.remove(other.name);
@@ -48,23 +48,23 @@ fn the_declared_parameters_are_those_that_parsing_reads() {
 #[test]
 fn declared_defaults_change_nothing() {
     for format in FORMATS {
-        let Some(defaults) = Format::with_defaults(format.name) else { continue };
+        let Some(defaults) = FileFormat::with_defaults(format.name) else { continue };
         let said = format.parameters.iter().filter_map(|parameter| match parameter.default {
             DefaultValue::Value(value) => Some(format!("{}: {value}", parameter.name)),
             DefaultValue::Required | DefaultValue::Absent => None,
         });
         let said: Vec<String> = said.collect();
-        let node = Node::parse(&format!("{{ {} }}", said.join(", "))).unwrap();
-        let mut table = Table::new("`source`", &node).unwrap();
-        let (_, parse) = Format::parsers(format.name).unwrap();
-        assert_eq!(parse(format.name, &mut table, &Features::new()), Ok(defaults));
+        let node = SyntaxNode::parse(&format!("{{ {} }}", said.join(", "))).unwrap();
+        let mut table = MappingReader::new("`source`", &node).unwrap();
+        let (_, parse) = FileFormat::parsers(format.name).unwrap();
+        assert_eq!(parse(format.name, &mut table, &FeatureMap::new()), Ok(defaults));
         table.finish().unwrap();
     }
 }
 
 #[test]
 fn the_canonical_form_is_read_back() {
-    struct Canonical<'a>(&'a Parsed);
+    struct Canonical<'a>(&'a ParsedSource);
     impl serde::Serialize for Canonical<'_> {
         fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
             let mut map = serializer.serialize_map(None)?;
@@ -73,11 +73,12 @@ fn the_canonical_form_is_read_back() {
         }
     }
     for format in FORMATS {
-        let parsed = Parsed { paths: Vec::new(), ..Parsed::of(format.example).unwrap() };
+        let parsed =
+            ParsedSource { paths: Vec::new(), ..ParsedSource::from_yaml(format.example).unwrap() };
         let json = serde_json::to_string(&Canonical(&parsed)).unwrap();
-        let node = Node::parse_json(&json).unwrap();
-        let mut table = Table::new("`source`", &node).unwrap();
-        assert_eq!(Format::parse_canonical("`source`", &mut table), Ok(parsed), "{json}");
+        let node = SyntaxNode::parse_json(&json).unwrap();
+        let mut table = MappingReader::new("`source`", &node).unwrap();
+        assert_eq!(FileFormat::parse_canonical("`source`", &mut table), Ok(parsed), "{json}");
         table.finish().unwrap();
     }
 }

@@ -5,13 +5,13 @@
 //! dozens of features of which two are wanted, and building all of them would cost more than the
 //! rest of a token pipeline. Of a key given twice the last counts.
 
-use crate::{Feature, FeatureDType, Features, MAX_VALUES};
-use gristmill_kernel::{Cell, Extract, Place, Tools};
+use crate::{Feature, FeatureDType, FeatureMap, MAX_VALUES};
+use gristmill_kernel::{CellStorage, ExtractKernel, FieldCell, KernelScratch};
 use std::ops::Range;
 
 /// Finds the features of a pipeline in examples; feature i goes to cell i.
 #[derive(Debug)]
-pub struct Extractor {
+pub struct ExampleExtractor {
     /// In the order of the field names.
     wanted: Vec<Feature>,
 }
@@ -96,15 +96,15 @@ impl<'a> Slice<'a> {
     }
 }
 
-impl Extractor {
-    pub fn new(features: &Features) -> Self {
-        Extractor { wanted: features.values().cloned().collect() }
+impl ExampleExtractor {
+    pub fn new(features: &FeatureMap) -> Self {
+        ExampleExtractor { wanted: features.values().cloned().collect() }
     }
 
     /// Finds every wanted feature in `record`; returns the bytes of their values.
-    pub fn extract(&self, record: &[u8], cells: &mut [Cell]) -> Result<usize, String> {
+    pub fn extract(&self, record: &[u8], cells: &mut [FieldCell]) -> Result<usize, String> {
         for cell in cells.iter_mut() {
-            cell.place = Place::Record(0..0);
+            cell.place = CellStorage::Record(0..0);
         }
         let mut found = 0_usize;
         // A bit for each of the at most 256 features of a pipeline.
@@ -137,9 +137,14 @@ impl Extractor {
     }
 }
 
-impl Extract for Extractor {
-    fn extract(&self, input: &[u8], found: &mut [Cell], _: &mut Tools) -> Result<usize, String> {
-        Extractor::extract(self, input, found)
+impl ExtractKernel for ExampleExtractor {
+    fn extract(
+        &self,
+        input: &[u8],
+        found: &mut [FieldCell],
+        _: &mut KernelScratch,
+    ) -> Result<usize, String> {
+        ExampleExtractor::extract(self, input, found)
     }
 }
 
@@ -157,7 +162,7 @@ fn map_entry(mut entry: Slice<'_>) -> Result<Option<(&[u8], Slice<'_>)>, String>
 }
 
 /// Reads the value of a feature into `cell`; returns its bytes.
-fn read(wanted: &Feature, mut feature: Slice<'_>, cell: &mut Cell) -> Result<usize, String> {
+fn read(wanted: &Feature, mut feature: Slice<'_>, cell: &mut FieldCell) -> Result<usize, String> {
     let mut list = None;
     while let Some(piece) = feature.piece()? {
         if let Piece::Bytes(kind @ 1..=3, values) = piece {
@@ -193,7 +198,11 @@ fn check_count(wanted: &Feature, count: usize) -> Result<(), String> {
     wanted.check_values(count).map_err(|what| format!("feature `{}` {what}", wanted.key))
 }
 
-fn read_bytes(wanted: &Feature, mut list: Slice<'_>, cell: &mut Cell) -> Result<usize, String> {
+fn read_bytes(
+    wanted: &Feature,
+    mut list: Slice<'_>,
+    cell: &mut FieldCell,
+) -> Result<usize, String> {
     let (mut count, mut range) = (0, 0..0);
     while let Some(piece) = list.piece()? {
         if let Piece::Bytes(1, value) = piece {
@@ -203,14 +212,14 @@ fn read_bytes(wanted: &Feature, mut list: Slice<'_>, cell: &mut Cell) -> Result<
     }
     check_count(wanted, count)?;
     let bytes = range.len();
-    cell.place = Place::Record(range);
+    cell.place = CellStorage::Record(range);
     Ok(bytes)
 }
 
 fn read_numbers(
     wanted: &Feature,
     list: Slice<'_>,
-    cell: &mut Cell,
+    cell: &mut FieldCell,
     read: fn(Slice<'_>, usize, &mut Vec<u8>) -> Result<usize, String>,
 ) -> Result<usize, String> {
     let most = wanted.values().unwrap_or(MAX_VALUES as usize);

@@ -5,8 +5,8 @@
 //! are read, so that each byte is checked before it is used.
 
 use super::example;
-use crate::{Features, FileIndex, Limits, ReadRecord, Scan, SourceError};
-use gristmill_kernel::Cell;
+use crate::{FeatureMap, FileIndex, ReadRecord, RecordScanner, SourceError, SourceLimits};
+use gristmill_kernel::FieldCell;
 
 /// Bytes before a payload: its length and the length's CRC.
 const HEADER_BYTES: usize = 12;
@@ -52,16 +52,20 @@ pub(crate) fn unchecked_payload(framed: &[u8]) -> &[u8] {
 
 /// Reads examples in their framing.
 #[derive(Debug)]
-pub struct Reader(example::Extractor);
+pub struct TfRecordReader(example::ExampleExtractor);
 
-impl Reader {
-    pub(super) fn new(features: &Features) -> Self {
-        Reader(example::Extractor::new(features))
+impl TfRecordReader {
+    pub(super) fn new(features: &FeatureMap) -> Self {
+        TfRecordReader(example::ExampleExtractor::new(features))
     }
 }
 
-impl ReadRecord for Reader {
-    fn read<'a>(&self, stored: &'a [u8], cells: &mut [Cell]) -> Result<(&'a [u8], usize), String> {
+impl ReadRecord for TfRecordReader {
+    fn read<'a>(
+        &self,
+        stored: &'a [u8],
+        cells: &mut [FieldCell],
+    ) -> Result<(&'a [u8], usize), String> {
         let record = payload(stored)?;
         Ok((record, self.0.extract(record, cells)?))
     }
@@ -73,8 +77,8 @@ impl ReadRecord for Reader {
 
 /// Builds the index of a file from its bytes, pushed in order in pieces of any size.
 #[derive(Debug)]
-pub(crate) struct Scanner {
-    limits: Limits,
+pub(crate) struct TfRecordScanner {
+    limits: SourceLimits,
     index: FileIndex,
     /// The header of the record at hand, as far as it has been seen.
     header: [u8; HEADER_BYTES],
@@ -83,12 +87,12 @@ pub(crate) struct Scanner {
     left: u64,
 }
 
-impl Scanner {
+impl TfRecordScanner {
     /// A builder that refuses larger records and files with more of them.
-    pub(crate) fn new(limits: Limits) -> Self {
+    pub(crate) fn new(limits: SourceLimits) -> Self {
         let header = [0; HEADER_BYTES];
         let index = FileIndex::new(FRAMING_BYTES as u32);
-        Scanner { limits, index, header, header_bytes: 0, left: 0 }
+        TfRecordScanner { limits, index, header, header_bytes: 0, left: 0 }
     }
 
     fn begin_record(&mut self) -> Result<(), SourceError> {
@@ -111,7 +115,7 @@ impl Scanner {
     }
 }
 
-impl Scan for Scanner {
+impl RecordScanner for TfRecordScanner {
     fn push(&mut self, mut bytes: &[u8]) -> Result<(), SourceError> {
         while !bytes.is_empty() {
             if self.left > 0 {
@@ -167,13 +171,14 @@ mod tests {
 
     /// The index of a whole file.
     fn index(file: &[u8]) -> FileIndex {
-        let mut builder = Box::new(Scanner::new(Limits::default()));
+        let mut builder = Box::new(TfRecordScanner::new(SourceLimits::default()));
         builder.push(file).unwrap();
         builder.finish().unwrap()
     }
 
     fn fail(file: &[u8]) -> String {
-        let mut builder = Box::new(Scanner::new(Limits { record_bytes: 1000, records: 4 }));
+        let mut builder =
+            Box::new(TfRecordScanner::new(SourceLimits { record_bytes: 1000, records: 4 }));
         builder.push(file).and_then(|()| builder.finish().map(|_| ())).unwrap_err().to_string()
     }
 
@@ -188,7 +193,7 @@ mod tests {
         assert_eq!(whole.byte_range(5, 0), Some(file.len() as u64..file.len() as u64));
         assert_eq!(whole.byte_range(4, 2), None);
         for piece in [1, 2, 11, 12, 13, 100] {
-            let mut builder = Box::new(Scanner::new(Limits::default()));
+            let mut builder = Box::new(TfRecordScanner::new(SourceLimits::default()));
             file.chunks(piece).for_each(|bytes| builder.push(bytes).unwrap());
             assert_eq!(builder.finish().unwrap(), whole);
         }

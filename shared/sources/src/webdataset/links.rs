@@ -3,8 +3,8 @@
 //! A link leads where Python's `tarfile` finds its target: a hard link to the last member before it that has its name,
 //! a symbolic one to the last of the archive.
 
-use super::tar::{self, BLOCK_BYTES, Member};
-use crate::{lengths::Lengths, varint};
+use super::tar::{self, BLOCK_BYTES, TarMember};
+use crate::{lengths::RecordLengths, varint};
 use bytes::Bytes;
 use std::{
     collections::HashMap,
@@ -32,9 +32,9 @@ struct Link {
 
 /// The links of an archive to files in it, in the archive's order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Links(Vec<Link>);
+pub(crate) struct TarLinks(Vec<Link>);
 
-impl Links {
+impl TarLinks {
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -67,10 +67,10 @@ impl Links {
         sizes: impl Iterator<Item = u64>,
         data: &[u8],
         read: impl Fn(&Range<u64>) -> Result<Bytes, String>,
-    ) -> Result<(Lengths, Bytes), String> {
+    ) -> Result<(RecordLengths, Bytes), String> {
         let wrong = || "the records are not those that were indexed".to_owned();
         let mut out = Vec::new();
-        let mut window = Lengths::new(first, 0);
+        let mut window = RecordLengths::new(first, 0);
         let (mut at, mut done) = (start, 0);
         for bytes in sizes {
             let record = at..at + bytes;
@@ -133,7 +133,7 @@ fn padded(bytes: u64) -> u64 {
 
 /// Finds where the links of an archive lead while its members pass.
 #[derive(Debug, Default)]
-pub(crate) struct Finder {
+pub(crate) struct TarLinkFinder {
     /// The last member of each name so far, by the name's hash.
     members: HashMap<u64, Target>,
     links: Vec<Found>,
@@ -159,12 +159,12 @@ enum To {
     Named(u64),
 }
 
-impl Finder {
+impl TarLinkFinder {
     /// Takes the next member.
     ///
     /// # Errors
     /// If there are too many links.
-    pub(crate) fn add(&mut self, member: &Member<'_>) -> Result<(), String> {
+    pub(crate) fn add(&mut self, member: &TarMember<'_>) -> Result<(), String> {
         let target = match member.link {
             None => Target::File(member.content.clone()),
             Some(_) if self.links.len() == MAX_LINKS => {
@@ -186,12 +186,12 @@ impl Finder {
     }
 
     /// The links that lead to files.
-    pub(crate) fn finish(self) -> Links {
+    pub(crate) fn finish(self) -> TarLinks {
         let found = self
             .links
             .iter()
             .filter_map(|link| Some(Link { at: link.at, content: self.file_of(link)? }));
-        Links(found.collect())
+        TarLinks(found.collect())
     }
 
     fn file_of<'a>(&'a self, mut link: &'a Found) -> Option<Range<u64>> {

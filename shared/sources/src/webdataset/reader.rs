@@ -5,13 +5,14 @@
 //! these are compared without regard to ASCII case; where it passes over links, these are followed.
 
 use super::{
-    links::Finder,
-    tar::{Member, Members},
+    links::TarLinkFinder,
+    tar::{TarMember, TarReader},
 };
 use crate::{
-    Feature, FeatureDType, Features, FileIndex, Limits, ReadRecord, Scan, SourceError, words,
+    Feature, FeatureDType, FeatureMap, FileIndex, ReadRecord, RecordScanner, SourceError,
+    SourceLimits, words,
 };
-use gristmill_kernel::{Cell, Place};
+use gristmill_kernel::{CellStorage, FieldCell};
 use std::ops::Range;
 
 /// The name of a record and the key of one of its parts: before and after the first dot of the last
@@ -27,31 +28,35 @@ fn split_name(name: &[u8]) -> Option<(&[u8], &[u8])> {
 /// Records lie end to end: one begins with the first header of its first part and ends where the
 /// next begins, so that one ranged read has many of them whole.
 #[derive(Debug)]
-pub(crate) struct Scanner {
-    members: Members,
+pub(crate) struct WebDatasetScanner {
+    members: TarReader,
     records: Records,
 }
 
 #[derive(Debug)]
 struct Records {
-    limits: Limits,
+    limits: SourceLimits,
     index: FileIndex,
     /// Name and end of the current record.
     open: Option<(Vec<u8>, u64)>,
-    finder: Finder,
+    finder: TarLinkFinder,
 }
 
-impl Scanner {
-    pub(crate) fn new(limits: Limits) -> Self {
-        let records =
-            Records { limits, index: FileIndex::new(0), open: None, finder: Finder::default() };
-        Scanner { members: Members::default(), records }
+impl WebDatasetScanner {
+    pub(crate) fn new(limits: SourceLimits) -> Self {
+        let records = Records {
+            limits,
+            index: FileIndex::new(0),
+            open: None,
+            finder: TarLinkFinder::default(),
+        };
+        WebDatasetScanner { members: TarReader::default(), records }
     }
 }
 
-impl Scan for Scanner {
+impl RecordScanner for WebDatasetScanner {
     fn push(&mut self, bytes: &[u8]) -> Result<(), SourceError> {
-        let Scanner { members, records } = self;
+        let WebDatasetScanner { members, records } = self;
         let pushed = members.push(bytes, &mut |member| records.take(&member));
         pushed.map_err(|what| records.index.fault(&what))
     }
@@ -86,7 +91,7 @@ impl Scan for Scanner {
 }
 
 impl Records {
-    fn take(&mut self, member: &Member<'_>) -> Result<(), String> {
+    fn take(&mut self, member: &TarMember<'_>) -> Result<(), String> {
         self.finder.add(member)?;
         let Some((name, _)) = split_name(member.name) else { return Ok(()) };
         match &mut self.open {
@@ -126,24 +131,24 @@ struct Wanted {
 
 /// Finds the features of a pipeline in records; feature i goes to cell i.
 #[derive(Debug)]
-pub struct Extractor {
+pub struct WebDatasetRecordReader {
     /// In the order of the field names.
     wanted: Vec<Wanted>,
 }
 
-impl Extractor {
-    pub(crate) fn new(features: &Features) -> Self {
+impl WebDatasetRecordReader {
+    pub(crate) fn new(features: &FeatureMap) -> Self {
         let wanted = features.values().map(|feature| Wanted {
             keys: feature.key.split(';').map(str::to_owned).collect(),
             feature: feature.clone(),
         });
-        Extractor { wanted: wanted.collect() }
+        WebDatasetRecordReader { wanted: wanted.collect() }
     }
 
     /// Finds every wanted feature in the members of `record`; returns the bytes of their values.
-    pub(crate) fn extract(&self, record: &[u8], cells: &mut [Cell]) -> Result<usize, String> {
+    pub(crate) fn extract(&self, record: &[u8], cells: &mut [FieldCell]) -> Result<usize, String> {
         let mut found: Vec<Option<Found>> = self.wanted.iter().map(|_| None).collect();
-        let mut members = Members::default();
+        let mut members = TarReader::default();
         members.push(record, &mut |member| {
             let Some((_, key)) = split_name(member.name) else { return Ok(()) };
             for (wanted, found) in self.wanted.iter().zip(&mut found) {
@@ -154,7 +159,7 @@ impl Extractor {
                     Some(best) if best.rank == rank => {
                         return Err(format!("it has two members `.{}`", wanted.keys[rank]));
                     }
-                    _ => *found = Some(Found::of(&member, rank)),
+                    _ => *found = Some(Found::from_member(&member, rank)),
                 }
             }
             Ok(())
@@ -189,15 +194,19 @@ struct Found {
 }
 
 impl Found {
-    fn of(member: &Member<'_>, rank: usize) -> Self {
+    fn from_member(member: &TarMember<'_>, rank: usize) -> Self {
         let content = member.content.start as usize..member.content.end as usize;
         let target = member.link.map(|link| String::from_utf8_lossy(link.target).into_owned());
         Self { rank, content, target }
     }
 }
 
-impl ReadRecord for Extractor {
-    fn read<'a>(&self, stored: &'a [u8], cells: &mut [Cell]) -> Result<(&'a [u8], usize), String> {
+impl ReadRecord for WebDatasetRecordReader {
+    fn read<'a>(
+        &self,
+        stored: &'a [u8],
+        cells: &mut [FieldCell],
+    ) -> Result<(&'a [u8], usize), String> {
         Ok((stored, self.extract(stored, cells)?))
     }
 }
@@ -209,10 +218,10 @@ impl Wanted {
         rank: usize,
         content: &[u8],
         range: Range<usize>,
-        cell: &mut Cell,
+        cell: &mut FieldCell,
     ) -> Result<usize, String> {
         if self.feature.dtype == FeatureDType::Bytes {
-            cell.place = Place::Record(range);
+            cell.place = CellStorage::Record(range);
             return Ok(content.len());
         }
         words::numbers(&self.feature, content, cell)

@@ -20,20 +20,20 @@ const CHECKSUM: Range<usize> = 148..156;
 
 /// A regular file, or a link.
 #[derive(Debug)]
-pub(crate) struct Member<'a> {
+pub(crate) struct TarMember<'a> {
     pub(crate) name: &'a [u8],
     /// The start of its first header, those that extend it included.
     pub(crate) start: u64,
     /// Empty if it is a link.
     pub(crate) content: Range<u64>,
-    pub(crate) link: Option<Link<'a>>,
+    pub(crate) link: Option<TarLink<'a>>,
     /// The start of the next member's headers.
     pub(crate) end: u64,
 }
 
 /// A link to another member or path.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Link<'a> {
+pub(crate) struct TarLink<'a> {
     pub(crate) target: &'a [u8],
     /// The target is the name of an earlier member, and not a path from the link's folder.
     pub(crate) is_hard: bool,
@@ -41,7 +41,7 @@ pub(crate) struct Link<'a> {
 
 /// Reads headers, and hands out every regular file and link.
 #[derive(Debug, Default)]
-pub(crate) struct Members {
+pub(crate) struct TarReader {
     /// Bytes taken.
     at: u64,
     /// Bytes to pass over.
@@ -73,7 +73,7 @@ struct Next {
     bytes: Option<u64>,
 }
 
-impl Members {
+impl TarReader {
     /// Takes the next bytes; `found` gets each file and link among them once its headers are read.
     ///
     /// # Errors
@@ -81,7 +81,7 @@ impl Members {
     pub(crate) fn push(
         &mut self,
         mut bytes: &[u8],
-        found: &mut dyn FnMut(Member<'_>) -> Result<(), String>,
+        found: &mut dyn FnMut(TarMember<'_>) -> Result<(), String>,
     ) -> Result<(), String> {
         while !bytes.is_empty() {
             if self.ended {
@@ -147,7 +147,7 @@ impl Members {
     fn header(
         &mut self,
         block: &[u8],
-        found: &mut dyn FnMut(Member<'_>) -> Result<(), String>,
+        found: &mut dyn FnMut(TarMember<'_>) -> Result<(), String>,
     ) -> Result<(), String> {
         let start = self.at - BLOCK_BYTES as u64;
         let bad = |what: &str| format!("the header at byte {start} {what}");
@@ -203,7 +203,7 @@ impl Members {
             .target
             .unwrap_or_else(|| header.link_name_bytes().unwrap_or_default().into_owned());
         let link = match kind {
-            b'1' | b'2' => Some(Link { target: &target, is_hard: kind == b'1' }),
+            b'1' | b'2' => Some(TarLink { target: &target, is_hard: kind == b'1' }),
             // Directories and devices; a list of names, a label, and the long names of old archives.
             b'3'..=b'6' | b'D' | b'V' | b'N' => return Ok(()),
             _ if is_old_folder => return Ok(()),
@@ -211,7 +211,7 @@ impl Members {
             _ => None,
         };
         let (at, start) = (self.at, next.start.unwrap_or(start));
-        found(Member { name: &name, start, content: at..at + bytes, link, end })
+        found(TarMember { name: &name, start, content: at..at + bytes, link, end })
     }
 
     fn extend(&mut self, kind: Extension, body: &[u8]) -> Result<(), String> {

@@ -1,8 +1,8 @@
 //! Reads from scripted servers.
 
-use super::{WebObjects, WithWeb, url};
-use crate::Reach;
-use gristmill_ports::{ObjectError, ObjectPath, Objects, ReadPatience, memory::MemoryObjects};
+use super::{WebObjects, WebRoutedStore, url};
+use crate::AllowedServers;
+use gristmill_ports::{ObjectError, ObjectPath, ObjectStore, ReadTimeout, memory::MemoryObjects};
 use std::{
     sync::{
         Arc, Mutex,
@@ -68,10 +68,10 @@ fn said(status: &str, headers: &str) -> Vec<u8> {
         .into_bytes()
 }
 
-fn objects(authorization: &str) -> WithWeb {
-    let mut web = WebObjects::new(Reach::Any, authorization).unwrap();
-    web.patience = ReadPatience::from_shortest(Duration::from_millis(200));
-    WithWeb::new(Arc::new(MemoryObjects::default()), web)
+fn objects(authorization: &str) -> WebRoutedStore {
+    let mut web = WebObjects::new(AllowedServers::Any, authorization).unwrap();
+    web.patience = ReadTimeout::from_shortest(Duration::from_millis(200));
+    WebRoutedStore::new(Arc::new(MemoryObjects::default()), web)
 }
 
 /// Reads bytes 2..12 of the listed version from a server that answers with `respond`.
@@ -238,7 +238,7 @@ async fn credentials_stay_with_their_server_and_secrets_out_of_messages() {
 
 #[tokio::test]
 async fn a_worker_of_an_account_does_not_follow_into_it() {
-    let web = WebObjects::new(Reach::Public, "").unwrap();
+    let web = WebObjects::new(AllowedServers::Public, "").unwrap();
     for origin in ["http://169.254.169.254", "http://localhost:1", "https://[::1]"] {
         let path = ObjectPath::new(origin, "latest/meta-data");
         let looked = tokio::time::timeout(Duration::from_secs(60), web.look(&path)).await.unwrap();
@@ -250,11 +250,11 @@ async fn a_worker_of_an_account_does_not_follow_into_it() {
 #[test]
 fn credentials_are_of_one_server_and_never_shown() {
     let text = "Data.example.com  Bearer s3cret\n\nother Basic x";
-    let web = WebObjects::new(Reach::Any, text).unwrap();
+    let web = WebObjects::new(AllowedServers::Any, text).unwrap();
     assert_eq!(web.authorization("data.example.com").unwrap(), "Bearer s3cret");
     assert!(web.authorization("example.com").is_none());
     assert!(!format!("{web:?}").contains("s3cret"));
-    let error = WebObjects::new(Reach::Any, "s3cret").unwrap_err();
+    let error = WebObjects::new(AllowedServers::Any, "s3cret").unwrap_err();
     assert!(error.contains("line 1") && !error.contains("s3cret"), "{error}");
 }
 

@@ -1,7 +1,7 @@
 //! Runs many simulations and reports faults and violations.
 
 use clap::Parser;
-use gristmill_faults::{Fault, Mutant, Outcome, simulate, simulate_ranks};
+use gristmill_faults::{FaultKind, Mutant, SimulationOutcome, simulate, simulate_ranks};
 use parking_lot::Mutex;
 use std::{
     collections::BTreeMap,
@@ -50,7 +50,7 @@ fn mutant(name: &str) -> Result<Mutant, String> {
 
 impl Args {
     /// Runs the simulation of `seed`.
-    fn simulate(&self, seed: u64, verbose: bool) -> io::Result<Outcome> {
+    fn simulate(&self, seed: u64, verbose: bool) -> io::Result<SimulationOutcome> {
         let ranks = self.ranks || self.mutant.is_some_and(|m| Mutant::OF_RANKS.contains(&m));
         if ranks {
             simulate_ranks(seed, self.mutant, verbose)
@@ -68,14 +68,14 @@ struct Sum {
     replays: u64,
     given_up: u64,
     virtual_seconds: u64,
-    faults: BTreeMap<Fault, u64>,
-    broken: Vec<Outcome>,
+    faults: BTreeMap<FaultKind, u64>,
+    broken: Vec<SimulationOutcome>,
     /// Simulations that could not be run.
     errors: Vec<String>,
 }
 
 impl Sum {
-    fn add(&mut self, seed: u64, outcome: io::Result<Outcome>) {
+    fn add(&mut self, seed: u64, outcome: io::Result<SimulationOutcome>) {
         self.simulations += 1;
         let outcome = match outcome {
             Ok(outcome) => outcome,

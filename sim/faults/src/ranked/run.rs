@@ -1,16 +1,28 @@
-//! One run of a training program with several ranks, as its launcher and its ranks know it.
+//! The runs of a job with several ranks: what launcher and ranks know of each, and what their readers have reported.
 
-use crate::{Simulation, scenario::BatchName, scenario::Expected};
-use gristmill_model::splits::ranks::{Assignment, KnownBatches, Ranks, Step, Tail};
-use gristmill_model::splits::{Cursor, JobProgress, invariants};
-use gristmill_model::{Checkpoint, RunToken};
+use crate::{
+    FaultSimulation,
+    scenario::{BatchName, ExpectedBatches},
+};
+use gristmill_model::{
+    Checkpoint, RunToken,
+    splits::{
+        Cursor, JobProgress, ProgressAck, invariants,
+        ranks::{KnownBatches, RankAssignment, RunRanks, TailPolicy, TrainingStep},
+    },
+};
 use parking_lot::Mutex;
-use std::{collections::BTreeMap, num::NonZeroU32, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    num::NonZeroU32,
+    sync::Arc,
+    time::Duration,
+};
 use tokio::sync::Notify;
 
 /// The processes that report what is safe in a checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Speaks {
+pub enum CheckpointReporters {
     /// Each rank for itself.
     EachRank,
     /// The first rank of each host, once all ranks have written their parts.
@@ -19,7 +31,7 @@ pub enum Speaks {
 
 /// When the fetchers of other hosts than the first start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OtherHosts {
+pub enum OtherHostsStart {
     AtOnce,
     /// Once a rank has taken a step.
     AfterAStep,
@@ -28,24 +40,24 @@ pub enum OtherHosts {
 }
 
 /// A run, from its launch to its end.
-pub struct Run {
+pub struct LaunchedRun {
     /// The text that names it.
     pub name: String,
     /// Without a checkpoint, the service decides where the run begins.
-    ranks: Ranks,
+    ranks: RunRanks,
     pub hosts: u32,
     /// The checkpoint that it begins from; none if it begins anew.
     pub resume: Option<String>,
     /// Whether the fetchers have the checkpoint, and not only the ranks.
     pub tells_fetchers: bool,
-    pub speaks: Speaks,
+    pub speaks: CheckpointReporters,
     /// Checkpoints are written after each step whose number is a multiple of it.
     pub save_every: u64,
-    pub others: OtherHosts,
+    pub others: OtherHostsStart,
     /// A rank that takes longer for each step while there are faults.
     pub slow: Option<(u32, Duration)>,
     epochs: u32,
-    expected: Arc<Expected>,
+    expected: Arc<ExpectedBatches>,
     state: Mutex<State>,
     moved: Notify,
 }
@@ -57,7 +69,7 @@ struct State {
     /// The text of the checkpoint after each step.
     texts: BTreeMap<Cursor, String>,
     /// Ranks that have completed a step.
-    met: BTreeMap<Step, u32>,
+    met: BTreeMap<TrainingStep, u32>,
     /// The latest checkpoint of each rank.
     saved: BTreeMap<u32, Cursor>,
     hosts_done: u32,
@@ -71,29 +83,34 @@ struct State {
 /// The least number of ranks, and the greatest.
 pub const RANKS: (u32, u32) = (1, 6);
 
-impl Run {
+impl LaunchedRun {
     /// Draws a run that begins at `from`.
     pub fn draw(
-        sim: &Simulation,
+        sim: &FaultSimulation,
         name: String,
         (from, resume): (Cursor, Option<String>),
-        (epochs, expected): (u32, &Arc<Expected>),
+        (epochs, expected): (u32, &Arc<ExpectedBatches>),
     ) -> Self {
         let hosts = 1 + sim.below(3) as u32;
         let per_host = 1 + sim.below(u64::from(RANKS.1 / hosts)) as u32;
         let count = NonZeroU32::new((hosts * per_host).clamp(RANKS.0, RANKS.1));
-        let tail = [Tail::Drop, Tail::Repeat, Tail::Uneven][sim.below(3) as usize];
-        let ranks = Ranks { count: count.unwrap_or(NonZeroU32::MIN), from, tail };
+        let tail =
+            [TailPolicy::Drop, TailPolicy::Repeat, TailPolicy::Uneven][sim.below(3) as usize];
+        let ranks = RunRanks { count: count.unwrap_or(NonZeroU32::MIN), from, tail };
         Self {
             name,
             ranks,
             hosts,
             resume,
             tells_fetchers: sim.below(2) == 0,
-            speaks: [Speaks::EachRank, Speaks::WholeJob][sim.below(2) as usize],
+            speaks: [CheckpointReporters::EachRank, CheckpointReporters::WholeJob]
+                [sim.below(2) as usize],
             save_every: 1 + sim.below(4),
-            others: [OtherHosts::AtOnce, OtherHosts::AfterAStep, OtherHosts::AtTheEnd]
-                [sim.below(3) as usize],
+            others: [
+                OtherHostsStart::AtOnce,
+                OtherHostsStart::AfterAStep,
+                OtherHostsStart::AtTheEnd,
+            ][sim.below(3) as usize],
             slow: None,
             epochs,
             expected: Arc::clone(expected),
@@ -116,17 +133,17 @@ impl Run {
     }
 
     pub fn token(&self) -> RunToken {
-        RunToken::of(&self.name)
+        RunToken::from_name(&self.name)
     }
 
     /// The ranks, and where the run begins.
-    pub fn ranks(&self) -> Ranks {
+    pub fn ranks(&self) -> RunRanks {
         self.ranks_in(&self.state.lock())
     }
 
-    fn ranks_in(&self, state: &State) -> Ranks {
+    fn ranks_in(&self, state: &State) -> RunRanks {
         let began = state.began.filter(|_| self.resume.is_none());
-        Ranks { from: began.unwrap_or(self.ranks.from), ..self.ranks }
+        RunRanks { from: began.unwrap_or(self.ranks.from), ..self.ranks }
     }
 
     /// The number of ranks of a host.
@@ -143,20 +160,24 @@ impl Run {
     /// Records a batch that `rank` was given; `is_repeat` if it is marked as one. Returns its step.
     pub fn take(
         &self,
-        sim: &Simulation,
+        sim: &FaultSimulation,
         rank: u32,
         (name, is_repeat): (BatchName, bool),
         frame: &[u8],
-    ) -> Step {
+    ) -> TrainingStep {
         self.state.lock().has_begun = true;
         self.moved.notify_waiters();
         let cursor = Cursor::new(name.0, name.1);
         let ranks = self.ranks();
-        let step = ranks.step_of(cursor).unwrap_or(Step { epoch: name.0, number: 0 });
+        let step = ranks.step_of(cursor).unwrap_or(TrainingStep { epoch: name.0, number: 0 });
         let assigned = ranks.assign(step, rank, self.known(name.0));
         let given = match assigned {
-            Assignment::Batch { batch_index } if !is_repeat && batch_index == name.1 => batch_index,
-            Assignment::Repeat { batch_index, slot } if is_repeat && slot == name.1 => batch_index,
+            RankAssignment::Batch { batch_index } if !is_repeat && batch_index == name.1 => {
+                batch_index
+            }
+            RankAssignment::Repeat { batch_index, slot } if is_repeat && slot == name.1 => {
+                batch_index
+            }
             _ => {
                 sim.violated(format_args!(
                     "invariant 20: rank {rank} of {ranks} was given {cursor} (repeat: {is_repeat})"
@@ -176,7 +197,7 @@ impl Run {
     }
 
     /// Records the text of the checkpoint at `next`, which is the same on all ranks.
-    pub fn note_text(&self, sim: &Simulation, next: Cursor, text: &str) {
+    pub fn note_text(&self, sim: &FaultSimulation, next: Cursor, text: &str) {
         let earlier = self.state.lock().texts.insert(next, text.to_owned());
         if earlier.is_some_and(|earlier| earlier != text) {
             sim.violated(format_args!("two ranks have other checkpoints at {next}"));
@@ -193,16 +214,16 @@ impl Run {
     }
 
     /// Waits until every rank that takes `step` has completed it, as a collective operation does.
-    pub async fn meet(&self, step: Step) {
-        if self.others == OtherHosts::AtTheEnd {
+    pub async fn meet(&self, step: TrainingStep) {
+        if self.others == OtherHostsStart::AtTheEnd {
             return;
         }
         *self.state.lock().met.entry(step).or_default() += 1;
         let left = self.known(step.epoch).count.saturating_sub(self.ranks().first_of(step));
         let count = self.ranks.count.get();
         let takers = match self.ranks.tail {
-            Tail::Uneven => u32::try_from(left).unwrap_or(count).min(count),
-            Tail::Drop | Tail::Repeat => count,
+            TailPolicy::Uneven => u32::try_from(left).unwrap_or(count).min(count),
+            TailPolicy::Drop | TailPolicy::Repeat => count,
         };
         self.wait_until(|state| state.met.get(&step).is_some_and(|met| *met >= takers)).await;
     }
@@ -214,7 +235,7 @@ impl Run {
             (state.has_begun, state.has_ended) = (true, true);
         }
         self.moved.notify_waiters();
-        let step = Step { epoch: end.epoch, number: 0 };
+        let step = TrainingStep { epoch: end.epoch, number: 0 };
         *self.state.lock().met.entry(step).or_default() += 1;
         let count = self.ranks.count.get();
         let have_met = |state: &State| state.met.get(&step).is_some_and(|met| *met >= count);
@@ -222,7 +243,7 @@ impl Run {
     }
 
     /// Records that the checkpoint of `rank` at `next` is on durable storage.
-    pub fn save(&self, sim: &Simulation, rank: u32, next: Cursor) {
+    pub fn save(&self, sim: &FaultSimulation, rank: u32, next: Cursor) {
         self.check_covered(sim, next);
         self.state.lock().saved.insert(rank, next);
         self.moved.notify_waiters();
@@ -230,7 +251,7 @@ impl Run {
 
     /// Invariant 8: each batch between the beginning and a checkpoint was taken once, or left out by
     /// the tail.
-    fn check_covered(&self, sim: &Simulation, next: Cursor) {
+    fn check_covered(&self, sim: &FaultSimulation, next: Cursor) {
         let ranks = self.ranks();
         let from = ranks.from;
         let owners = &self.state.lock().owners;
@@ -262,7 +283,7 @@ impl Run {
 
     /// The latest checkpoint of each rank.
     fn saved_in(&self, state: &State) -> impl Iterator<Item = (u32, Cursor)> {
-        let Ranks { from, .. } = self.ranks_in(state);
+        let RunRanks { from, .. } = self.ranks_in(state);
         let saved = move |rank| state.saved.get(&rank).copied().unwrap_or(from);
         (0..self.ranks.count.get()).map(move |rank| (rank, saved(rank)))
     }
@@ -273,7 +294,7 @@ impl Run {
     }
 
     /// Invariant 21: the job's progress is durable for every rank of this run.
-    pub fn check_durable(&self, sim: &Simulation, after: &JobProgress) {
+    pub fn check_durable(&self, sim: &FaultSimulation, after: &JobProgress) {
         let saved: Vec<_> = self.saved_in(&self.state.lock()).collect();
         let saved = saved.into_iter().map(|(rank, saved)| self.next_of(rank, saved));
         sim.check(invariants::invariant_21_durable_for_every_rank(after, saved));
@@ -285,7 +306,7 @@ impl Run {
             let ranks = self.ranks();
             let step = ranks.step_of(cursor);
             let known = self.known(cursor.epoch);
-            let is_over = |step| ranks.assign(step, rank, known) == Assignment::End;
+            let is_over = |step| ranks.assign(step, rank, known) == RankAssignment::End;
             if step.is_none_or(|step| !is_over(step)) {
                 break;
             }
@@ -316,9 +337,9 @@ impl Run {
         self.wait_until(|state| match self.others {
             // The first host may find that the job is done.
             _ if host == 0 || state.hosts_done > 0 => true,
-            OtherHosts::AtOnce => true,
-            OtherHosts::AfterAStep => state.has_begun,
-            OtherHosts::AtTheEnd => state.has_ended,
+            OtherHostsStart::AtOnce => true,
+            OtherHostsStart::AfterAStep => state.has_begun,
+            OtherHostsStart::AtTheEnd => state.has_ended,
         })
         .await;
     }
@@ -344,6 +365,96 @@ impl Run {
                 return self.moved.notify_waiters();
             }
             moved.await;
+        }
+    }
+}
+
+/// All runs of a job, by their tokens.
+#[derive(Default)]
+pub struct RunRegistry {
+    runs: Mutex<BTreeMap<RunToken, Arc<LaunchedRun>>>,
+    /// The furthest point that any run has made durable.
+    durable: Mutex<Cursor>,
+    /// Generations of runs that began behind what was collected.
+    behind: Mutex<BTreeSet<u64>>,
+    /// The furthest position that readers of each generation have reported.
+    reported: Mutex<BTreeMap<u64, Cursor>>,
+    /// The furthest position reported to each registration of the job, by its time.
+    reported_to: Mutex<BTreeMap<u64, Cursor>>,
+}
+
+impl RunRegistry {
+    pub fn add(&self, run: &Arc<LaunchedRun>) {
+        let mut runs = self.runs.lock();
+        runs.insert(run.token(), Arc::clone(run));
+    }
+
+    /// Runs so far.
+    pub fn count(&self) -> usize {
+        self.runs.lock().len()
+    }
+
+    /// Records what a reader is about to report to the job registered at `registered_ms`.
+    pub fn note_report(&self, registered_ms: u64, ack: &ProgressAck) {
+        for (of, key) in [(&self.reported, ack.generation), (&self.reported_to, registered_ms)] {
+            let mut reported = of.lock();
+            let most = reported.entry(key).or_default();
+            *most = ack.durable.max(*most);
+        }
+    }
+
+    /// Checks the state file found by a restarted fetcher: it holds all that was reported as durable.
+    pub fn check_kept(&self, sim: &FaultSimulation, registered_ms: u64, kept: Option<Cursor>) {
+        let reported = self.reported_to.lock();
+        let reported = reported.get(&registered_ms).copied().unwrap_or_default();
+        let kept = kept.unwrap_or_default();
+        if kept < reported {
+            sim.violated(format_args!(
+                "{reported} was reported as durable, and the state file holds {kept}"
+            ));
+        }
+    }
+
+    /// Invariant 11: only readers of a run move its position.
+    fn check_reported(&self, sim: &FaultSimulation, after: &JobProgress) {
+        let reported = self.reported.lock();
+        // An earlier job of the name has other runs.
+        let Some(most) = reported.get(&after.generation) else { return };
+        if after.durable > *most {
+            sim.violated(format_args!(
+                "invariant 11: {} is durable, and the run's readers have reported {most}",
+                after.durable
+            ));
+        }
+    }
+
+    /// Whether the run of that generation began behind what was collected.
+    pub fn began_behind(&self, generation: u64) -> bool {
+        self.behind.lock().contains(&generation)
+    }
+
+    /// Checks a written progress of the job against what its run's ranks have saved.
+    pub fn check(&self, sim: &FaultSimulation, after: &JobProgress) {
+        self.check_reported(sim, after);
+        if after.durable < after.collected {
+            let mut behind = self.behind.lock();
+            behind.insert(after.generation);
+        }
+        let runs = self.runs.lock();
+        let found = after.run.and_then(|of| Some((of, runs.get(&of.token).cloned()?)));
+        drop(runs);
+        let mut furthest = self.durable.lock();
+        let before = *furthest;
+        *furthest = before.max(after.durable);
+        drop(furthest);
+        if let Some((of, run)) = found {
+            let began = run.begin_at(of.ranks.from);
+            if run.resume.is_none() && began > before {
+                sim.violated(format_args!(
+                    "a run without a checkpoint began at {began}, and {before} was durable"
+                ));
+            }
+            run.check_durable(sim, after);
         }
     }
 }

@@ -4,7 +4,7 @@ use clap::Parser as _;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let args = gristmill_scale::Args::parse();
+    let args = gristmill_scale::ScaleArgs::parse();
     match gristmill_scale::run(&args) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,

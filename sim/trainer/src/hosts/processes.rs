@@ -1,7 +1,7 @@
 //! The fetcher processes, one a host: started, watched, killed on purpose, and ended with the run.
 
-use super::run::HostedRun;
-use gristmill_client::{Failure, Job, Launcher, StreamOptions};
+use super::HostedRun;
+use gristmill_client::{JobHandle, ProgramFailure, ServiceLauncher, StreamOptions};
 use parking_lot::Mutex;
 use std::{
     collections::VecDeque,
@@ -29,7 +29,7 @@ const MAX_LINE_BYTES: usize = 500;
 
 /// How the life of a host's fetcher went so far.
 #[derive(Debug, Default)]
-pub struct Life {
+pub struct FetcherHistory {
     /// Whether it has handed out a step since it started last.
     has_served: AtomicBool,
     /// Whether its predecessor was killed before it had.
@@ -37,7 +37,7 @@ pub struct Life {
     has_ended: AtomicBool,
 }
 
-impl Life {
+impl FetcherHistory {
     /// The fetcher has handed out a step.
     pub fn served(&self) {
         self.has_served.store(true, Ordering::Relaxed);
@@ -58,16 +58,16 @@ impl Life {
 }
 
 /// A running fetcher, and the way to kill it.
-type Victim = (Arc<Life>, mpsc::Sender<()>);
+type Victim = (Arc<FetcherHistory>, mpsc::Sender<()>);
 
 /// The fetchers of the present run, for those who kill them.
 #[derive(Debug, Clone, Default)]
-pub struct Victims {
+pub struct RunningFetchers {
     running: Arc<Mutex<Vec<Victim>>>,
     kills: Arc<AtomicU64>,
 }
 
-impl Victims {
+impl RunningFetchers {
     /// Kills the fetcher at `share` of all, from 0 to below 1, if it may be killed.
     pub fn kill(&self, share: f64) {
         let running = self.running.lock();
@@ -92,15 +92,15 @@ impl Victims {
 }
 
 /// The settings that all fetchers of a job share.
-pub struct Program {
-    launcher: Launcher,
+pub struct FetcherProgram {
+    launcher: ServiceLauncher,
     /// The arguments that name service and job.
     args: Vec<OsString>,
 }
 
-impl Program {
+impl FetcherProgram {
     /// The program that `launcher` starts, as a fetcher of `job`.
-    pub fn new(launcher: Launcher, job: &Job, stream: &StreamOptions) -> Self {
+    pub fn new(launcher: ServiceLauncher, job: &JobHandle, stream: &StreamOptions) -> Self {
         let service = match &job.service.local {
             Some(local) => format!("--endpoint={}", local.calls.endpoint()),
             None => "--backend=aws".to_owned(),
@@ -128,30 +128,32 @@ impl Program {
 }
 
 /// The fetchers of one run. Dropping it kills them.
-pub struct Hosts {
+pub struct FetcherProcesses {
     dir: TempDir,
-    lives: Vec<Arc<Life>>,
-    tasks: JoinSet<Result<(), Failure>>,
-    victims: Victims,
+    lives: Vec<Arc<FetcherHistory>>,
+    tasks: JoinSet<Result<(), ProgramFailure>>,
+    victims: RunningFetchers,
 }
 
-impl Hosts {
+impl FetcherProcesses {
     /// Starts a fetcher for each host of `run`.
     ///
     /// # Errors
     /// There is no place for the sockets.
     pub fn start(
-        program: &Arc<Program>,
+        program: &Arc<FetcherProgram>,
         run: &HostedRun,
-        victims: &Victims,
-    ) -> Result<Self, Failure> {
+        victims: &RunningFetchers,
+    ) -> Result<Self, ProgramFailure> {
         let dir = private_folder().map_err(|error| {
-            Failure::failed(format!("no folder can be made for the sockets of fetchers: {error}"))
+            ProgramFailure::failed(format!(
+                "no folder can be made for the sockets of fetchers: {error}"
+            ))
         })?;
         let mut hosts =
             Self { dir, lives: Vec::new(), tasks: JoinSet::new(), victims: victims.clone() };
         for host in 0..run.hosts.get() {
-            let (life, (kill, kills)) = (Arc::new(Life::default()), mpsc::channel(1));
+            let (life, (kill, kills)) = (Arc::new(FetcherHistory::default()), mpsc::channel(1));
             victims.running.lock().push((Arc::clone(&life), kill));
             hosts.lives.push(Arc::clone(&life));
             let (program, run, victims) = (Arc::clone(program), run.clone(), victims.clone());
@@ -168,17 +170,17 @@ impl Hosts {
     }
 
     /// The life of a host's fetcher.
-    pub fn life(&self, host: u32) -> Arc<Life> {
+    pub fn life(&self, host: u32) -> Arc<FetcherHistory> {
         self.lives.get(host as usize).cloned().unwrap_or_default()
     }
 
     /// Resolves once a fetcher ends that should not have. Cancel safe.
-    pub async fn failed(&mut self) -> Failure {
+    pub async fn failed(&mut self) -> ProgramFailure {
         while let Some(ended) = self.tasks.join_next().await {
             match ended {
                 Ok(Ok(())) => {}
                 Ok(Err(failure)) => return failure,
-                Err(error) => return Failure::failed(error),
+                Err(error) => return ProgramFailure::failed(error),
             }
         }
         std::future::pending().await
@@ -188,10 +190,10 @@ impl Hosts {
     ///
     /// # Errors
     /// One ended that should not have.
-    pub async fn ended(mut self) -> Result<(), Failure> {
+    pub async fn ended(mut self) -> Result<(), ProgramFailure> {
         self.victims.spare();
         while let Some(ended) = self.tasks.join_next().await {
-            ended.map_err(Failure::failed)??;
+            ended.map_err(ProgramFailure::failed)??;
         }
         Ok(())
     }
@@ -203,7 +205,7 @@ impl Hosts {
     }
 }
 
-impl Drop for Hosts {
+impl Drop for FetcherProcesses {
     fn drop(&mut self) {
         self.victims.spare();
     }
@@ -212,19 +214,19 @@ impl Drop for Hosts {
 /// Keeps one fetcher running until it ends by itself, or a request to kill is the last.
 async fn keep(
     command: impl Fn() -> Command,
-    life: Arc<Life>,
+    life: Arc<FetcherHistory>,
     mut kills: mpsc::Receiver<()>,
-    victims: Victims,
-) -> Result<(), Failure> {
+    victims: RunningFetchers,
+) -> Result<(), ProgramFailure> {
     loop {
-        let mut child = command()
-            .spawn()
-            .map_err(|error| Failure::failed(format!("a fetcher cannot be started: {error}")))?;
+        let mut child = command().spawn().map_err(|error| {
+            ProgramFailure::failed(format!("a fetcher cannot be started: {error}"))
+        })?;
         let errors = child.stderr.take().map(|stderr| tokio::spawn(last_lines(stderr)));
         // It ends when this closes.
         let _attended = child.stdin.take();
         let status = tokio::select! {
-            status = child.wait() => status.map_err(Failure::failed)?,
+            status = child.wait() => status.map_err(ProgramFailure::failed)?,
             Some(()) = kills.recv() => {
                 kill(&mut child).await?;
                 victims.kills.fetch_add(1, Ordering::Relaxed);
@@ -239,16 +241,16 @@ async fn keep(
             Some(errors) => errors.await.unwrap_or_default(),
             None => String::new(),
         };
-        return Err(Failure::failed(ended_badly(status, &errors)));
+        return Err(ProgramFailure::failed(ended_badly(status, &errors)));
     }
 }
 
-async fn kill(child: &mut Child) -> Result<(), Failure> {
+async fn kill(child: &mut Child) -> Result<(), ProgramFailure> {
     // It may have ended by itself meanwhile, which is as good.
     child
         .kill()
         .await
-        .map_err(|error| Failure::failed(format!("a fetcher cannot be killed: {error}")))
+        .map_err(|error| ProgramFailure::failed(format!("a fetcher cannot be killed: {error}")))
 }
 
 fn ended_badly(status: ExitStatus, errors: &str) -> String {
@@ -290,7 +292,7 @@ mod tests {
 
     #[test]
     fn a_fetcher_is_killed_at_most_once_before_it_serves() {
-        let life = Life::default();
+        let life = FetcherHistory::default();
         assert!(life.may_be_killed(), "one that starts");
         assert!(!life.may_be_killed(), "its successor");
         assert!(!life.may_be_killed());
@@ -318,9 +320,10 @@ mod tests {
     #[tokio::test]
     async fn a_process_that_fails_is_named_with_what_it_said() {
         let (_kill, kills) = mpsc::channel(1);
-        let life = Arc::new(Life::default());
+        let life = Arc::new(FetcherHistory::default());
         let command = || shell("echo no such job >&2; exit 3");
-        let failed = keep(command, Arc::clone(&life), kills, Victims::default()).await.unwrap_err();
+        let failed =
+            keep(command, Arc::clone(&life), kills, RunningFetchers::default()).await.unwrap_err();
         assert_eq!(failed.to_string(), "a fetcher ended with exit status: 3: no such job");
         assert!(!life.has_ended());
     }
@@ -330,7 +333,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("starts");
         let (kill, kills) = mpsc::channel(1);
-        let (life, victims) = (Arc::new(Life::default()), Victims::default());
+        let (life, victims) = (Arc::new(FetcherHistory::default()), RunningFetchers::default());
         // The first waits for its end, the second finds that there was one before.
         let script = format!("test -e {0} && exit 0; touch {0}; sleep 600", file.display());
         let kept =

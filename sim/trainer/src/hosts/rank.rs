@@ -1,14 +1,14 @@
 //! One rank: connects to the fetcher of its host as a training process does, and again when the fetcher dies.
 
-use super::{processes::Life, summary::FetcherSummary};
+use super::{FetcherSummary, processes::FetcherHistory};
 use bytes::Bytes;
-use gristmill_client::{
-    Failure,
-    cursor::Identity,
-    framing::{Frame, FrameKind, read_frame},
-};
+use gristmill_client::ProgramFailure;
 use gristmill_model::splits::Cursor;
 use gristmill_ports::{SystemClock, time_run};
+use gristmill_serve::{
+    cursor::StreamIdentity,
+    framing::{SocketFrame, SocketFrameKind, read_frame},
+};
 use serde_json::json;
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 use tokio::{
@@ -22,7 +22,7 @@ const REST: Duration = Duration::from_millis(20);
 
 /// A batch of one rank at one step.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Given {
+pub struct RankStepBatch {
     /// The number of the batch; of the one that the epoch lacks, if this one is a repeat.
     pub at: Cursor,
     pub is_repeat: bool,
@@ -33,15 +33,15 @@ pub struct Given {
 
 /// A delivery to a rank.
 #[derive(Debug, Clone)]
-pub enum Received {
-    Step(Given),
+pub enum RankDelivery {
+    Step(RankStepBatch),
     /// All steps are over.
     End(FetcherSummary),
 }
 
 /// The place of a rank.
 #[derive(Debug, Clone)]
-pub struct Place {
+pub struct RankEndpoint {
     pub socket: PathBuf,
     pub rank: u32,
     pub of: u32,
@@ -50,14 +50,14 @@ pub struct Place {
     /// How long the rank waits for a fetcher that does not answer.
     pub patience: Duration,
     /// The fetcher of its host.
-    pub life: Arc<Life>,
+    pub life: Arc<FetcherHistory>,
 }
 
 /// The rank's end of its connection, and where it is.
 struct Client {
-    place: Place,
+    place: RankEndpoint,
     /// The batches that its positions count, as the first fetcher named them.
-    identity: Option<Identity>,
+    identity: Option<StreamIdentity>,
     link: Option<BufReader<UnixStream>>,
     /// The first batch of the step that it wants next; none before its first step.
     next: Option<Cursor>,
@@ -68,16 +68,16 @@ struct Client {
 /// Runs a rank: sends what it receives to `to`, and acknowledges a step once `trained` says that it is in the rank's
 /// checkpoint. Ends when the job is closed.
 pub async fn run(
-    place: Place,
-    to: mpsc::Sender<Result<Received, Failure>>,
+    place: RankEndpoint,
+    to: mpsc::Sender<Result<RankDelivery, ProgramFailure>>,
     mut trained: mpsc::Receiver<()>,
-) -> Result<(), Failure> {
+) -> Result<(), ProgramFailure> {
     let mut client = Client { place, identity: None, link: None, next: None, durable: None };
     loop {
         let received = client.receive().await;
         let own = match &received {
-            Ok(Received::Step(given)) => Some((given.at, given.next)),
-            Ok(Received::End(_)) | Err(_) => None,
+            Ok(RankDelivery::Step(given)) => Some((given.at, given.next)),
+            Ok(RankDelivery::End(_)) | Err(_) => None,
         };
         let failed = received.is_err();
         if to.send(received).await.is_err() || failed {
@@ -95,7 +95,7 @@ pub async fn run(
 
 impl Client {
     /// The next step, or the end; connects again if the fetcher dies.
-    async fn receive(&mut self) -> Result<Received, Failure> {
+    async fn receive(&mut self) -> Result<RankDelivery, ProgramFailure> {
         loop {
             self.connect().await?;
             match self.step().await {
@@ -107,7 +107,7 @@ impl Client {
     }
 
     /// Waits until the job is closed, so that the last acknowledgement is known to have arrived.
-    async fn leave(&mut self) -> Result<(), Failure> {
+    async fn leave(&mut self) -> Result<(), ProgramFailure> {
         loop {
             // A fetcher that has ended well got all acknowledgements.
             if self.place.life.has_ended() {
@@ -118,7 +118,7 @@ impl Client {
                 continue;
             }
             match self.step().await {
-                Ok(Ok(Received::End(FetcherSummary { closed: true, .. }))) => return Ok(()),
+                Ok(Ok(RankDelivery::End(FetcherSummary { closed: true, .. }))) => return Ok(()),
                 // It may have closed the job between a look at its end and this connection.
                 Ok(Ok(_) | Err(_)) => {}
                 Err(_) => self.link = None,
@@ -127,38 +127,38 @@ impl Client {
     }
 
     /// The next step or the end; the inner error is the fetcher's.
-    async fn step(&mut self) -> io::Result<Result<Received, String>> {
+    async fn step(&mut self) -> io::Result<Result<RankDelivery, String>> {
         let link = self.link.as_mut().ok_or(io::ErrorKind::NotConnected)?;
         link.write_all(b"GMAW").await?;
         let frame = read_frame(link).await?;
-        let Frame { kind: FrameKind::Checkpoint, at: next, .. } = frame else {
+        let SocketFrame { kind: SocketFrameKind::Checkpoint, at: next, .. } = frame else {
             return match frame.kind {
-                FrameKind::Error => Ok(Err(frame.text())),
-                FrameKind::End => {
+                SocketFrameKind::Error => Ok(Err(frame.text())),
+                SocketFrameKind::End => {
                     let summary = serde_json::from_slice(&frame.payload);
-                    Ok(summary.map(Received::End).map_err(|error| error.to_string()))
+                    Ok(summary.map(RankDelivery::End).map_err(|error| error.to_string()))
                 }
                 kind => Ok(Err(format!("{kind:?} of {} without a checkpoint", frame.at))),
             };
         };
-        let Frame { kind, at, payload } = read_frame(link).await?;
+        let SocketFrame { kind, at, payload } = read_frame(link).await?;
         let is_repeat = match kind {
-            FrameKind::Batch => false,
-            FrameKind::Repeat => true,
+            SocketFrameKind::Batch => false,
+            SocketFrameKind::Repeat => true,
             kind => return Ok(Err(format!("{kind:?} after a checkpoint"))),
         };
         self.place.life.served();
-        Ok(Ok(Received::Step(Given { at, is_repeat, frame: payload, next })))
+        Ok(Ok(RankDelivery::Step(RankStepBatch { at, is_repeat, frame: payload, next })))
     }
 
     /// Connects, if there is no connection, to a fetcher that may have to start first.
-    async fn connect(&mut self) -> Result<(), Failure> {
+    async fn connect(&mut self) -> Result<(), ProgramFailure> {
         let mut waited = Duration::ZERO;
         while self.link.is_none() {
             let Err(error) = self.try_connect().await else { break };
             if waited >= self.place.patience {
-                let Place { rank, socket, patience, .. } = &self.place;
-                return Err(Failure::failed(format!(
+                let RankEndpoint { rank, socket, patience, .. } = &self.place;
+                return Err(ProgramFailure::failed(format!(
                     "rank {rank} waited {} s for a fetcher at {}: {error}",
                     patience.as_secs(),
                     socket.display()
@@ -173,7 +173,7 @@ impl Client {
         let stream = UnixStream::connect(&self.place.socket).await?;
         let mut link = BufReader::new(stream);
         let hello = read_frame(&mut link).await?;
-        if hello.kind != FrameKind::Hello {
+        if hello.kind != SocketFrameKind::Hello {
             return Err(io::Error::other(format!(
                 "it said {:?} first: {}",
                 hello.kind,
@@ -203,14 +203,17 @@ impl Client {
         }
     }
 
-    fn refused(&self, why: &str) -> Failure {
-        Failure::failed(format!("rank {}: its fetcher ended the run: {why}", self.place.rank))
+    fn refused(&self, why: &str) -> ProgramFailure {
+        ProgramFailure::failed(format!(
+            "rank {}: its fetcher ended the run: {why}",
+            self.place.rank
+        ))
     }
 }
 
 /// The hello of a rank that wants the step at `next`.
-fn hello_of(place: &Place, identity: &Identity, next: Option<Cursor>) -> Vec<u8> {
-    let Place { rank, of, run, .. } = place;
+fn hello_of(place: &RankEndpoint, identity: &StreamIdentity, next: Option<Cursor>) -> Vec<u8> {
+    let RankEndpoint { rank, of, run, .. } = place;
     let mut hello = json!({
         "job": identity.job,
         "dataset": identity.dataset,

@@ -1,16 +1,16 @@
 //! All ranks of a run, and the steps that their batches make.
 
 use super::{
-    processes::Hosts,
-    rank::{self, Given, Place, Received},
-    run::HostedRun,
-    summary::FetcherSummary,
+    FetcherSummary, HostedRun,
+    processes::FetcherProcesses,
+    rank::{self, RankDelivery, RankEndpoint, RankStepBatch},
 };
 use bytes::Bytes;
-use gristmill_chunk::{Frame, Limits};
-use gristmill_client::{Batch, Failure, RankBatch, Room};
+use gristmill_chunk::{ChunkFrame, ChunkLimits};
+use gristmill_client::ProgramFailure;
 use gristmill_model::splits::Cursor;
 use gristmill_pipeline::KEY_FIELD;
+use gristmill_stream::{DeliveredBatch, MemoryShare, RankBatch};
 use std::time::Duration;
 use tokio::{sync::mpsc, task::JoinSet};
 
@@ -20,7 +20,7 @@ pub struct ArrivedStep {
     /// The first batch of the step; none at the end of the job.
     pub start: Option<Cursor>,
     /// The batch of each rank; none for one that has no batch at an uneven end of an epoch.
-    batches: Vec<Option<Given>>,
+    batches: Vec<Option<RankStepBatch>>,
 }
 
 impl ArrivedStep {
@@ -47,53 +47,55 @@ impl ArrivedStep {
     ///
     /// # Errors
     /// One cannot be read.
-    pub fn into_batches(self) -> Result<Vec<Option<RankBatch>>, Failure> {
-        let batch = |given: Option<Given>| given.map(Given::into_batch).transpose();
+    pub fn into_batches(self) -> Result<Vec<Option<RankBatch>>, ProgramFailure> {
+        let batch = |given: Option<RankStepBatch>| given.map(RankStepBatch::into_batch).transpose();
         self.batches.into_iter().map(batch).collect()
     }
 }
 
-impl Given {
-    fn into_batch(self) -> Result<RankBatch, Failure> {
+impl RankStepBatch {
+    fn into_batch(self) -> Result<RankBatch, ProgramFailure> {
         let Self { at: Cursor { epoch, batch_index }, is_repeat, frame, .. } = self;
         let repeated_for = is_repeat.then_some(batch_index);
         let rows = rows(&frame)?;
-        let batch = Batch { epoch, batch_index, rows, frame, room: Room::default() };
+        let batch =
+            DeliveredBatch { epoch, batch_index, rows, frame, room: MemoryShare::default() };
         Ok(RankBatch { batch, repeated_for })
     }
 }
 
 /// The rows of a batch.
-fn rows(frame: &Bytes) -> Result<u32, Failure> {
-    let frame = Frame::parse(frame.clone(), &Limits::default()).map_err(Failure::failed)?;
+fn rows(frame: &Bytes) -> Result<u32, ProgramFailure> {
+    let frame = ChunkFrame::parse(frame.clone(), &ChunkLimits::default())
+        .map_err(ProgramFailure::failed)?;
     let keys = frame.get(KEY_FIELD).map_or(0, |keys| keys.values().len() / size_of::<u64>());
-    u32::try_from(keys).map_err(Failure::failed)
+    u32::try_from(keys).map_err(ProgramFailure::failed)
 }
 
 /// One rank, as its trainer sees it.
 struct Seat {
-    received: mpsc::Receiver<Result<Received, Failure>>,
+    received: mpsc::Receiver<Result<RankDelivery, ProgramFailure>>,
     trained: mpsc::Sender<()>,
     /// The batch that it received and has yet to train on.
-    pending: Option<Received>,
+    pending: Option<RankDelivery>,
     /// Whether it trains on a batch.
     trains: bool,
 }
 
 /// The ranks of a run. Dropping it ends them.
-pub struct Ranks {
+pub struct HostedRanks {
     seats: Vec<Seat>,
     missing: Vec<u32>,
-    tasks: JoinSet<Result<(), Failure>>,
+    tasks: JoinSet<Result<(), ProgramFailure>>,
 }
 
-impl Ranks {
+impl HostedRanks {
     /// Starts the ranks of `run`, which connect to the fetchers of `hosts`.
-    pub fn start(run: &HostedRun, hosts: &Hosts, patience: Duration) -> Self {
+    pub fn start(run: &HostedRun, hosts: &FetcherProcesses, patience: Duration) -> Self {
         let (mut seats, mut tasks) = (Vec::new(), JoinSet::new());
         for rank in 0..run.ranks.get() {
             let host = run.host_of(rank);
-            let place = Place {
+            let place = RankEndpoint {
                 socket: hosts.socket(host),
                 rank,
                 of: run.ranks.get(),
@@ -109,12 +111,12 @@ impl Ranks {
     }
 
     /// The next step of all ranks, or the end of the job. Cancel safe.
-    pub async fn next(&mut self) -> Result<ArrivedStep, Failure> {
+    pub async fn next(&mut self) -> Result<ArrivedStep, ProgramFailure> {
         let lacks = |(rank, seat): (u32, &Seat)| seat.pending.is_none().then_some(rank);
         self.missing = (0..).zip(&self.seats).filter_map(lacks).collect();
         while let Some(rank) = self.missing.first().copied() {
             let seat = &mut self.seats[rank as usize];
-            let gone = || Failure::failed(format!("rank {rank} ended without a reason"));
+            let gone = || ProgramFailure::failed(format!("rank {rank} ended without a reason"));
             let received = seat.received.recv().await.ok_or_else(gone)??;
             seat.pending = Some(received);
             self.missing.remove(0);
@@ -144,9 +146,9 @@ impl Ranks {
     }
 
     /// Resolves once the job is closed for all ranks. Cancel safe.
-    pub async fn closed(&mut self) -> Result<(), Failure> {
+    pub async fn closed(&mut self) -> Result<(), ProgramFailure> {
         while let Some(ended) = self.tasks.join_next().await {
-            ended.map_err(Failure::failed)??;
+            ended.map_err(ProgramFailure::failed)??;
         }
         Ok(())
     }
@@ -154,26 +156,26 @@ impl Ranks {
     /// Each rank at the end, and the summary of its fetcher.
     pub fn summaries(&self) -> impl Iterator<Item = (u32, &FetcherSummary)> {
         (0..).zip(&self.seats).filter_map(|(rank, seat)| match &seat.pending {
-            Some(Received::End(summary)) => Some((rank, summary)),
+            Some(RankDelivery::End(summary)) => Some((rank, summary)),
             _ => None,
         })
     }
 }
 
 /// The first batch of the step that a rank's batch belongs to.
-fn start_of(rank: u32, given: &Given) -> Cursor {
+fn start_of(rank: u32, given: &RankStepBatch) -> Cursor {
     let Cursor { epoch, batch_index } = given.at;
     Cursor { epoch, batch_index: batch_index.saturating_sub(rank.into()) }
 }
 
 /// The first step of what the ranks have received.
-fn step(pending: &[&Received]) -> ArrivedStep {
+fn step(pending: &[&RankDelivery]) -> ArrivedStep {
     let given = (0..).zip(pending).map(|(rank, received)| match received {
-        Received::Step(given) => Some((start_of(rank, given), given)),
-        Received::End(_) => None,
+        RankDelivery::Step(given) => Some((start_of(rank, given), given)),
+        RankDelivery::End(_) => None,
     });
     let start = given.clone().flatten().map(|(start, _)| start).min();
-    let of = |given: (Cursor, &Given)| (Some(given.0) == start).then(|| given.1.clone());
+    let of = |given: (Cursor, &RankStepBatch)| (Some(given.0) == start).then(|| given.1.clone());
     ArrivedStep { start, batches: given.map(|given| given.and_then(of)).collect() }
 }
 
@@ -181,9 +183,9 @@ fn step(pending: &[&Received]) -> ArrivedStep {
 mod tests {
     use super::*;
 
-    fn given(epoch: u32, batch_index: u64, next: Cursor) -> Received {
+    fn given(epoch: u32, batch_index: u64, next: Cursor) -> RankDelivery {
         let at = Cursor { epoch, batch_index };
-        Received::Step(Given { at, is_repeat: false, frame: Bytes::new(), next })
+        RankDelivery::Step(RankStepBatch { at, is_repeat: false, frame: Bytes::new(), next })
     }
 
     fn cursor(epoch: u32, batch_index: u64) -> Cursor {
@@ -191,7 +193,7 @@ mod tests {
     }
 
     /// Which ranks have a batch of the next step, and the start of a later run.
-    fn next_of(pending: &[Received]) -> Result<Option<(Vec<bool>, Cursor)>, String> {
+    fn next_of(pending: &[RankDelivery]) -> Result<Option<(Vec<bool>, Cursor)>, String> {
         let came = step(&pending.iter().collect::<Vec<_>>());
         if came.start.is_none() {
             return Ok(None);
@@ -220,7 +222,7 @@ mod tests {
 
     #[test]
     fn the_job_ends_when_no_rank_has_a_batch() {
-        let end = || Received::End(serde_json::from_str(r#"{"closed":false}"#).unwrap());
+        let end = || RankDelivery::End(serde_json::from_str(r#"{"closed":false}"#).unwrap());
         assert_eq!(next_of(&[end(), end()]), Ok(None));
         let one = [given(2, 4, cursor(3, 0)), end()];
         assert_eq!(next_of(&one), Ok(Some((vec![true, false], cursor(3, 0)))));

@@ -8,7 +8,7 @@ use aws_credential_types::{
 };
 use bytes::Bytes;
 use gristmill_model::wire::VERSION;
-use gristmill_model::wire::{Applied, Leave, RefusalKind, Request};
+use gristmill_model::wire::{AppliedReply, CallEnvelope, LeaveCall, RefusalKind};
 use gristmill_ports::Invoker as _;
 use std::{
     env,
@@ -21,7 +21,7 @@ use std::{
 };
 
 fn call() -> AnyCall {
-    Leave { job: "a-job".parse().unwrap(), worker: 1, error: None }.into()
+    LeaveCall { job: "a-job".parse().unwrap(), worker: 1, error: None }.into()
 }
 
 fn coordinator(url: &str) -> HttpCoordinator {
@@ -42,12 +42,14 @@ async fn a_call_is_a_signed_post() {
     let server = Server::start(|_, _| Answer::status(200, r#"{"reply":"leave"}"#)).await;
     let aws = server.aws();
     let coordinator = aws.coordinator(&server.url, "team".parse().unwrap()).unwrap();
-    assert!(matches!(coordinator.exchange(&call()).await, Ok(AnyReply::Leave(Applied {}))));
+    assert!(matches!(coordinator.exchange(&call()).await, Ok(AnyReply::Leave(AppliedReply {}))));
     let asked = &server.asked()[0];
     assert_eq!((asked.method.as_str(), asked.target.as_str()), ("POST", "/"));
-    let request: Request = serde_json::from_slice(&asked.body).unwrap();
+    let request: CallEnvelope = serde_json::from_slice(&asked.body).unwrap();
     assert_eq!((request.v, request.ns.as_str()), (VERSION, "team"));
-    assert!(matches!(request.call, AnyCall::Leave(Leave { job, .. }) if job.as_str() == "a-job"));
+    assert!(
+        matches!(request.call, AnyCall::Leave(LeaveCall { job, .. }) if job.as_str() == "a-job")
+    );
     let authorization = asked.header("authorization");
     for signed in ["host", "x-amz-content-sha256", "x-amz-date", "x-amz-security-token"] {
         assert!(authorization.contains(signed), "{authorization}");
@@ -117,10 +119,10 @@ async fn messages_are_capped_both_ways() {
     .await;
     assert!(matches!(long, Err(CallError::Rejected(_))), "{long:?}");
     let server = Server::start(|_, _| Answer::Drop).await;
-    let fail = gristmill_model::wire::Fail {
+    let fail = gristmill_model::wire::FailCall {
         lease: gristmill_model::wire::LeaseRef {
             job: "a-job".parse().unwrap(),
-            home: gristmill_model::wire::Home { registered_ms: 0, partition: 0 },
+            home: gristmill_model::wire::BundlePartition { registered_ms: 0, partition: 0 },
             epoch: 0,
             bundle: 0,
             attempt: 1,
@@ -152,7 +154,7 @@ async fn an_arn_is_called_through_the_endpoint_of_lambda() {
     .await;
     let coordinator = server.aws().coordinator(ARN, "team".parse().unwrap()).unwrap();
     assert_eq!(coordinator.url_region(), Some("eu-west-1"));
-    assert!(matches!(coordinator.exchange(&call()).await, Ok(AnyReply::Leave(Applied {}))));
+    assert!(matches!(coordinator.exchange(&call()).await, Ok(AnyReply::Leave(AppliedReply {}))));
     let ended = coordinator.exchange(&call()).await;
     let Err(CallError::Unavailable(text)) = ended else { panic!("{ended:?}") };
     assert!(text.ends_with("Error: ended"), "{text}");
@@ -163,7 +165,7 @@ async fn an_arn_is_called_through_the_endpoint_of_lambda() {
     let arn = ARN.replace(':', "%3A");
     assert_eq!(asked.target, format!("/2015-03-31/functions/{arn}/invocations"));
     assert!(asked.header("authorization").contains("/eu-west-1/lambda/aws4_request"));
-    assert!(serde_json::from_slice::<Request>(&asked.body).is_ok());
+    assert!(serde_json::from_slice::<CallEnvelope>(&asked.body).is_ok());
 }
 
 #[test]

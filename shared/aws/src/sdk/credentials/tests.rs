@@ -2,12 +2,12 @@
 
 use super::*;
 use crate::sdk::{
-    Aws, Endpoints, S3Objects,
+    Aws, AwsEndpoints, S3Objects,
     fault::reason,
     testing::{Answer, Asked, Server, signature},
 };
 use aws_credential_types::{Credentials, provider::future};
-use gristmill_ports::Objects as _;
+use gristmill_ports::ObjectStore as _;
 use std::{
     fs,
     path::Path,
@@ -83,7 +83,7 @@ async fn keys_that_end_in_mid_run_are_renewed_in_every_region() {
     // The SDK renews keys 10 s before they end.
     for (lasts, keys) in [(Duration::from_secs(5), 6), (Duration::from_secs(3600), 1)] {
         let assumed = SharedCredentialsProvider::new(Assumed::new(lasts));
-        let at = Endpoints { s3: Some(server.url.clone()), ..Endpoints::default() };
+        let at = AwsEndpoints { s3: Some(server.url.clone()), ..AwsEndpoints::default() };
         let aws = Aws::provided(signature::REGION.to_owned(), assumed, at, true);
         let objects = aws.objects();
         let before = server.asked().len();

@@ -138,7 +138,7 @@ async fn a_get_that_breaks_off_goes_on_by_range() {
 }
 
 fn objects(server: &Server) -> S3Objects {
-    let patience = Arc::new(ReadPatience::from_shortest(Duration::from_millis(300)));
+    let patience = Arc::new(ReadTimeout::from_shortest(Duration::from_millis(300)));
     S3Objects { patience, ..server.aws().objects() }
 }
 

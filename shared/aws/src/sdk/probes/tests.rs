@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 async fn asked<T>(
     answer: impl Fn(usize, &crate::sdk::testing::Asked) -> Answer + Send + Sync + 'static,
-    ask: impl AsyncFnOnce(&Probes) -> T,
+    ask: impl AsyncFnOnce(&DeploymentProbes) -> T,
 ) -> (T, Server) {
     let server = Server::start(answer).await;
     let probes = server.aws().probes();
@@ -64,7 +64,7 @@ async fn troubles_are_distinguished() {
     }
     let url = nowhere().await;
     let trouble = aws(&url).probes().bucket_region("b").await.unwrap_err();
-    let Trouble::Unreachable(text) = trouble else { panic!("{trouble:?}") };
+    let ProbeError::Unreachable(text) = trouble else { panic!("{trouble:?}") };
     assert!(text.contains(&url), "the address is named: {text}");
 }
 
@@ -77,7 +77,7 @@ async fn unknown_keys_are_distinguished_from_missing_permissions() {
             Answer::Full(403, headers, "{\"message\":\"no\"}".into())
         };
         let (found, _) = asked(answer, async |probes| probes.quota().await).await;
-        assert_eq!(matches!(found, Err(Trouble::KeysRefused(_))), refused, "{found:?}");
+        assert_eq!(matches!(found, Err(ProbeError::KeysRefused(_))), refused, "{found:?}");
     }
 }
 
@@ -100,11 +100,13 @@ async fn rights_are_found_out_without_leaving_anything() {
 
     let (rights, _) = asked_of_one_who_may_nothing(async |p| p.bucket_rights("b", &ns).await).await;
     for right in [rights.list, rights.get_chunks, rights.put_indices] {
-        assert!(matches!(right, Err(Trouble::Denied(_))), "{right:?}");
+        assert!(matches!(right, Err(ProbeError::Denied(_))), "{right:?}");
     }
 }
 
-async fn asked_of_one_who_may_nothing<T>(ask: impl AsyncFnOnce(&Probes) -> T) -> (T, Server) {
+async fn asked_of_one_who_may_nothing<T>(
+    ask: impl AsyncFnOnce(&DeploymentProbes) -> T,
+) -> (T, Server) {
     let denied = "<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>";
     asked(move |_, _| Answer::status(403, denied), ask).await
 }

@@ -39,15 +39,18 @@ async fn json_is_stored_as_text_and_the_rest_as_binary() {
         ("nothing", b"", "bin"),
     ] {
         table.write(&key(sk), 0, Bytes::from_static(body), Some(77)).await.unwrap();
-        let input =
-            GetItem { table_name: "gristmill", key: wire_key(&key(sk)), consistent_read: true };
+        let input = GetItemInput {
+            table_name: "gristmill",
+            key: wire_key(&key(sk)),
+            consistent_read: true,
+        };
         let raw = table.client.get_item.send(&input).await.unwrap().item.unwrap();
         assert_eq!(
             (raw.json.is_some(), raw.bin.is_some()),
             (name == "json", name == "bin"),
             "{sk}"
         );
-        assert_eq!(raw.ttl, Some(Number { n: 77 }));
+        assert_eq!(raw.ttl, Some(NumberAttribute { n: 77 }));
         let read = table.read(&[key(sk)]).await.unwrap();
         assert_eq!(read[0].as_ref().unwrap().body, body, "{sk}");
     }

@@ -1,7 +1,7 @@
 //! Writers of one key on a disk that fails at any point: no answer is wrong afterwards, and the key can still be put.
 
 use super::simulated::SimDisk;
-use crate::objects::{Source, store::Store};
+use crate::objects::{Source, store::BucketStore};
 use bytes::Bytes;
 use gristmill_model::stored::keys;
 use gristmill_ports::{BufferPool, ObjectError, ObjectPath, PutOutcome};
@@ -13,18 +13,18 @@ const BUCKET: &str = "own";
 const INDEX: &str = "t/n/index/i";
 const CHUNK: &str = "t/n/jobs/j/e/00.gmc";
 
-fn open(disk: SimDisk) -> Result<Store, ObjectError> {
+fn open(disk: SimDisk) -> Result<BucketStore, ObjectError> {
     let (boot, first_draft) = disk.identity();
-    let store = Store::open(Box::new(disk), Path::new("/objects"), BUCKET, boot, first_draft);
+    let store = BucketStore::open(Box::new(disk), Path::new("/objects"), BUCKET, boot, first_draft);
     store.map_err(|error| ObjectError::Unavailable(error.to_string()))
 }
 
-fn put(store: &Store, key: &str, content: u8, id: &str) -> Result<PutOutcome, ObjectError> {
+fn put(store: &BucketStore, key: &str, content: u8, id: &str) -> Result<PutOutcome, ObjectError> {
     store.put(&ObjectPath::new(BUCKET, key), &[content; 40], id)
 }
 
 /// The content of an object, which must be whole.
-fn get(store: &Store, key: &str) -> Option<u8> {
+fn get(store: &BucketStore, key: &str) -> Option<u8> {
     let path = ObjectPath::new(BUCKET, key);
     let found = store.read(Source { path: &path, range: None, etag: None }, &BufferPool::default());
     match found {

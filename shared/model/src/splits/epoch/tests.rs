@@ -4,7 +4,7 @@ use super::*;
 use crate::splits::{SplitOutcome, WorkerTimes};
 use crate::{InvocationId, Nonce};
 
-fn entry(kind: SplitKind, rows: u32, skipped: u32) -> Option<Committed> {
+fn entry(kind: SplitKind, rows: u32, skipped: u32) -> Option<CommittedSplit> {
     let nonce = Nonce([1; 8]);
     let outcome = SplitOutcome {
         kind,
@@ -15,10 +15,10 @@ fn entry(kind: SplitKind, rows: u32, skipped: u32) -> Option<Committed> {
         remainder_rows: rows % 4,
         skipped_records: skipped,
     };
-    Some(Committed { attempt: 1, nonce, outcome })
+    Some(CommittedSplit { attempt: 1, nonce, outcome })
 }
 
-fn bundle(state: BundleState, entries: Vec<Option<Committed>>) -> Bundle {
+fn bundle(state: BundleState, entries: Vec<Option<CommittedSplit>>) -> Bundle {
     Bundle {
         state,
         attempt: 2,
@@ -40,14 +40,14 @@ fn opened() -> EpochItem {
     open(None, 7).unwrap().into_item()
 }
 
-fn command<'a>(bundles: &'a [Option<&'a Bundle>]) -> Seal<'a> {
-    Seal { bundles, batch_size: 4, drop_last: false, max_skipped: 10 }
+fn command<'a>(bundles: &'a [Option<&'a Bundle>]) -> SealTransition<'a> {
+    SealTransition { bundles, batch_size: 4, drop_last: false, max_skipped: 10 }
 }
 
 #[test]
 fn an_epoch_is_opened_once_and_with_one_seed() {
-    assert_eq!(open(Some(&opened()), 7), Ok(Outcome::AlreadyApplied(opened())));
-    assert!(matches!(open(Some(&opened()), 8), Err(Refusal::Invalid { .. })));
+    assert_eq!(open(Some(&opened()), 7), Ok(TransitionOutcome::AlreadyApplied(opened())));
+    assert!(matches!(open(Some(&opened()), 8), Err(TransitionRefusal::Invalid { .. })));
 }
 
 #[test]
@@ -56,9 +56,9 @@ fn an_epoch_with_an_open_bundle_is_not_sealed() {
     let leased = bundle(BundleState::Leased, vec![None]);
     for open in [Some(&leased), None] {
         let refused = seal(Some(&opened()), &command(&[Some(&done), open]));
-        assert_eq!(refused, Err(Refusal::NotDone { bundle: 1 }));
+        assert_eq!(refused, Err(TransitionRefusal::NotDone { bundle: 1 }));
     }
-    assert!(matches!(seal(None, &command(&[])), Err(Refusal::Invalid { .. })));
+    assert!(matches!(seal(None, &command(&[])), Err(TransitionRefusal::Invalid { .. })));
 }
 
 #[test]
@@ -69,24 +69,24 @@ fn totals_are_derived_once() {
     );
     let two = bundle(BundleState::Done, vec![entry(SplitKind::Local, 4, 0)]);
     let sealed = seal(Some(&opened()), &command(&[Some(&one), Some(&two)])).unwrap().into_item();
-    let expected = Totals { splits: 3, rows: 13, batches: 4, skipped: 6, object_bytes: 100 };
+    let expected = SealedTotals { splits: 3, rows: 13, batches: 4, skipped: 6, object_bytes: 100 };
     assert_eq!((sealed.state, sealed.totals), (EpochState::Sealed, Some(expected)));
     let again = seal(Some(&sealed), &command(&[]));
-    assert_eq!(again, Ok(Outcome::AlreadyApplied(sealed)));
+    assert_eq!(again, Ok(TransitionOutcome::AlreadyApplied(sealed)));
 }
 
 #[test]
 fn skips_above_the_cap_are_not_sealed_away() {
     let one = bundle(BundleState::Done, vec![entry(SplitKind::Object, 1, 11)]);
     let refused = seal(Some(&opened()), &command(&[Some(&one)]));
-    assert_eq!(refused, Err(Refusal::TooManySkipped { skipped: 11, max: 10 }));
+    assert_eq!(refused, Err(TransitionRefusal::TooManySkipped { skipped: 11, max: 10 }));
 }
 
 #[test]
 fn a_dropped_last_batch_is_not_counted() {
     let one = bundle(BundleState::Done, vec![entry(SplitKind::Object, 9, 0)]);
     let bundles = [Some(&one)];
-    let drop_last = Seal { drop_last: true, ..command(&bundles) };
+    let drop_last = SealTransition { drop_last: true, ..command(&bundles) };
     let sealed = seal(Some(&opened()), &drop_last).unwrap().into_item();
     assert_eq!(sealed.totals.unwrap().batches, 2);
 }
@@ -94,17 +94,17 @@ fn a_dropped_last_batch_is_not_counted() {
 #[test]
 fn an_epoch_closes_when_the_trainer_is_past_it() {
     let one = bundle(BundleState::Done, vec![entry(SplitKind::Object, 9, 0)]);
-    assert!(matches!(close(Some(&opened()), 3, &[]), Err(Refusal::Invalid { .. })));
+    assert!(matches!(close(Some(&opened()), 3, &[]), Err(TransitionRefusal::Invalid { .. })));
     let sealed = seal(Some(&opened()), &command(&[Some(&one)])).unwrap().into_item();
     let before = Cursor { epoch: 3, batch_index: 2 };
     let past = [Cursor { epoch: 3, batch_index: 3 }, Cursor { epoch: 4, batch_index: 0 }];
     assert!(close(Some(&sealed), 3, &[]).is_err());
     let refused = close(Some(&sealed), 3, &[past[0], before]);
-    assert_eq!(refused, Err(Refusal::NotDurable { durable: before }));
+    assert_eq!(refused, Err(TransitionRefusal::NotDurable { durable: before }));
     let closed = close(Some(&sealed), 3, &past).unwrap().into_item();
     assert_eq!(closed.state, EpochState::Closed);
-    assert_eq!(close(Some(&closed), 3, &[]), Ok(Outcome::AlreadyApplied(closed)));
-    assert!(matches!(open(Some(&closed), 7), Err(Refusal::Ended { .. })));
+    assert_eq!(close(Some(&closed), 3, &[]), Ok(TransitionOutcome::AlreadyApplied(closed)));
+    assert!(matches!(open(Some(&closed), 7), Err(TransitionRefusal::Ended { .. })));
 }
 
 #[test]

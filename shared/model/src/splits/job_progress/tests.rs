@@ -1,32 +1,38 @@
 //! The progress of a job, case by case.
 
 use super::*;
-use crate::splits::ranks::Ranks;
-use crate::splits::run::{Join, join_alone};
+use crate::splits::ranks::RunRanks;
+use crate::splits::run::{RunJoin, join_alone};
 use crate::{RunToken, Visitation};
 use proptest::prelude::*;
 
-fn at(generation: u64, g: u64, position: Position) -> Ack {
-    Ack {
+fn at(generation: u64, g: u64, position: Position) -> ProgressAck {
+    ProgressAck {
         generation,
         over: generation - 1,
-        delivered: Place { epoch: 0, position: position + 1 },
+        delivered: SplitPlace { epoch: 0, position: position + 1 },
         durable: Cursor { epoch: 0, batch_index: g },
-        durable_place: Place { epoch: 0, position },
+        durable_place: SplitPlace { epoch: 0, position },
         ended: None,
         local_workers: 0,
     }
 }
 
 /// A trainer of one rank begins the run of its generation. Times grow with the durable cursor.
-fn join(before: Option<&JobProgress>, from: &Ack) -> Result<Outcome<JobProgress>, Refusal> {
-    let token = RunToken::of(&from.generation.to_string());
-    let run = TrainingRun { token, ranks: Ranks::one(from.durable), epochs: None };
-    let command = Join { run, start: *from, is_successor: false };
+fn join(
+    before: Option<&JobProgress>,
+    from: &ProgressAck,
+) -> Result<TransitionOutcome<JobProgress>, TransitionRefusal> {
+    let token = RunToken::from_name(&from.generation.to_string());
+    let run = TrainingRun { token, ranks: RunRanks::one(from.durable), epochs: None };
+    let command = RunJoin { run, start: *from, is_successor: false };
     join_alone(before, &command, Visitation::ExactlyOnce, from.durable.batch_index)
 }
 
-fn ack(before: Option<&JobProgress>, command: &Ack) -> Result<Outcome<JobProgress>, Refusal> {
+fn ack(
+    before: Option<&JobProgress>,
+    command: &ProgressAck,
+) -> Result<TransitionOutcome<JobProgress>, TransitionRefusal> {
     super::ack(before, command, command.durable.batch_index)
 }
 
@@ -38,33 +44,36 @@ fn started() -> JobProgress {
 fn a_newer_generation_fences_the_older() {
     let first = started();
     let second = join(Some(&first), &at(2, 0, 0)).unwrap().into_item();
-    assert_eq!(ack(Some(&second), &at(1, 5, 2)), Err(Refusal::Fenced { generation: 2 }));
-    assert_eq!(join(Some(&second), &at(1, 0, 0)), Err(Refusal::Fenced { generation: 2 }));
-    assert_eq!(join(Some(&second), &at(2, 0, 0)), Ok(Outcome::AlreadyApplied(second)));
+    assert_eq!(ack(Some(&second), &at(1, 5, 2)), Err(TransitionRefusal::Fenced { generation: 2 }));
+    assert_eq!(join(Some(&second), &at(1, 0, 0)), Err(TransitionRefusal::Fenced { generation: 2 }));
+    assert_eq!(join(Some(&second), &at(2, 0, 0)), Ok(TransitionOutcome::AlreadyApplied(second)));
 }
 
 #[test]
 fn what_a_dead_run_said_late_fences_nobody() {
     let first = started();
-    let third = join(Some(&first), &Ack { over: 1, ..at(3, 0, 0) }).unwrap().into_item();
+    let third = join(Some(&first), &ProgressAck { over: 1, ..at(3, 0, 0) }).unwrap().into_item();
     // The second run found the first too, took its clock as generation, and died.
-    let late = Ack { over: 1, ..at(9, 0, 0) };
-    assert_eq!(ack(Some(&third), &late), Err(Refusal::Fenced { generation: 3 }));
-    assert!(matches!(ack(Some(&third), &Ack { over: 1, ..at(3, 5, 2) }), Ok(Outcome::Write(_))));
+    let late = ProgressAck { over: 1, ..at(9, 0, 0) };
+    assert_eq!(ack(Some(&third), &late), Err(TransitionRefusal::Fenced { generation: 3 }));
+    assert!(matches!(
+        ack(Some(&third), &ProgressAck { over: 1, ..at(3, 5, 2) }),
+        Ok(TransitionOutcome::Write(_))
+    ));
 }
 
 #[test]
 fn only_the_run_that_has_joined_acknowledges() {
-    let newer = ack(Some(&started()), &Ack { over: 1, ..at(7, 3, 1) });
-    assert_eq!(newer, Err(Refusal::Fenced { generation: 1 }));
-    assert!(matches!(ack(None, &at(1, 0, 0)), Err(Refusal::Invalid { .. })));
+    let newer = ack(Some(&started()), &ProgressAck { over: 1, ..at(7, 3, 1) });
+    assert_eq!(newer, Err(TransitionRefusal::Fenced { generation: 1 }));
+    assert!(matches!(ack(None, &at(1, 0, 0)), Err(TransitionRefusal::Invalid { .. })));
 }
 
 #[test]
 fn an_ack_sent_again_or_overtaken_changes_nothing() {
     let ahead = ack(Some(&started()), &at(1, 5, 2)).unwrap().into_item();
-    assert_eq!(ack(Some(&ahead), &at(1, 5, 2)), Ok(Outcome::AlreadyApplied(ahead)));
-    assert_eq!(ack(Some(&ahead), &at(1, 3, 1)), Ok(Outcome::AlreadyApplied(ahead)));
+    assert_eq!(ack(Some(&ahead), &at(1, 5, 2)), Ok(TransitionOutcome::AlreadyApplied(ahead)));
+    assert_eq!(ack(Some(&ahead), &at(1, 3, 1)), Ok(TransitionOutcome::AlreadyApplied(ahead)));
 }
 
 #[test]
@@ -86,13 +95,13 @@ fn a_checkpoint_saved_before_splits_without_rows_is_as_good_as_one_saved_after()
     let ahead = ack(Some(&started()), &at(1, 5, 6)).unwrap().into_item();
     let horizon = collected(Some(&ahead)).unwrap().into_item();
     let back = join(Some(&horizon), &at(2, 5, 3)).unwrap().into_item();
-    assert_eq!(back.durable_place, Place { epoch: 0, position: 6 });
+    assert_eq!(back.durable_place, SplitPlace { epoch: 0, position: 6 });
     assert!(back.delivered >= back.durable_place);
 }
 
 #[test]
 fn nothing_is_collected_for_a_job_without_progress() {
-    assert!(matches!(collected(None), Err(Refusal::Invalid { .. })));
+    assert!(matches!(collected(None), Err(TransitionRefusal::Invalid { .. })));
     assert!(collected(Some(&started())).unwrap().write().is_none());
 }
 
@@ -100,10 +109,10 @@ fn nothing_is_collected_for_a_job_without_progress() {
 fn durable_cannot_be_ahead_of_delivered() {
     let mut ahead = at(1, 1, 5);
     ahead.delivered.position = 4;
-    assert!(matches!(ack(Some(&started()), &ahead), Err(Refusal::Invalid { .. })));
+    assert!(matches!(ack(Some(&started()), &ahead), Err(TransitionRefusal::Invalid { .. })));
     let mut torn = at(1, 1, 5);
     torn.durable.epoch = 1;
-    assert!(matches!(ack(Some(&started()), &torn), Err(Refusal::Invalid { .. })));
+    assert!(matches!(ack(Some(&started()), &torn), Err(TransitionRefusal::Invalid { .. })));
 }
 
 proptest! {
@@ -115,18 +124,18 @@ proptest! {
         let mut progress = None;
         for (command, generation, epoch, g, position, ahead) in commands {
             let over = progress.map_or(0, |progress: JobProgress| progress.generation);
-            let data = Ack {
+            let data = ProgressAck {
                 generation,
                 over,
-                delivered: Place { epoch, position: position + ahead },
+                delivered: SplitPlace { epoch, position: position + ahead },
                 durable: Cursor { epoch, batch_index: g },
-                durable_place: Place { epoch, position }, ended: None, local_workers: 0 };
+                durable_place: SplitPlace { epoch, position }, ended: None, local_workers: 0 };
             let outcome = match command {
                 0 => join(progress.as_ref(), &data),
                 1 => ack(progress.as_ref(), &data),
                 _ => collected(progress.as_ref()),
             };
-            if let Ok(Outcome::Write(after)) = outcome {
+            if let Ok(TransitionOutcome::Write(after)) = outcome {
                 progress = Some(after);
             }
         }
@@ -136,13 +145,13 @@ proptest! {
 #[test]
 fn a_run_that_found_a_generation_which_the_table_has_lost_takes_over() {
     let first = started();
-    let ahead = join(Some(&first), &Ack { over: 5, ..at(7, 3, 1) }).unwrap();
+    let ahead = join(Some(&first), &ProgressAck { over: 5, ..at(7, 3, 1) }).unwrap();
     assert_eq!(ahead.write().map(|progress| progress.generation), Some(7));
 }
 
 #[test]
 fn work_begins_at_what_is_lacking_until_it_is_made() {
-    let place = |position| Place { epoch: 0, position };
+    let place = |position| SplitPlace { epoch: 0, position };
     let lacks = |from, to| Some(LackingSplits { from: place(from), to: place(to) });
     let progress = ack(Some(&started()), &at(1, 9, 8)).unwrap().into_item();
     assert_eq!((progress.horizon().slowest, progress.horizon().passed_epochs()), (place(9), 0));
@@ -162,10 +171,10 @@ fn work_begins_at_what_is_lacking_until_it_is_made() {
 #[test]
 fn an_epoch_is_passed_once_it_is_made() {
     let durable = Cursor { epoch: 2, batch_index: 0 };
-    let delivered = Place { epoch: 2, position: 0 };
+    let delivered = SplitPlace { epoch: 2, position: 0 };
     let progress = JobProgress { delivered, durable, ..started() };
     assert_eq!(progress.horizon().passed_epochs(), 2);
-    let (from, to) = (Place { epoch: 1, position: 3 }, Place { epoch: 2, position: 0 });
+    let (from, to) = (SplitPlace { epoch: 1, position: 3 }, SplitPlace { epoch: 2, position: 0 });
     assert_eq!(
         progress.with_lacking(Some(LackingSplits { from, to })).horizon().passed_epochs(),
         1

@@ -1,13 +1,16 @@
 //! Transitions of a lease, case by case.
 
 use super::*;
-use crate::ErrorPolicy;
-use crate::splits::{
-    Claim, Death, Limits, MAX_ERROR_BYTES, MAX_INVOCATION_BYTES, SplitOutcome, Suspect, claim,
+use crate::{
+    ErrorPolicy,
+    splits::{
+        BundleRetryLimits, ClaimTransition, DeathEvidence, MAX_ERROR_BYTES, MAX_INVOCATION_BYTES,
+        SplitOutcome, SuspectSplit,
+    },
 };
 use proptest::prelude::*;
 
-const TERM: Term = Term { now_ms: 1_000, remaining_ms: 900_000, predicted_ms: 0 };
+const TERM: LeaseTerm = LeaseTerm { now_ms: 1_000, remaining_ms: 900_000, predicted_ms: 0 };
 
 fn nonce(id: u8) -> Nonce {
     Nonce([id; 8])
@@ -19,10 +22,10 @@ fn invocation(id: u8) -> InvocationId {
 
 fn claimed(before: Option<&Bundle>, id: u8) -> Bundle {
     let now_ms = before.and_then(Bundle::claimable_at_ms).unwrap_or(0);
-    let death = before.map(|before| Death { attempt: before.attempt, ordinal: Some(1) });
+    let death = before.map(|before| DeathEvidence { attempt: before.attempt, ordinal: Some(1) });
     let invocation = &invocation(id);
-    let term = Term { now_ms, ..TERM };
-    let command = Claim {
+    let term = LeaseTerm { now_ms, ..TERM };
+    let command = ClaimTransition {
         nonce: nonce(id),
         invocation,
         term,
@@ -31,11 +34,11 @@ fn claimed(before: Option<&Bundle>, id: u8) -> Bundle {
         death,
         control: None,
     };
-    claim(before, &command, &Limits::default()).unwrap().into_item()
+    claim(before, &command, &BundleRetryLimits::default()).unwrap().into_item()
 }
 
-fn commit(at: u8) -> Commit {
-    Commit {
+fn commit(at: u8) -> SplitCommit {
+    SplitCommit {
         split_index: at,
         outcome: SplitOutcome {
             kind: SplitKind::Object,
@@ -49,9 +52,9 @@ fn commit(at: u8) -> Commit {
     }
 }
 
-fn command<'a>(attempt: Attempt, id: u8, commits: &'a [Commit]) -> Flush<'a> {
+fn command<'a>(attempt: Attempt, id: u8, commits: &'a [SplitCommit]) -> FlushTransition<'a> {
     let times = WorkerTimes { source_ms: 1, compute_ms: 2, put_ms: 3 };
-    Flush { attempt, nonce: nonce(id), commits, next: None, term: TERM, times }
+    FlushTransition { attempt, nonce: nonce(id), commits, next: None, term: TERM, times }
 }
 
 fn flushed(bundle: &Bundle, ats: &[u8]) -> Bundle {
@@ -63,17 +66,17 @@ fn flushed(bundle: &Bundle, ats: &[u8]) -> Bundle {
 #[test]
 fn a_lease_lapses_unless_it_was_renewed() {
     let bundle = claimed(None, 1);
-    let seen = Lapse { attempt: 1, until_ms: bundle.until_ms, now_ms: 4_000 };
+    let seen = LapseTransition { attempt: 1, until_ms: bundle.until_ms, now_ms: 4_000 };
     let lapsed = lapse(Some(&bundle), &seen).unwrap().into_item();
     assert_eq!((lapsed.state, lapsed.until_ms), (BundleState::Leased, 4_000));
-    assert_eq!(lapse(Some(&lapsed), &seen), Ok(Outcome::AlreadyApplied(lapsed.clone())));
+    assert_eq!(lapse(Some(&lapsed), &seen), Ok(TransitionOutcome::AlreadyApplied(lapsed.clone())));
     // Its owner may still commit, and a renewal is seen.
     assert_eq!(flushed(&lapsed, &[0, 1, 2]).state, BundleState::Done);
     let renewed = Bundle { until_ms: bundle.until_ms + 1, ..bundle.clone() };
-    assert_eq!(lapse(Some(&renewed), &seen), Err(Refusal::Lost));
+    assert_eq!(lapse(Some(&renewed), &seen), Err(TransitionRefusal::Lost));
     let again = Bundle { attempt: 2, ..bundle };
-    assert_eq!(lapse(Some(&again), &seen), Err(Refusal::Lost));
-    assert_eq!(lapse(None, &seen), Err(Refusal::Lost));
+    assert_eq!(lapse(Some(&again), &seen), Err(TransitionRefusal::Lost));
+    assert_eq!(lapse(None, &seen), Err(TransitionRefusal::Lost));
 }
 
 #[test]
@@ -93,7 +96,7 @@ fn a_flush_sent_again_is_recognised_under_any_owner_of_the_bundle() {
     let done = flushed(&taken, &[1, 2]);
     for item in [&bundle, &taken, &done] {
         let again = flush(Some(item), &command(1, 1, &[commit(0)]));
-        assert_eq!(again, Ok(Outcome::AlreadyApplied(item.clone())));
+        assert_eq!(again, Ok(TransitionOutcome::AlreadyApplied(item.clone())));
     }
     assert_eq!(taken.todo(), [1, 2], "what is committed carries over");
 }
@@ -102,15 +105,15 @@ fn a_flush_sent_again_is_recognised_under_any_owner_of_the_bundle() {
 fn a_flush_after_the_lease_was_taken_is_lost() {
     let taken = claimed(Some(&claimed(None, 1)), 2);
     for commits in [&[][..], &[commit(0)][..]] {
-        assert_eq!(flush(Some(&taken), &command(1, 1, commits)), Err(Refusal::Lost));
+        assert_eq!(flush(Some(&taken), &command(1, 1, commits)), Err(TransitionRefusal::Lost));
     }
     // The right attempt under the wrong name, and the other way round.
-    assert_eq!(flush(Some(&taken), &command(2, 1, &[commit(0)])), Err(Refusal::Lost));
-    assert_eq!(flush(Some(&taken), &command(1, 2, &[commit(0)])), Err(Refusal::Lost));
-    assert_eq!(flush(None, &command(1, 1, &[commit(0)])), Err(Refusal::Lost));
+    assert_eq!(flush(Some(&taken), &command(2, 1, &[commit(0)])), Err(TransitionRefusal::Lost));
+    assert_eq!(flush(Some(&taken), &command(1, 2, &[commit(0)])), Err(TransitionRefusal::Lost));
+    assert_eq!(flush(None, &command(1, 1, &[commit(0)])), Err(TransitionRefusal::Lost));
     // Another worker has committed the split by now.
     let ahead = flushed(&taken, &[0]);
-    assert_eq!(flush(Some(&ahead), &command(1, 1, &[commit(0)])), Err(Refusal::Lost));
+    assert_eq!(flush(Some(&ahead), &command(1, 1, &[commit(0)])), Err(TransitionRefusal::Lost));
 }
 
 #[test]
@@ -129,12 +132,12 @@ fn a_flush_that_contradicts_what_is_committed_is_refused() {
     let mut other = commit(0);
     other.outcome.crc32c = 8;
     let refused = flush(Some(&bundle), &command(1, 1, &[other, commit(1)]));
-    assert!(matches!(refused, Err(Refusal::Contradiction { split_index: 0, .. })));
+    assert!(matches!(refused, Err(TransitionRefusal::Contradiction { split_index: 0, .. })));
     let taken = claimed(Some(&bundle), 2);
     let redone = flush(Some(&taken), &command(2, 2, &[commit(0)]));
-    assert!(matches!(redone, Err(Refusal::Contradiction { split_index: 0, .. })));
+    assert!(matches!(redone, Err(TransitionRefusal::Contradiction { split_index: 0, .. })));
     let beyond = flush(Some(&taken), &command(2, 2, &[commit(3)]));
-    assert!(matches!(beyond, Err(Refusal::Invalid { .. })));
+    assert!(matches!(beyond, Err(TransitionRefusal::Invalid { .. })));
 }
 
 #[test]
@@ -147,24 +150,25 @@ fn a_flush_is_all_or_nothing_and_one_that_repeats_a_part_adds_the_rest() {
 #[test]
 fn an_owner_wrongly_taken_for_dead_loses_its_lease_and_contradicts_nobody() {
     let mut bundle = claimed(None, 1);
-    bundle.suspect = Some(Suspect { split_index: 0, strikes: 2, ordinal: 8 });
+    bundle.suspect = Some(SuspectSplit { split_index: 0, strikes: 2, ordinal: 8 });
     bundle.current_split = Some(0);
-    bundle.control = Some(crate::splits::Place::default());
-    let limits = Limits { on_error: ErrorPolicy::Skip, ..Limits::default() };
-    let command_of = Claim {
+    bundle.control = Some(crate::splits::SplitPlace::default());
+    let limits = BundleRetryLimits { on_error: ErrorPolicy::Skip, ..BundleRetryLimits::default() };
+    let command_of = ClaimTransition {
         nonce: nonce(2),
         invocation: &invocation(2),
-        term: Term { now_ms: bundle.until_ms, ..TERM },
+        term: LeaseTerm { now_ms: bundle.until_ms, ..TERM },
         first: 0,
         records: &[5, 5, 5],
-        death: Some(Death { attempt: 1, ordinal: Some(9) }),
+        death: Some(DeathEvidence { attempt: 1, ordinal: Some(9) }),
         control: None,
     };
-    let report = Release { invocation: &invocation(1), attempt: Some(1), blameless: false };
+    let report =
+        ReleaseTransition { invocation: &invocation(1), attempt: Some(1), blameless: false };
     let released = release(Some(&bundle), &report).unwrap().into_item();
     let poisoned = claim(Some(&released), &command_of, &limits).unwrap().into_item();
     assert_eq!(poisoned.entry(0).map(|entry| entry.outcome.kind), Some(SplitKind::Poison));
-    assert_eq!(flush(Some(&poisoned), &command(1, 1, &[commit(0)])), Err(Refusal::Lost));
+    assert_eq!(flush(Some(&poisoned), &command(1, 1, &[commit(0)])), Err(TransitionRefusal::Lost));
 }
 
 #[test]
@@ -176,28 +180,34 @@ fn a_heartbeat_renews_and_never_shortens() {
     assert_eq!(renewed.until_ms, 82_000);
     assert_eq!(renewed.times, WorkerTimes::default());
     let copy = flush(Some(&renewed), &command(1, 1, &[]));
-    assert_eq!(copy, Ok(Outcome::AlreadyApplied(renewed)));
+    assert_eq!(copy, Ok(TransitionOutcome::AlreadyApplied(renewed)));
 }
 
 #[test]
 fn splits_are_marked_one_at_a_time() {
     let bundle = claimed(Some(&claimed(None, 1)), 2);
-    let start = |split_index| Mark { attempt: 2, nonce: nonce(2), split_index };
+    let start = |split_index| MarkTransition { attempt: 2, nonce: nonce(2), split_index };
     let marked = mark(Some(&bundle), &start(1)).unwrap().into_item();
     assert_eq!(marked.current_split, Some(1));
-    assert_eq!(mark(Some(&marked), &start(1)), Ok(Outcome::AlreadyApplied(marked.clone())));
+    assert_eq!(
+        mark(Some(&marked), &start(1)),
+        Ok(TransitionOutcome::AlreadyApplied(marked.clone()))
+    );
     assert!(matches!(
         mark(Some(&marked), &start(0)),
-        Err(Refusal::Contradiction { split_index: 1, .. })
+        Err(TransitionRefusal::Contradiction { split_index: 1, .. })
     ));
-    assert!(matches!(mark(Some(&bundle), &start(3)), Err(Refusal::Invalid { .. })));
-    assert_eq!(mark(Some(&bundle), &Mark { attempt: 1, ..start(0) }), Err(Refusal::Lost));
+    assert!(matches!(mark(Some(&bundle), &start(3)), Err(TransitionRefusal::Invalid { .. })));
+    assert_eq!(
+        mark(Some(&bundle), &MarkTransition { attempt: 1, ..start(0) }),
+        Err(TransitionRefusal::Lost)
+    );
     let next = flushed(&marked, &[1]);
     assert_eq!(next.current_split, None);
     // A copy of the mark arrives after the commit: it must not put the blame back.
     assert!(matches!(
         mark(Some(&next), &start(1)),
-        Err(Refusal::Contradiction { split_index: 1, .. })
+        Err(TransitionRefusal::Contradiction { split_index: 1, .. })
     ));
 }
 
@@ -205,17 +215,17 @@ fn splits_are_marked_one_at_a_time() {
 fn a_flush_can_mark_the_next_split() {
     let bundle = claimed(Some(&claimed(None, 1)), 2);
     let commits = [commit(0)];
-    let with_next = Flush { next: Some(1), ..command(2, 2, &commits) };
+    let with_next = FlushTransition { next: Some(1), ..command(2, 2, &commits) };
     let after = flush(Some(&bundle), &with_next).unwrap().into_item();
     assert_eq!(after.current_split, Some(1));
-    let committed = Flush { next: Some(0), ..command(2, 2, &commits) };
+    let committed = FlushTransition { next: Some(0), ..command(2, 2, &commits) };
     assert!(flush(Some(&bundle), &committed).is_err());
 }
 
 #[test]
 fn a_commit_clears_the_suspect() {
     let mut bundle = claimed(None, 1);
-    bundle.suspect = Some(Suspect { split_index: 2, strikes: 1, ordinal: 5 });
+    bundle.suspect = Some(SuspectSplit { split_index: 2, strikes: 1, ordinal: 5 });
     assert!(flushed(&bundle, &[0]).suspect.is_some());
     assert_eq!(flushed(&bundle, &[2]).suspect, None);
 }
@@ -223,7 +233,7 @@ fn a_commit_clears_the_suspect() {
 #[test]
 fn a_failure_gives_the_bundle_back_once() {
     let bundle = claimed(None, 1);
-    let command = Fail {
+    let command = FailTransition {
         attempt: 1,
         nonce: nonce(1),
         error: "line one\nline two",
@@ -236,38 +246,45 @@ fn a_failure_gives_the_bundle_back_once() {
         (BundleState::Failed, 9, None)
     );
     assert_eq!(failed.error.as_deref(), Some("line one line two"));
-    assert_eq!(fail(Some(&failed), &command), Ok(Outcome::AlreadyApplied(failed.clone())));
+    assert_eq!(
+        fail(Some(&failed), &command),
+        Ok(TransitionOutcome::AlreadyApplied(failed.clone()))
+    );
     let taken = claimed(Some(&failed), 2);
-    assert_eq!(fail(Some(&taken), &command), Err(Refusal::Lost));
-    let fatal = fail(Some(&bundle), &Fail { fatal: true, ..command }).unwrap().into_item();
+    assert_eq!(fail(Some(&taken), &command), Err(TransitionRefusal::Lost));
+    let fatal =
+        fail(Some(&bundle), &FailTransition { fatal: true, ..command }).unwrap().into_item();
     assert_eq!(fatal.state, BundleState::Dead);
 }
 
 #[test]
 fn a_bundle_given_back_is_claimed_as_the_same_attempt() {
     let bundle = flushed(&claimed(None, 1), &[0]);
-    let command = GiveBack { attempt: 1, nonce: nonce(1) };
+    let command = GiveBackTransition { attempt: 1, nonce: nonce(1) };
     let returned = give_back(Some(&bundle), &command).unwrap().into_item();
     assert_eq!((returned.state, returned.claimable_at_ms()), (BundleState::Returned, Some(0)));
     assert!(!returned.has_dead_owner(u64::MAX));
     let again = give_back(Some(&returned), &command);
-    assert_eq!(again, Ok(Outcome::AlreadyApplied(returned.clone())));
+    assert_eq!(again, Ok(TransitionOutcome::AlreadyApplied(returned.clone())));
     let taken = claimed(Some(&returned), 2);
     assert_eq!((taken.state, taken.attempt, taken.todo()), (BundleState::Leased, 1, vec![1, 2]));
     // Late calls of the owner that gave it back change nothing.
-    assert_eq!(give_back(Some(&taken), &command), Err(Refusal::Lost));
-    assert_eq!(flush(Some(&taken), &self::command(1, 1, &[commit(1)])), Err(Refusal::Lost));
+    assert_eq!(give_back(Some(&taken), &command), Err(TransitionRefusal::Lost));
+    assert_eq!(
+        flush(Some(&taken), &self::command(1, 1, &[commit(1)])),
+        Err(TransitionRefusal::Lost)
+    );
     let sent_again = flush(Some(&taken), &self::command(1, 1, &[commit(0)]));
-    assert_eq!(sent_again, Ok(Outcome::AlreadyApplied(taken.clone())));
+    assert_eq!(sent_again, Ok(TransitionOutcome::AlreadyApplied(taken.clone())));
     assert_eq!(flushed(&taken, &[1, 2]).state, BundleState::Done);
 }
 
 #[test]
 fn a_late_copy_of_a_claim_does_not_bring_a_lease_back_that_was_given_back() {
     let bundle = claimed(None, 1);
-    let command = GiveBack { attempt: 1, nonce: nonce(1) };
+    let command = GiveBackTransition { attempt: 1, nonce: nonce(1) };
     let returned = give_back(Some(&bundle), &command).unwrap().into_item();
-    let claim_of = Claim {
+    let claim_of = ClaimTransition {
         nonce: nonce(1),
         invocation: &invocation(1),
         term: TERM,
@@ -276,13 +293,16 @@ fn a_late_copy_of_a_claim_does_not_bring_a_lease_back_that_was_given_back() {
         death: None,
         control: None,
     };
-    assert_eq!(claim(Some(&returned), &claim_of, &Limits::default()), Err(Refusal::Lost));
+    assert_eq!(
+        claim(Some(&returned), &claim_of, &BundleRetryLimits::default()),
+        Err(TransitionRefusal::Lost)
+    );
 }
 
 #[test]
 fn giving_back_ends_the_mark_of_the_next_split() {
     let bundle = Bundle { current_split: Some(1), ..claimed(None, 1) };
-    let command = GiveBack { attempt: 1, nonce: nonce(1) };
+    let command = GiveBackTransition { attempt: 1, nonce: nonce(1) };
     let returned = give_back(Some(&bundle), &command).unwrap().into_item();
     assert_eq!((returned.current_split, returned.suspect), (None, None));
 }
@@ -291,21 +311,21 @@ fn giving_back_ends_the_mark_of_the_next_split() {
 fn a_release_touches_only_the_lease_of_the_invocation_it_names() {
     let bundle = claimed(None, 1);
     let (one, two) = (invocation(1), invocation(2));
-    let report = |invocation, attempt| Release { invocation, attempt, blameless: false };
-    assert_eq!(release(Some(&bundle), &report(&two, None)), Err(Refusal::Lost));
-    assert_eq!(release(Some(&bundle), &report(&one, Some(2))), Err(Refusal::Lost));
-    assert_eq!(release(None, &report(&one, None)), Err(Refusal::Lost));
+    let report = |invocation, attempt| ReleaseTransition { invocation, attempt, blameless: false };
+    assert_eq!(release(Some(&bundle), &report(&two, None)), Err(TransitionRefusal::Lost));
+    assert_eq!(release(Some(&bundle), &report(&one, Some(2))), Err(TransitionRefusal::Lost));
+    assert_eq!(release(None, &report(&one, None)), Err(TransitionRefusal::Lost));
     let released = release(Some(&bundle), &report(&one, Some(1))).unwrap().into_item();
     assert_eq!((released.state, released.claimable_at_ms()), (BundleState::Released, Some(0)));
     let again = release(Some(&released), &report(&one, None));
-    assert_eq!(again, Ok(Outcome::AlreadyApplied(released.clone())));
+    assert_eq!(again, Ok(TransitionOutcome::AlreadyApplied(released.clone())));
     // The report comes late: another worker has the lease, or the bundle is done.
     let taken = claimed(Some(&released), 2);
-    assert_eq!(release(Some(&taken), &report(&one, None)), Err(Refusal::Lost));
+    assert_eq!(release(Some(&taken), &report(&one, None)), Err(TransitionRefusal::Lost));
     let done = flushed(&bundle, &[0, 1, 2]);
-    assert_eq!(release(Some(&done), &report(&one, None)), Err(Refusal::Lost));
+    assert_eq!(release(Some(&done), &report(&one, None)), Err(TransitionRefusal::Lost));
     // The owner of a lease that was released wrongly is alive, but has lost it.
-    assert_eq!(flush(Some(&released), &command(1, 1, &[commit(0)])), Err(Refusal::Lost));
+    assert_eq!(flush(Some(&released), &command(1, 1, &[commit(0)])), Err(TransitionRefusal::Lost));
 }
 
 #[test]
@@ -328,7 +348,7 @@ fn the_largest_bundle_fits_into_one_write_unit() {
         remainder_rows: u32::MAX,
         skipped_records: u32::MAX,
     };
-    let entry = Committed { attempt: u32::MAX, nonce: nonce(255), outcome };
+    let entry = CommittedSplit { attempt: u32::MAX, nonce: nonce(255), outcome };
     let bundle = Bundle {
         state: BundleState::Dead,
         attempt: u32::MAX,
@@ -339,8 +359,8 @@ fn the_largest_bundle_fits_into_one_write_unit() {
         since_ms: u64::MAX,
         entries: vec![Some(entry); crate::splits::MAX_BUNDLE_SPLITS],
         current_split: Some(7),
-        suspect: Some(Suspect { split_index: 7, strikes: 255, ordinal: u64::MAX }),
-        control: Some(crate::splits::Place { epoch: u32::MAX, position: u32::MAX }),
+        suspect: Some(SuspectSplit { split_index: 7, strikes: 255, ordinal: u64::MAX }),
+        control: Some(crate::splits::SplitPlace { epoch: u32::MAX, position: u32::MAX }),
         error: Some("é".repeat(MAX_ERROR_BYTES / 2)),
         times: WorkerTimes { source_ms: u64::MAX, compute_ms: u64::MAX, put_ms: u64::MAX },
     };
@@ -362,7 +382,7 @@ proptest! {
     fn any_sequence_of_commands_keeps_the_invariants(
         commands in prop::collection::vec((0u8..6, 1u8..4, 0u32..5, 0u8..4, 0u64..200_000), 0..60),
     ) {
-        let limits = Limits { on_error: ErrorPolicy::Skip, ..Limits::default() };
+        let limits = BundleRetryLimits { on_error: ErrorPolicy::Skip, ..BundleRetryLimits::default() };
         let mut bundle: Option<Bundle> = None;
         let mut deaths = 0;
         for (kind, id, attempt, at, now_ms) in commands {
@@ -370,23 +390,23 @@ proptest! {
             let outcome = match kind {
                 0 => {
                     deaths += 1;
-                    let death = before.map(|b| Death { attempt: b.attempt, ordinal: Some(deaths) });
-                    let (invocation, term) = (&invocation(id), Term { now_ms, ..TERM });
+                    let death = before.map(|b| DeathEvidence { attempt: b.attempt, ordinal: Some(deaths) });
+                    let (invocation, term) = (&invocation(id), LeaseTerm { now_ms, ..TERM });
                     let records = &[5, 5, 5];
-                    let command = Claim { nonce, invocation, term, first: 0, records, death, control: Some(crate::splits::Place::default()) };
+                    let command = ClaimTransition { nonce, invocation, term, first: 0, records, death, control: Some(crate::splits::SplitPlace::default()) };
                     claim(before, &command, &limits)
                 }
-                1 => mark(before, &Mark { attempt, nonce, split_index: at }),
+                1 => mark(before, &MarkTransition { attempt, nonce, split_index: at }),
                 2 => flush(before, &command(attempt, id, &[commit(at)])),
                 3 => {
                     let fatal = at == 3;
                     let retry_at_ms = now_ms;
-                    fail(before, &Fail { attempt, nonce, error: "e", retry_at_ms, fatal })
+                    fail(before, &FailTransition { attempt, nonce, error: "e", retry_at_ms, fatal })
                 }
-                4 => give_back(before, &GiveBack { attempt, nonce }),
-                _ => release(before, &Release { invocation: &invocation(id), attempt: None, blameless: id % 2 == 0 }),
+                4 => give_back(before, &GiveBackTransition { attempt, nonce }),
+                _ => release(before, &ReleaseTransition { invocation: &invocation(id), attempt: None, blameless: id % 2 == 0 }),
             };
-            if let Ok(Outcome::Write(after)) = outcome {
+            if let Ok(TransitionOutcome::Write(after)) = outcome {
                 bundle = Some(after);
             }
         }

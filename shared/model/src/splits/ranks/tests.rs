@@ -1,12 +1,12 @@
 //! Assignment of batches to ranks, over counts, numbers of ranks, tails and restarts.
 
 use super::*;
-use crate::splits::batches::{Counts, Cut};
+use crate::splits::batches::{BatchRules, SplitCounts};
 use proptest::prelude::*;
 
-fn ranks(count: u32, from: (Epoch, u64), tail: Tail) -> Ranks {
+fn ranks(count: u32, from: (Epoch, u64), tail: TailPolicy) -> RunRanks {
     let from = Cursor { epoch: from.0, batch_index: from.1 };
-    Ranks { count: NonZeroU32::new(count).unwrap(), from, tail }
+    RunRanks { count: NonZeroU32::new(count).unwrap(), from, tail }
 }
 
 fn all(count: u64) -> KnownBatches {
@@ -17,21 +17,21 @@ fn some(count: u64) -> KnownBatches {
     KnownBatches { count, is_all: false }
 }
 
-fn step(epoch: Epoch, number: u64) -> Step {
-    Step { epoch, number }
+fn step(epoch: Epoch, number: u64) -> TrainingStep {
+    TrainingStep { epoch, number }
 }
 
-fn batch(batch_index: u64) -> Assignment {
-    Assignment::Batch { batch_index }
+fn batch(batch_index: u64) -> RankAssignment {
+    RankAssignment::Batch { batch_index }
 }
 
-fn any_tail() -> impl Strategy<Value = Tail> {
-    prop_oneof![Just(Tail::Drop), Just(Tail::Repeat), Just(Tail::Uneven)]
+fn any_tail() -> impl Strategy<Value = TailPolicy> {
+    prop_oneof![Just(TailPolicy::Drop), Just(TailPolicy::Repeat), Just(TailPolicy::Uneven)]
 }
 
 #[test]
 fn the_first_epoch_begins_at_the_cursor_and_later_ones_at_their_first_batch() {
-    let run = ranks(3, (2, 10), Tail::Drop);
+    let run = ranks(3, (2, 10), TailPolicy::Drop);
     let first = run.assign_batches(step(2, 1), some(16));
     assert_eq!(first, Some(vec![batch(13), batch(14), batch(15)]));
     assert_eq!(run.assign_batches(step(3, 0), some(3)), Some(vec![batch(0), batch(1), batch(2)]));
@@ -39,40 +39,40 @@ fn the_first_epoch_begins_at_the_cursor_and_later_ones_at_their_first_batch() {
 
 #[test]
 fn a_step_is_released_whole() {
-    let run = ranks(3, (0, 0), Tail::Drop);
+    let run = ranks(3, (0, 0), TailPolicy::Drop);
     for rank in 0..3 {
-        assert_eq!(run.assign(step(0, 1), rank, some(5)), Assignment::Wait);
+        assert_eq!(run.assign(step(0, 1), rank, some(5)), RankAssignment::Wait);
         assert_eq!(run.assign(step(0, 1), rank, some(6)), batch(3 + u64::from(rank)));
-        assert_eq!(run.assign(step(0, 1), rank, all(5)), Assignment::End);
+        assert_eq!(run.assign(step(0, 1), rank, all(5)), RankAssignment::End);
     }
 }
 
 #[test]
 fn each_tail_treats_two_batches_of_five_ranks_its_way() {
     let tail = |tail| ranks(5, (0, 0), tail).assign_batches(step(0, 2), all(12)).unwrap();
-    let repeat = |batch_index, slot| Assignment::Repeat { batch_index, slot };
-    assert_eq!(tail(Tail::Drop), [Assignment::End; 5]);
+    let repeat = |batch_index, slot| RankAssignment::Repeat { batch_index, slot };
+    assert_eq!(tail(TailPolicy::Drop), [RankAssignment::End; 5]);
     let repeated = [batch(10), batch(11), repeat(11, 12), repeat(10, 13), repeat(11, 14)];
-    assert_eq!(tail(Tail::Repeat), repeated);
-    let end = Assignment::End;
-    assert_eq!(tail(Tail::Uneven), [batch(10), batch(11), end, end, end]);
+    assert_eq!(tail(TailPolicy::Repeat), repeated);
+    let end = RankAssignment::End;
+    assert_eq!(tail(TailPolicy::Uneven), [batch(10), batch(11), end, end, end]);
     let left_out = |tail| ranks(5, (0, 0), tail).left_out(0, 12);
-    assert_eq!([Tail::Drop, Tail::Repeat, Tail::Uneven].map(left_out), [2, 0, 0]);
+    assert_eq!([TailPolicy::Drop, TailPolicy::Repeat, TailPolicy::Uneven].map(left_out), [2, 0, 0]);
 }
 
 #[test]
 fn an_epoch_without_batches_has_no_step() {
-    for tail in [Tail::Drop, Tail::Repeat, Tail::Uneven] {
+    for tail in [TailPolicy::Drop, TailPolicy::Repeat, TailPolicy::Uneven] {
         let run = ranks(4, (0, 0), tail);
-        assert_eq!(run.assign(step(0, 0), 3, some(0)), Assignment::Wait);
-        assert_eq!(run.assign(step(0, 0), 3, all(0)), Assignment::End);
+        assert_eq!(run.assign(step(0, 0), 3, some(0)), RankAssignment::Wait);
+        assert_eq!(run.assign(step(0, 0), 3, all(0)), RankAssignment::End);
         assert_eq!((run.steps(0, 0), run.left_out(0, 0)), (0, 0));
     }
 }
 
 #[test]
 fn a_checkpoint_after_a_step_is_the_same_for_all_readers() {
-    let run = ranks(4, (1, 2), Tail::Repeat);
+    let run = ranks(4, (1, 2), TailPolicy::Repeat);
     let after = |number, known| run.cursor_after(step(1, number), known);
     for known in [some(6), some(9), all(6), all(13)] {
         assert_eq!(after(0, known), Cursor { epoch: 1, batch_index: 6 });
@@ -86,7 +86,7 @@ fn a_checkpoint_after_a_step_is_the_same_for_all_readers() {
 
 #[test]
 fn a_cursor_belongs_to_the_step_that_hands_out_its_batch() {
-    let run = ranks(4, (1, 2), Tail::Repeat);
+    let run = ranks(4, (1, 2), TailPolicy::Repeat);
     let of = |epoch, batch_index| run.step_of(Cursor { epoch, batch_index });
     assert_eq!(of(1, 2), Some(step(1, 0)));
     assert_eq!(of(1, 9), Some(step(1, 1)));
@@ -97,35 +97,35 @@ fn a_cursor_belongs_to_the_step_that_hands_out_its_batch() {
 
 #[test]
 fn one_rank_takes_every_batch() {
-    let run = Ranks::one(Cursor { epoch: 0, batch_index: 7 });
+    let run = RunRanks::one(Cursor { epoch: 0, batch_index: 7 });
     assert_eq!(run.assign(step(0, 3), 0, some(11)), batch(10));
     assert_eq!((run.steps(0, 11), run.left_out(0, 11)), (4, 0));
 }
 
 #[test]
 fn tails_are_read_as_they_are_written() {
-    for tail in [Tail::Drop, Tail::Repeat, Tail::Uneven] {
+    for tail in [TailPolicy::Drop, TailPolicy::Repeat, TailPolicy::Uneven] {
         assert_eq!(tail.to_string().parse(), Ok(tail));
     }
     let refused = "\"Drop\" is not a tail: use one of drop, repeat, uneven";
-    assert_eq!("Drop".parse::<Tail>(), Err(refused.to_owned()));
-    assert_eq!([true, false].map(Tail::default_of), [Tail::Drop, Tail::Repeat]);
+    assert_eq!("Drop".parse::<TailPolicy>(), Err(refused.to_owned()));
+    assert_eq!([true, false].map(TailPolicy::default_for), [TailPolicy::Drop, TailPolicy::Repeat]);
 }
 
 #[test]
 fn no_ranks_at_all_cannot_be_stored() {
-    let stored = serde_json::to_string(&ranks(2, (0, 0), Tail::Drop)).unwrap();
-    assert!(serde_json::from_str::<Ranks>(&stored).is_ok());
-    assert!(serde_json::from_str::<Ranks>(&stored.replace(":2", ":0")).is_err());
+    let stored = serde_json::to_string(&ranks(2, (0, 0), TailPolicy::Drop)).unwrap();
+    assert!(serde_json::from_str::<RunRanks>(&stored).is_ok());
+    assert!(serde_json::from_str::<RunRanks>(&stored.replace(":2", ":0")).is_err());
 }
 
 /// Runs `run` over epochs of so many batches, up to `stop` steps, and notes the batches of each
 /// rank. Returns the cursor of the checkpoint after the last step, and the batches left out.
 fn train(
-    run: Ranks,
+    run: RunRanks,
     batches: &[u64],
     stop: u64,
-    given: &mut [Vec<(Cursor, Assignment)>],
+    given: &mut [Vec<(Cursor, RankAssignment)>],
 ) -> (Cursor, Vec<Cursor>) {
     let mut cursor = run.from;
     let mut left_out = Vec::new();
@@ -179,16 +179,16 @@ proptest! {
             }
             for (first, assignment) in given.iter().flatten() {
                 match *assignment {
-                    Assignment::Batch { batch_index } => {
+                    RankAssignment::Batch { batch_index } => {
                         times[first.epoch as usize][batch_index as usize] += 1;
                     }
-                    Assignment::Repeat { batch_index, slot } => {
+                    RankAssignment::Repeat { batch_index, slot } => {
                         let of_step = first.batch_index..first.batch_index + u64::from(count);
                         prop_assert!(of_step.contains(&batch_index) && of_step.contains(&slot));
                         prop_assert!(slot >= batches[first.epoch as usize], "{slot} exists");
                     }
-                    Assignment::End => prop_assert_eq!(tail, Tail::Uneven),
-                    Assignment::Wait => prop_assert!(false, "everything is known"),
+                    RankAssignment::End => prop_assert_eq!(tail, TailPolicy::Uneven),
+                    RankAssignment::Wait => prop_assert!(false, "everything is known"),
                 }
             }
         }
@@ -204,7 +204,7 @@ proptest! {
         is_drop: bool,
         news in prop::collection::vec(0u64..10, 1..20),
     ) {
-        let tail = Tail::default_of(is_drop);
+        let tail = TailPolicy::default_for(is_drop);
         let run = ranks(count, (0, from.min(batches)), tail);
         let mut counted = Vec::new();
         for rank in 0..count {
@@ -214,15 +214,15 @@ proptest! {
             let mut news = news.iter().cycle().skip(rank as usize);
             let steps = loop {
                 match run.assign(at, rank, known) {
-                    Assignment::Wait => {
+                    RankAssignment::Wait => {
                         let more = known.count + news.next().unwrap();
                         known = KnownBatches { count: more.min(batches), is_all: more > batches };
                         if news.clone().take(20).all(|more| *more == 0) {
                             known = all(batches);
                         }
                     }
-                    Assignment::End => break at.number,
-                    Assignment::Batch { .. } | Assignment::Repeat { .. } => at = at.next(),
+                    RankAssignment::End => break at.number,
+                    RankAssignment::Batch { .. } | RankAssignment::Repeat { .. } => at = at.next(),
                 }
             };
             counted.push(steps);
@@ -241,7 +241,7 @@ proptest! {
         match run.assign_batches(step(0, number), known) {
             Some(earlier) => prop_assert_eq!(earlier, end),
             None => {
-                let waits = |rank| run.assign(step(0, number), rank, known) == Assignment::Wait;
+                let waits = |rank| run.assign(step(0, number), rank, known) == RankAssignment::Wait;
                 prop_assert!((0..count).all(waits));
                 prop_assert!(known.count < run.first_of(step(0, number + 1)));
             }
@@ -253,15 +253,15 @@ proptest! {
     fn known_batches_grow_to_those_of_the_epoch(
         splits in prop::collection::vec((0u32..4, 0u32..8), 0..12), drop_last: bool,
     ) {
-        let cut = Cut { size: 8, drop_last, in_order: false };
+        let cut = BatchRules { size: 8, drop_last, in_order: false };
         let n_splits = splits.len() as Position;
-        let mut joiner = Joiner::new(cut);
+        let mut joiner = BatchJoiner::new(cut);
         let mut made = 0;
-        let mut known = KnownBatches::of(&joiner, n_splits);
+        let mut known = KnownBatches::from_joiner(&joiner, n_splits);
         for (batches, remainder_rows) in splits {
             prop_assert!(!known.is_all);
-            joiner.push(Counts { batches, remainder_rows }, |_| made += 1);
-            let more = KnownBatches::of(&joiner, n_splits);
+            joiner.push(SplitCounts { batches, remainder_rows }, |_| made += 1);
+            let more = KnownBatches::from_joiner(&joiner, n_splits);
             prop_assert!(more.count >= known.count);
             known = more;
         }
@@ -284,7 +284,7 @@ proptest! {
         let end = Cursor::new(epoch, batches);
         for rank in 0..count {
             let has = |number: &u64| {
-                run.assign(step(epoch, *number), rank, all(batches)) != Assignment::End
+                run.assign(step(epoch, *number), rank, all(batches)) != RankAssignment::End
             };
             let steps = (0..).take_while(has).count() as u64;
             for number in 0..steps {

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::RunToken;
-use crate::splits::ranks::{Ranks, Tail};
-use crate::splits::run::{Join, TrainingRun, join};
+use crate::splits::ranks::{RunRanks, TailPolicy};
+use crate::splits::run::{RunJoin, TrainingRun, join};
 use proptest::prelude::*;
 
 fn count(count: u32) -> NonZeroU32 {
@@ -14,16 +14,16 @@ fn ranks(first: u32, ranks: u32) -> RankRange {
     RankRange { first, count: count(ranks) }
 }
 
-fn place(position: u32) -> Place {
-    Place { epoch: 0, position }
+fn place(position: u32) -> SplitPlace {
+    SplitPlace { epoch: 0, position }
 }
 
 fn cursor(batch_index: u64) -> Cursor {
     Cursor { epoch: 0, batch_index }
 }
 
-fn ack(generation: u64, durable: u64, delivered: u32) -> Ack {
-    Ack {
+fn ack(generation: u64, durable: u64, delivered: u32) -> ProgressAck {
+    ProgressAck {
         generation,
         over: generation - 1,
         delivered: place(delivered),
@@ -35,15 +35,15 @@ fn ack(generation: u64, durable: u64, delivered: u32) -> Ack {
 }
 
 fn started(ranks: u32, generation: u64) -> JobProgress {
-    let ranks = Ranks { count: count(ranks), from: cursor(0), tail: Tail::Drop };
+    let ranks = RunRanks { count: count(ranks), from: cursor(0), tail: TailPolicy::Drop };
     let run = TrainingRun { token: RunToken([1; 16]), ranks, epochs: None };
     let start = ack(generation, 0, 0);
-    join(None, &Join { run, start, is_successor: false }, 0).unwrap().into_item()
+    join(None, &RunJoin { run, start, is_successor: false }, 0).unwrap().into_item()
 }
 
 fn said(ranks: RankRange, generation: u64, durable: u64, delivered: u32) -> ReaderProgress {
     let ack = ack(generation, durable, delivered);
-    report(None, &Report { reader: 1, over_reader: 0, ranks, ack }, 0).unwrap().into_item()
+    report(None, &ReaderReport { reader: 1, over_reader: 0, ranks, ack }, 0).unwrap().into_item()
 }
 
 fn merged(job: &JobProgress, readers: &[ReaderProgress]) -> JobProgress {
@@ -60,7 +60,7 @@ fn the_job_is_where_its_last_reader_is() {
         (place(9), cursor(5), place(5))
     );
     assert_eq!((after.run, after.generation), (job.run, 3));
-    assert_eq!(merge(Some(&after), &readers, 0), Ok(Outcome::AlreadyApplied(after)));
+    assert_eq!(merge(Some(&after), &readers, 0), Ok(TransitionOutcome::AlreadyApplied(after)));
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn nothing_moves_before_each_rank_has_one_reader() {
     let old = [low, said(ranks(2, 2), 2, 9, 9)];
     assert_eq!(stays(&old), "rank 2 of 4 has no reader yet", "its report is of an older run");
     let plain = JobProgress { run: None, ..job };
-    assert_eq!(covering(&plain, &[low]), Err(Uncovered::NoRun));
+    assert_eq!(covering(&plain, &[low]), Err(RankCoverageError::NoRun));
 }
 
 #[test]
@@ -106,16 +106,16 @@ fn an_older_report_changes_nothing() {
     let now = said(ranks(0, 2), 3, 5, 9);
     let again = |reader, over_reader, generation, durable| {
         let ack = ack(generation, durable, 9);
-        report(Some(&now), &Report { reader, over_reader, ranks: ranks(0, 2), ack }, 0)
+        report(Some(&now), &ReaderReport { reader, over_reader, ranks: ranks(0, 2), ack }, 0)
     };
-    assert_eq!(again(1, 0, 3, 4), Ok(Outcome::AlreadyApplied(now)));
-    assert_eq!(again(1, 0, 2, 9), Err(Refusal::Fenced { generation: 3 }));
+    assert_eq!(again(1, 0, 3, 4), Ok(TransitionOutcome::AlreadyApplied(now)));
+    assert_eq!(again(1, 0, 2, 9), Err(TransitionRefusal::Fenced { generation: 3 }));
     let later = again(2, 1, 3, 4).unwrap().into_item();
     assert_eq!((later.reader, later.durable), (2, cursor(5)), "it goes on where the first was");
-    let late = Report { reader: 1, over_reader: 0, ranks: ranks(0, 2), ack: ack(3, 8, 9) };
-    assert_eq!(report(Some(&later), &late, 0), Err(Refusal::Replaced { reader: 2 }));
-    let twin = Report { reader: 3, over_reader: 1, ..late };
-    assert_eq!(report(Some(&later), &twin, 0), Err(Refusal::Replaced { reader: 2 }));
+    let late = ReaderReport { reader: 1, over_reader: 0, ranks: ranks(0, 2), ack: ack(3, 8, 9) };
+    assert_eq!(report(Some(&later), &late, 0), Err(TransitionRefusal::Replaced { reader: 2 }));
+    let twin = ReaderReport { reader: 3, over_reader: 1, ..late };
+    assert_eq!(report(Some(&later), &twin, 0), Err(TransitionRefusal::Replaced { reader: 2 }));
     let next_run = again(1, 0, 4, 2).unwrap().into_item();
     assert_eq!((next_run.generation, next_run.durable), (4, cursor(2)), "a run may go back");
 }
@@ -123,8 +123,8 @@ fn an_older_report_changes_nothing() {
 #[test]
 fn a_reader_takes_over_the_same_ranks() {
     let now = said(ranks(0, 2), 3, 5, 9);
-    let command = Report { reader: 2, over_reader: 1, ranks: ranks(0, 3), ack: ack(3, 5, 9) };
-    assert!(matches!(report(Some(&now), &command, 0), Err(Refusal::Invalid { .. })));
+    let command = ReaderReport { reader: 2, over_reader: 1, ranks: ranks(0, 3), ack: ack(3, 5, 9) };
+    assert!(matches!(report(Some(&now), &command, 0), Err(TransitionRefusal::Invalid { .. })));
 }
 
 #[test]
@@ -216,8 +216,8 @@ proptest! {
         let mut item: Option<ReaderProgress> = None;
         for (reader, over_reader, generation, durable, ahead) in commands {
             let ack = ack(generation, durable, durable as u32 + ahead);
-            let command = Report { reader, over_reader, ranks: ranks(0, 1), ack };
-            if let Ok(Outcome::Write(after)) = report(item.as_ref(), &command, 0) {
+            let command = ReaderReport { reader, over_reader, ranks: ranks(0, 1), ack };
+            if let Ok(TransitionOutcome::Write(after)) = report(item.as_ref(), &command, 0) {
                 if let Some(before) = &item {
                     prop_assert_eq!(invariants::invariant_21_reader_is_monotone(before, &after), Ok(()));
                 }

@@ -1,26 +1,26 @@
 //! Readers that join runs, case by case.
 
 use super::*;
-use crate::splits::Place;
+use crate::splits::SplitPlace;
 use crate::splits::job_progress::{ack, collected};
-use crate::splits::ranks::Tail;
+use crate::splits::ranks::TailPolicy;
 use std::num::NonZeroU32;
 
 fn at(batch_index: u64) -> Cursor {
     Cursor { epoch: 0, batch_index }
 }
 
-fn place(position: u32) -> Place {
-    Place { epoch: 0, position }
+fn place(position: u32) -> SplitPlace {
+    SplitPlace { epoch: 0, position }
 }
 
 /// A reader of the run called `name`, of `count` ranks from batch `from`, that finds generation
 /// `over` and takes `generation`.
-fn reader(name: &str, count: u32, from: u64, (over, generation): (u64, u64)) -> Join {
+fn reader(name: &str, count: u32, from: u64, (over, generation): (u64, u64)) -> RunJoin {
     let count = NonZeroU32::new(count).unwrap();
-    let ranks = Ranks { count, from: at(from), tail: Tail::Drop };
+    let ranks = RunRanks { count, from: at(from), tail: TailPolicy::Drop };
     let place = place(from as u32);
-    let start = Ack {
+    let start = ProgressAck {
         generation,
         over,
         delivered: place,
@@ -29,11 +29,11 @@ fn reader(name: &str, count: u32, from: u64, (over, generation): (u64, u64)) -> 
         ended: None,
         local_workers: 0,
     };
-    let run = TrainingRun { token: RunToken::of(name), ranks, epochs: None };
-    Join { run, start, is_successor: false }
+    let run = TrainingRun { token: RunToken::from_name(name), ranks, epochs: None };
+    RunJoin { run, start, is_successor: false }
 }
 
-fn joined(before: Option<&JobProgress>, command: &Join) -> JobProgress {
+fn joined(before: Option<&JobProgress>, command: &RunJoin) -> JobProgress {
     let outcome = join(before, command, 0).unwrap();
     *outcome.write().expect("a new run begins")
 }
@@ -41,7 +41,7 @@ fn joined(before: Option<&JobProgress>, command: &Join) -> JobProgress {
 fn progress(job: &JobProgress, batch_index: u64) -> JobProgress {
     let place = place(batch_index as u32);
     let JobProgress { generation, .. } = *job;
-    let command = Ack {
+    let command = ProgressAck {
         generation,
         over: 0,
         delivered: place,
@@ -59,30 +59,36 @@ fn the_first_reader_begins_the_run_and_the_others_find_it() {
     assert_eq!((first.generation, first.run.unwrap().ranks.count.get()), (5, 2));
     // The second found no run either, and chose another generation.
     let second = join(Some(&first), &reader("a", 2, 0, (0, 6)), 9).unwrap();
-    assert_eq!(second, Outcome::AlreadyApplied(first));
+    assert_eq!(second, TransitionOutcome::AlreadyApplied(first));
 }
 
 #[test]
 fn readers_of_one_run_agree_on_its_ranks_and_its_beginning() {
     let first = joined(None, &reader("a", 2, 0, (0, 5)));
-    let refused = |command: &Join| join(Some(&first), command, 0).unwrap_err().to_string();
+    let refused = |command: &RunJoin| join(Some(&first), command, 0).unwrap_err().to_string();
     let why = refused(&reader("a", 3, 0, (5, 6)));
     let both = ["2 ranks from batch 0 of epoch 0", "3 ranks from batch 0 of epoch 0"];
     assert!(both.iter().all(|ranks| why.contains(ranks)), "{why}");
     assert!(refused(&reader("a", 2, 1, (5, 6))).contains("2 ranks from batch 1 of epoch 0"));
     let mut other = reader("a", 2, 0, (5, 6));
-    other.run.ranks.tail = Tail::Repeat;
+    other.run.ranks.tail = TailPolicy::Repeat;
     assert!(refused(&other).contains("tail repeat"), "{}", refused(&other));
 }
 
 #[test]
 fn a_successor_begins_at_the_durable_cursor_or_later() {
     let run = progress(&joined(None, &reader("a", 2, 0, (0, 5))), 4);
-    let successor = |from| Join { is_successor: true, ..reader("a", 2, from, (5, 6)) };
+    let successor = |from| RunJoin { is_successor: true, ..reader("a", 2, from, (5, 6)) };
     for from in [0, 4, 6] {
-        assert_eq!(join(Some(&run), &successor(from), 0), Ok(Outcome::AlreadyApplied(run)));
+        assert_eq!(
+            join(Some(&run), &successor(from), 0),
+            Ok(TransitionOutcome::AlreadyApplied(run))
+        );
     }
-    assert!(matches!(join(Some(&run), &successor(2), 0), Err(Refusal::RunDiffers { .. })));
+    assert!(matches!(
+        join(Some(&run), &successor(2), 0),
+        Err(TransitionRefusal::RunDiffers { .. })
+    ));
 }
 
 #[test]
@@ -90,7 +96,10 @@ fn a_later_run_of_any_size_takes_over_from_the_checkpoint() {
     let run = progress(&joined(None, &reader("a", 2, 0, (0, 5))), 4);
     let next = joined(Some(&run), &reader("b", 3, 2, (5, 9)));
     assert_eq!((next.generation, next.durable), (9, at(2)), "an older checkpoint");
-    assert!(next.past.contains(RunToken::of("a")) && !next.past.contains(RunToken::of("b")));
+    assert!(
+        next.past.contains(RunToken::from_name("a"))
+            && !next.past.contains(RunToken::from_name("b"))
+    );
 }
 
 #[test]
@@ -101,12 +110,12 @@ fn a_run_may_begin_before_what_has_been_collected() {
     assert_eq!((behind.durable, behind.durable_place), (at(2), place(2)));
     assert_eq!((behind.collected, behind.collected_place), (at(6), place(6)));
     // A second reader and a successor find it so.
-    let found = Ok(Outcome::AlreadyApplied(behind));
+    let found = Ok(TransitionOutcome::AlreadyApplied(behind));
     assert_eq!(join(Some(&behind), &reader("b", 1, 2, (5, 7)), 0), found);
-    let successor = Join { is_successor: true, ..reader("b", 1, 3, (6, 7)) };
+    let successor = RunJoin { is_successor: true, ..reader("b", 1, 3, (6, 7)) };
     assert_eq!(join(Some(&behind), &successor, 0), found);
     // The horizon stays until the run has passed it.
-    assert_eq!(collected(Some(&behind)), Ok(Outcome::AlreadyApplied(behind)));
+    assert_eq!(collected(Some(&behind)), Ok(TransitionOutcome::AlreadyApplied(behind)));
     let passed = collected(Some(&progress(&behind, 8))).unwrap().into_item();
     assert_eq!((passed.collected, passed.collected_place), (at(8), place(8)));
 }
@@ -115,7 +124,7 @@ fn a_run_may_begin_before_what_has_been_collected() {
 fn a_reader_of_a_superseded_run_is_fenced() {
     let first = joined(None, &reader("a", 2, 0, (0, 5)));
     let second = joined(Some(&first), &reader("b", 2, 0, (5, 6)));
-    let fenced = Err(Refusal::Fenced { generation: 6 });
+    let fenced = Err(TransitionRefusal::Fenced { generation: 6 });
     assert_eq!(join(Some(&second), &reader("a", 2, 0, (6, 7)), 0), fenced);
     // It never joined, and knows of no run but the first.
     assert_eq!(join(Some(&second), &reader("c", 2, 0, (5, 7)), 0), fenced);
@@ -125,50 +134,54 @@ fn a_reader_of_a_superseded_run_is_fenced() {
 #[test]
 fn a_second_reader_of_all_ranks_takes_the_place_of_the_first() {
     let first = progress(&joined(None, &reader("a", 2, 0, (0, 5))), 4);
-    let alone = |command: &Join| join_alone(Some(&first), command, Visitation::ExactlyOnce, 0);
-    assert_eq!(alone(&reader("a", 2, 0, (0, 5))), Ok(Outcome::AlreadyApplied(first)), "repeated");
+    let alone = |command: &RunJoin| join_alone(Some(&first), command, Visitation::ExactlyOnce, 0);
+    assert_eq!(
+        alone(&reader("a", 2, 0, (0, 5))),
+        Ok(TransitionOutcome::AlreadyApplied(first)),
+        "repeated"
+    );
     let mut second = reader("a", 2, 0, (5, 6));
     (second.is_successor, second.start.durable) = (true, at(2));
     let second = *alone(&second).unwrap().write().unwrap();
     assert_eq!((second.generation, second.durable, second.run), (6, at(2), first.run));
     assert!(second.past.is_empty(), "the run is the same");
     let unknowing = alone(&reader("a", 2, 0, (4, 7)));
-    assert_eq!(unknowing, Err(Refusal::Fenced { generation: 5 }));
-    assert!(matches!(alone(&reader("a", 3, 0, (5, 6))), Err(Refusal::RunDiffers { .. })));
+    assert_eq!(unknowing, Err(TransitionRefusal::Fenced { generation: 5 }));
+    assert!(matches!(alone(&reader("a", 3, 0, (5, 6))), Err(TransitionRefusal::RunDiffers { .. })));
     let late = reader("a", 2, 0, (0, 5));
     let fenced = join_alone(Some(&second), &late, Visitation::ExactlyOnce, 0);
-    assert_eq!(fenced, Err(Refusal::Fenced { generation: 6 }), "the first is late");
+    assert_eq!(fenced, Err(TransitionRefusal::Fenced { generation: 6 }), "the first is late");
 }
 
 #[test]
 fn at_most_once_never_begins_before_what_is_durable() {
-    let of = |before: Option<&JobProgress>, command: &Join, visitation| {
+    let of = |before: Option<&JobProgress>, command: &RunJoin, visitation| {
         join_alone(before, command, visitation, 0)
     };
     let (first, behind) = (reader("a", 1, 0, (0, 5)), reader("b", 1, 3, (5, 6)));
     let begun = of(None, &first, Visitation::AtMostOnce).unwrap().into_item();
     let run = progress(&begun, 4);
-    let refused = Err(Refusal::Collected { durable: at(4) });
+    let refused = Err(TransitionRefusal::Collected { durable: at(4) });
     assert_eq!(of(Some(&run), &behind, Visitation::AtMostOnce), refused);
     let restarted = reader("a", 1, 0, (5, 6));
     assert_eq!(of(Some(&run), &restarted, Visitation::AtMostOnce), refused, "in the same run");
     for visitation in [Visitation::ExactlyOnce, Visitation::ZeroOnceOrMore] {
-        assert!(matches!(of(Some(&run), &behind, visitation), Ok(Outcome::Write(_))));
+        assert!(matches!(of(Some(&run), &behind, visitation), Ok(TransitionOutcome::Write(_))));
     }
     let again = of(Some(&run), &first, Visitation::AtMostOnce);
-    assert_eq!(again, Ok(Outcome::AlreadyApplied(run)), "a join that is sent again");
+    assert_eq!(again, Ok(TransitionOutcome::AlreadyApplied(run)), "a join that is sent again");
     let next = of(Some(&run), &reader("b", 1, 4, (5, 6)), Visitation::AtMostOnce).unwrap();
     let fenced = of(Some(next.item()), &first, Visitation::AtMostOnce);
-    assert_eq!(fenced, Err(Refusal::Fenced { generation: 6 }));
+    assert_eq!(fenced, Err(TransitionRefusal::Fenced { generation: 6 }));
 }
 
 #[test]
 fn a_run_begins_at_its_first_batch_or_with_the_next_epoch() {
     let mut command = reader("a", 2, 7, (0, 1));
     command.start.durable = at(8);
-    assert!(matches!(join(None, &command, 0), Err(Refusal::Invalid { .. })));
+    assert!(matches!(join(None, &command, 0), Err(TransitionRefusal::Invalid { .. })));
     // The epoch has seven batches, which the checkpoint did not know.
-    let next = Place { epoch: 1, position: 0 };
+    let next = SplitPlace { epoch: 1, position: 0 };
     command.start.durable = Cursor { epoch: 1, batch_index: 0 };
     (command.start.durable_place, command.start.delivered) = (next, next);
     assert_eq!(joined(None, &command).durable.epoch, 1);
@@ -176,7 +189,7 @@ fn a_run_begins_at_its_first_batch_or_with_the_next_epoch() {
 
 #[test]
 fn eight_superseded_runs_are_remembered() {
-    let tokens: Vec<_> = (0..10).map(|i| RunToken::of(&format!("run-{i}"))).collect();
+    let tokens: Vec<_> = (0..10).map(|i| RunToken::from_name(&format!("run-{i}"))).collect();
     let past = tokens.iter().fold(PastRuns::default(), |past, token| past.with(*token));
     let known: Vec<_> = tokens.iter().filter(|token| past.contains(**token)).collect();
     assert_eq!(known, tokens[2..].iter().collect::<Vec<_>>());
@@ -193,7 +206,7 @@ fn an_item_with_a_run_and_eight_past_ones_is_one_write_unit() {
         Some(joined(before.as_ref(), &reader(&name, 64, 0, (over, over + (1 << 60) / 9))))
     });
     let full = full.unwrap();
-    assert!((0..PAST_RUNS).all(|i| full.past.contains(RunToken::of(&format!("run-{i}")))));
+    assert!((0..PAST_RUNS).all(|i| full.past.contains(RunToken::from_name(&format!("run-{i}")))));
     let stored = serde_json::to_string(&full).unwrap();
     assert!(stored.len() < 1_000, "{} bytes: {stored}", stored.len());
     assert_eq!(serde_json::from_str::<JobProgress>(&stored).unwrap(), full);

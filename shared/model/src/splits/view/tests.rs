@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 /// (file, record, copy)
 type Seen = (u32, u32, u32);
 
-fn seen(view: &View, size: u64, epoch: Epoch) -> Vec<Seen> {
+fn seen(view: &DatasetView, size: u64, epoch: Epoch) -> Vec<Seen> {
     let runs = (0..view.records().div_ceil(size))
         .flat_map(|split| view.runs(split * size..(split + 1) * size, 7, epoch).remove(0));
     runs.flat_map(|run| (0..run.records).map(move |i| (run.file, run.first_record + i, run.copy)))
@@ -43,8 +43,8 @@ fn multiset(seen: &[Seen]) -> BTreeMap<(u32, u32), usize> {
     counts
 }
 
-fn view(files: &[u32], ops: &[DatasetOp]) -> View {
-    View::new(&[Member::once(files)], ops, 4).unwrap()
+fn view(files: &[u32], ops: &[DatasetOp]) -> DatasetView {
+    DatasetView::new(&[ZipMember::once(files)], ops, 4).unwrap()
 }
 
 #[test]
@@ -60,21 +60,22 @@ fn interleave_is_that_of_tf_data() {
 
 #[test]
 fn what_cannot_be_had_is_refused() {
-    let refused =
-        |files: &[u32], ops: &[DatasetOp]| View::new(&[Member::once(files)], ops, 1).unwrap_err();
+    let refused = |files: &[u32], ops: &[DatasetOp]| {
+        DatasetView::new(&[ZipMember::once(files)], ops, 1).unwrap_err()
+    };
     let interleave = DatasetOp::Interleave { cycle_length: 2, block_length: 1 };
     let skip = DatasetOp::Skip { count: 1 };
-    assert_eq!(refused(&[4, 4], &[skip, interleave]), ViewError::NotOnFiles);
-    assert_eq!(refused(&[u32::MAX], &[interleave]), ViewError::TooFine);
+    assert_eq!(refused(&[4, 4], &[skip, interleave]), DatasetViewError::NotOnFiles);
+    assert_eq!(refused(&[u32::MAX], &[interleave]), DatasetViewError::TooFine);
     let repeats = [DatasetOp::Repeat { count: u32::MAX }; 2];
-    assert_eq!(refused(&[u32::MAX], &repeats), ViewError::TooMany("records"));
+    assert_eq!(refused(&[u32::MAX], &repeats), DatasetViewError::TooMany("records"));
     let shuffle = DatasetOp::Shuffle { blocks: 1, seed: 0 };
-    assert_eq!(refused(&[u32::MAX, 1], &[shuffle]), ViewError::TooMany("blocks"));
-    let zipped = |members: &[Member<'_>], ops: &[DatasetOp]| View::new(members, ops, 1);
-    let two = [Member::once(&[4, 4]), Member::once(&[8])];
-    assert_eq!(zipped(&two, &[interleave]), Err(ViewError::Zipped));
-    let long = Member { records_per_file: &[u32::MAX; 3], times: u32::MAX };
-    assert_eq!(zipped(&[two[0], long], &[]), Err(ViewError::TooMany("records")));
+    assert_eq!(refused(&[u32::MAX, 1], &[shuffle]), DatasetViewError::TooMany("blocks"));
+    let zipped = |members: &[ZipMember<'_>], ops: &[DatasetOp]| DatasetView::new(members, ops, 1);
+    let two = [ZipMember::once(&[4, 4]), ZipMember::once(&[8])];
+    assert_eq!(zipped(&two, &[interleave]), Err(DatasetViewError::Zipped));
+    let long = ZipMember { records_per_file: &[u32::MAX; 3], times: u32::MAX };
+    assert_eq!(zipped(&[two[0], long], &[]), Err(DatasetViewError::TooMany("records")));
 }
 
 #[test]
@@ -101,14 +102,17 @@ fn zip_of_lists(members: &[(Vec<u32>, u32)]) -> Vec<Vec<(u32, u32)>> {
     (0..shortest).map(|at| lists.iter().map(|list| list[at]).collect()).collect()
 }
 
-fn as_members(members: &[(Vec<u32>, u32)]) -> Vec<Member<'_>> {
-    members.iter().map(|(files, times)| Member { records_per_file: files, times: *times }).collect()
+fn as_members(members: &[(Vec<u32>, u32)]) -> Vec<ZipMember<'_>> {
+    members
+        .iter()
+        .map(|(files, times)| ZipMember { records_per_file: files, times: *times })
+        .collect()
 }
 
 /// The records at each place of `runs`, as (file, record).
-fn together(runs: &[Vec<Run>]) -> Vec<Vec<(u32, u32)>> {
-    let flat = |runs: &Vec<Run>| -> Vec<(u32, u32)> {
-        let records = |run: &Run| {
+fn together(runs: &[Vec<RecordRange>]) -> Vec<Vec<(u32, u32)>> {
+    let flat = |runs: &Vec<RecordRange>| -> Vec<(u32, u32)> {
+        let records = |run: &RecordRange| {
             let (file, first) = (run.file, run.first_record);
             (0..run.records).map(move |i| (file, first + i))
         };
@@ -121,12 +125,12 @@ fn together(runs: &[Vec<Run>]) -> Vec<Vec<(u32, u32)>> {
 
 #[test]
 fn a_zip_ends_with_the_shortest() {
-    let fifty = Member::once(&[20, 0, 30]);
-    let ten = Member { records_per_file: &[4, 6], times: 10 };
-    let records = |members: &[Member<'_>]| View::new(members, &[], 8).unwrap().records();
+    let fifty = ZipMember::once(&[20, 0, 30]);
+    let ten = ZipMember { records_per_file: &[4, 6], times: 10 };
+    let records = |members: &[ZipMember<'_>]| DatasetView::new(members, &[], 8).unwrap().records();
     assert_eq!((records(&[fifty, ten]), records(&[ten, fifty])), (50, 50));
-    assert_eq!(records(&[fifty, Member::once(&[4, 6]), fifty]), 10);
-    assert_eq!(records(&[fifty, Member::once(&[0])]), 0);
+    assert_eq!(records(&[fifty, ZipMember::once(&[4, 6]), fifty]), 10);
+    assert_eq!(records(&[fifty, ZipMember::once(&[0])]), 0);
     assert_eq!(records(&[]), 0);
 }
 
@@ -166,7 +170,7 @@ proptest! {
         let places = (0..pairs.len() as u32).map(|place| (place, 0, 0)).collect();
         let places = ops.iter().fold(places, apply);
         let expected: Vec<_> = places.iter().map(|seen| pairs[seen.0 as usize].clone()).collect();
-        let view = View::new(&as_members(&members), &ops, 4).unwrap();
+        let view = DatasetView::new(&as_members(&members), &ops, 4).unwrap();
         prop_assert_eq!(view.records(), expected.len() as u64);
         let splits = 0..view.records().div_ceil(size);
         let runs = splits.map(|split| view.runs(split * size..(split + 1) * size, 7, 0));
@@ -185,7 +189,7 @@ proptest! {
         blocks in 1u32..6, split_records in 1u32..9, size in 1u64..9, epoch in 0u32..3,
     ) {
         let ops = [DatasetOp::Shuffle { blocks, seed: 9 }];
-        let view = View::new(&as_members(&members), &ops, split_records).unwrap();
+        let view = DatasetView::new(&as_members(&members), &ops, split_records).unwrap();
         let splits = 0..view.records().div_ceil(size);
         let runs = splits.map(|split| view.runs(split * size..(split + 1) * size, 7, epoch));
         let mut found: Vec<_> = runs.flat_map(|runs| together(&runs)).collect();
@@ -206,7 +210,7 @@ proptest! {
             DatasetOp::Shuffle { blocks, seed: 9 },
             DatasetOp::Repeat { count: 2 },
         ];
-        let view = View::new(&[Member::once(&files)], &ops, split_records).unwrap();
+        let view = DatasetView::new(&[ZipMember::once(&files)], &ops, split_records).unwrap();
         let found = seen(&view, size, epoch);
         prop_assert_eq!(view.records(), found.len() as u64);
         let expected: Vec<Seen> = listed(&files).into_iter().flat_map(|seen| [seen; 2]).collect();

@@ -1,7 +1,6 @@
 //! `decode`: encoded images to RGB or grey. This file handles JPEG; submodules handle the other formats.
 
-use super::*;
-use gristmill_jpeg::Frame;
+use gristmill_jpeg::JpegHeaders;
 use gristmill_kernel::*;
 use libjpeg_turbo_rs::{ColorSpace, DecodeLimits, DecodeWarning, Decoder, JpegError, PixelFormat};
 
@@ -26,18 +25,18 @@ const MAX_MEMORY_BYTES: u64 = 1 << 30;
 /// Decodes an image to grey, `[h, w, 1]`.
 pub(super) fn decode_grey(
     bytes: &[u8],
-    output: Sink<'_>,
-    tools: &mut Tools,
-) -> Result<Made, String> {
+    output: KernelOutput<'_>,
+    tools: &mut KernelScratch,
+) -> Result<OutputSize, String> {
     let mut image = std::mem::take(&mut tools.image);
-    let made = decode(bytes, Sink::Buffer(&mut image), tools);
+    let made = decode(bytes, KernelOutput::Buffer(&mut image), tools);
     tools.image = image;
-    let Made { bytes, size } = made?;
+    let OutputSize { bytes, size } = made?;
     let grey = output.take(bytes / 3)?;
     for (pixel, to) in tools.image[..bytes].as_chunks::<3>().0.iter().zip(grey) {
         *to = luma(*pixel);
     }
-    Ok(Made { bytes: bytes / 3, size })
+    Ok(OutputSize { bytes: bytes / 3, size })
 }
 
 /// Grey as in Pillow's `convert("L")`.
@@ -47,7 +46,11 @@ fn luma([r, g, b]: [u8; 3]) -> u8 {
 }
 
 /// Decodes an image to RGB; its first bytes determine the format.
-pub(crate) fn decode(bytes: &[u8], output: Sink<'_>, tools: &mut Tools) -> Result<Made, String> {
+pub(crate) fn decode(
+    bytes: &[u8],
+    output: KernelOutput<'_>,
+    tools: &mut KernelScratch,
+) -> Result<OutputSize, String> {
     let size = if bytes.starts_with(&[0xff, 0xd8]) {
         return decode_jpeg(bytes, output, tools);
     } else if bytes.starts_with(png::MAGIC) {
@@ -69,7 +72,7 @@ pub(crate) fn decode(bytes: &[u8], output: Sink<'_>, tools: &mut Tools) -> Resul
             }
         });
     };
-    Ok(Made { bytes: size[0] * size[1] * 3, size })
+    Ok(OutputSize { bytes: size[0] * size[1] * 3, size })
 }
 
 /// Height and width; an error if the image is empty or too large.
@@ -89,25 +92,34 @@ fn drop_alpha(rgba: &[u8], rgb: &mut [[u8; 3]]) {
     }
 }
 
-fn decode_jpeg(jpeg: &[u8], output: Sink<'_>, tools: &mut Tools) -> Result<Made, String> {
-    let Some(frame) = Frame::find(jpeg) else {
+fn decode_jpeg(
+    jpeg: &[u8],
+    output: KernelOutput<'_>,
+    tools: &mut KernelScratch,
+) -> Result<OutputSize, String> {
+    let Some(frame) = JpegHeaders::find(jpeg) else {
         return decode_jpeg_by_library(jpeg, output, tools);
     };
     let size = checked_size("JPEG", frame.height as u64, frame.width as u64)?;
     let bytes = size[0] * size[1] * 3;
     let rgb = output.take(bytes)?;
-    match tools.state.get::<gristmill_jpeg::Decoder>().decode(&frame, 0..size[1], 0..size[0], rgb) {
-        Some(()) => Ok(Made { bytes, size }),
-        None => decode_jpeg_by_library(jpeg, Sink::Row(rgb), tools),
+    match tools.state.get::<gristmill_jpeg::JpegDecoder>().decode(
+        &frame,
+        0..size[1],
+        0..size[0],
+        rgb,
+    ) {
+        Some(()) => Ok(OutputSize { bytes, size }),
+        None => decode_jpeg_by_library(jpeg, KernelOutput::Row(rgb), tools),
     }
 }
 
 /// Decodes rare kinds of JPEG, and reports the errors of damaged ones.
 pub(crate) fn decode_jpeg_by_library(
     jpeg: &[u8],
-    output: Sink<'_>,
-    tools: &mut Tools,
-) -> Result<Made, String> {
+    output: KernelOutput<'_>,
+    tools: &mut KernelScratch,
+) -> Result<OutputSize, String> {
     let mut decoder = Decoder::new_with_limits(jpeg, limits(MAX_SCANS)).map_err(reason)?;
     let header = decoder.header();
     let size = checked_size("JPEG", header.height.into(), header.width.into())?;
@@ -120,14 +132,14 @@ pub(crate) fn decode_jpeg_by_library(
     if matches!(decoder.jpeg_color_space(), ColorSpace::Cmyk | ColorSpace::Ycck) {
         check_black(&decoder)?;
         decoder.set_output_format(PixelFormat::Cmyk);
-        let cmyk = Sink::Buffer(&mut tools.pixels).take(pixels * 4)?;
+        let cmyk = KernelOutput::Buffer(&mut tools.pixels).take(pixels * 4)?;
         decode_into(&decoder, cmyk, size)?;
         cmyk_to_rgb(cmyk, output.take(bytes)?);
     } else {
         decoder.set_output_format(PixelFormat::Rgb);
         decode_into(&decoder, output.take(bytes)?, size)?;
     }
-    Ok(Made { bytes, size })
+    Ok(OutputSize { bytes, size })
 }
 
 /// The library assumes that black has one sample per pixel.
@@ -207,7 +219,7 @@ mod tests {
             let encoder = Encoder::new(&pixels, 33, 40, PixelFormat::Cmyk);
             let factors = vec![(2, 2), (1, 1), (1, 1), black];
             let jpeg = encoder.sampling_factors(factors).encode().unwrap();
-            decode(&jpeg, Sink::Buffer(&mut Vec::new()), &mut Tools::default())
+            decode(&jpeg, KernelOutput::Buffer(&mut Vec::new()), &mut KernelScratch::default())
         };
         assert_eq!(decoded((2, 2)).unwrap().size, [40, 33]);
         let said = decoded((1, 1)).unwrap_err();

@@ -8,15 +8,15 @@ fn op(name: &str, params: Value) -> DescribedOp {
     DescribedOp { op: name.into(), version: 1, params, ordinal: None }
 }
 
-fn resnet() -> Described {
-    Described {
+fn resnet() -> PrefixDescription {
+    PrefixDescription {
         source: json!({ "format": "tfrecord", "features": { "image": { "dtype": "bytes" } } }),
         ops: vec![
             op("decode", json!({ "field": "image", "channels": 3 })),
             op("resize", json!({ "size": [256, 256], "filter": "triangle" })),
             op("cast", json!({ "dtype": "f16" })),
         ],
-        dataset: Fingerprint::of("test", b"v1"),
+        dataset: Fingerprint::from_content("test", b"v1"),
         files: vec![file("train-0", "a"), file("train-1", "b")],
         numerics: "x86_64-1".into(),
         drawn: None,
@@ -27,9 +27,9 @@ fn file(key: &str, etag: &str) -> SourceVersion {
     SourceVersion { key: key.into(), etag: etag.into() }
 }
 
-fn entry(name: &str, described: Described) -> Entry {
-    Entry {
-        fingerprint: Fingerprint::of("test", name.as_bytes()),
+fn entry(name: &str, described: PrefixDescription) -> CachedPrefix {
+    CachedPrefix {
+        fingerprint: Fingerprint::from_content("test", name.as_bytes()),
         bytes: 1.0,
         elements_per_s: 1.0,
         saved_s: 1.0,
@@ -40,11 +40,11 @@ fn entry(name: &str, described: Described) -> Entry {
 }
 
 /// Differences after a change to the cached pipeline.
-fn said(change: impl Fn(&mut Described)) -> Vec<String> {
+fn said(change: impl Fn(&mut PrefixDescription)) -> Vec<String> {
     let mut requested = resnet();
     change(&mut requested);
     let miss = explain_miss(&requested, &[entry("cached", resnet())]).unwrap();
-    miss.differences.iter().map(Difference::to_string).collect()
+    miss.differences.iter().map(PrefixDifference::to_string).collect()
 }
 
 #[test]
@@ -82,7 +82,9 @@ fn each_difference_is_one_line() {
 
 #[test]
 fn files_are_named_where_they_are_known() {
-    let renew = |requested: &mut Described| requested.dataset = Fingerprint::of("test", b"v2");
+    let renew = |requested: &mut PrefixDescription| {
+        requested.dataset = Fingerprint::from_content("test", b"v2")
+    };
     assert_eq!(
         said(|requested| {
             renew(requested);
@@ -114,7 +116,7 @@ fn draws_are_compared_by_seed_epoch_and_place() {
     let mut requested = drawn(Some((8, 1)));
     requested.ops[3].ordinal = Some(4);
     let miss = explain_miss(&requested, &[entry("cached", drawn(Some((7, 0))))]).unwrap();
-    let said: Vec<String> = miss.differences.iter().map(Difference::to_string).collect();
+    let said: Vec<String> = miss.differences.iter().map(PrefixDifference::to_string).collect();
     assert_eq!(
         said,
         [
@@ -124,7 +126,7 @@ fn draws_are_compared_by_seed_epoch_and_place() {
         ]
     );
     let miss = explain_miss(&drawn(None), &[entry("cached", drawn(Some((7, 0))))]).unwrap();
-    assert_eq!(miss.differences, [Difference::Drawn { requested: false }]);
+    assert_eq!(miss.differences, [PrefixDifference::Drawn { requested: false }]);
 }
 
 #[test]
@@ -134,7 +136,7 @@ fn the_nearest_entry_is_compared_with() {
     far.ops[0].params["channels"] = json!(1);
     let mut near = resnet();
     near.ops[2].params["dtype"] = json!("f32");
-    let undescribed = Entry { described: None, ..entry("undescribed", resnet()) };
+    let undescribed = CachedPrefix { described: None, ..entry("undescribed", resnet()) };
     let entries = [entry("far", far), undescribed, entry("near", near)];
     let miss = explain_miss(&resnet(), &entries).unwrap();
     assert_eq!(miss.nearest, entries[2].fingerprint);
@@ -164,12 +166,19 @@ fn pipelines_are_described_as_they_are_identified() {
     };
     let describe = |pipeline: &Pipeline, point: usize, seed| {
         let point = &pipeline.cache_points()[point];
-        Described::of(pipeline, point, Fingerprint::of("test", b"v1"), vec![], "n", seed)
+        PrefixDescription::new(
+            pipeline,
+            point,
+            Fingerprint::from_content("test", b"v1"),
+            vec![],
+            "n",
+            seed,
+        )
     };
     let cached = entry("cached", describe(&pipeline(8, 0.5), 1, 7));
-    let said = |requested: Described| -> Vec<String> {
+    let said = |requested: PrefixDescription| -> Vec<String> {
         let miss = explain_miss(&requested, std::slice::from_ref(&cached)).unwrap();
-        miss.differences.iter().map(Difference::to_string).collect()
+        miss.differences.iter().map(PrefixDifference::to_string).collect()
     };
     assert_eq!(said(describe(&pipeline(8, 0.5), 1, 7)), [""; 0]);
     assert_eq!(

@@ -14,41 +14,41 @@ const FREE: LocalCosts = LocalCosts {
 };
 
 /// Seconds rounded to a hundredth.
-fn seconds(run: LocalRun) -> (f64, LocalBound) {
+fn seconds(run: LocalJob) -> (f64, LocalBound) {
     let estimate = predict_local(&run, &FREE);
     ((estimate.seconds * 100.0).round() / 100.0, estimate.bound)
 }
 
 #[test]
 fn waiting_takes_workers_and_computing_takes_cores() {
-    let sleep = LocalRun {
+    let sleep = LocalJob {
         cores: 2.0,
         workers: 4,
         splits: 100,
         batches: 100,
         wait_s: 40.0,
         step_wait_s: 0.01,
-        ..LocalRun::default()
+        ..LocalJob::default()
     };
     // 40 s of waiting by 4 workers are 10 s, regardless of the cores; the trainer takes 1 s.
     assert_eq!(seconds(sleep), (10.0, LocalBound::Workers));
-    assert_eq!(seconds(LocalRun { workers: 80, ..sleep }), (1.0, LocalBound::Trainer));
+    assert_eq!(seconds(LocalJob { workers: 80, ..sleep }), (1.0, LocalBound::Trainer));
     // The same as work: 2 cores take 20 s for it, and 40 workers no longer; (20^6 + 1^6)^(1/6) = 20.00
-    let work = LocalRun { wait_s: 0.0, cpu_s: 40.0, ..sleep };
-    assert_eq!(seconds(LocalRun { workers: 40, ..work }), (20.0, LocalBound::Processors));
+    let work = LocalJob { wait_s: 0.0, cpu_s: 40.0, ..sleep };
+    assert_eq!(seconds(LocalJob { workers: 40, ..work }), (20.0, LocalBound::Processors));
     // 1 worker takes 40 s, 2 cores 20 s: (40^6 + 20^6)^(1/6) = 40.10
-    assert_eq!(seconds(LocalRun { workers: 1, ..work }), (40.1, LocalBound::Workers));
+    assert_eq!(seconds(LocalJob { workers: 1, ..work }), (40.1, LocalBound::Workers));
     // 2 workers take as long as 2 cores: 20 x 2^(1/6) = 22.45
-    assert_eq!(seconds(LocalRun { workers: 2, ..work }).0, 22.45);
+    assert_eq!(seconds(LocalJob { workers: 2, ..work }).0, 22.45);
     // Half a core: 80 s, and a single worker the same.
-    assert_eq!(seconds(LocalRun { workers: 100, cores: 0.5, ..work }).0, 80.0);
-    let slow = predict_local(&LocalRun { workers: 1, cores: 0.5, ..work }, &FREE);
+    assert_eq!(seconds(LocalJob { workers: 100, cores: 0.5, ..work }).0, 80.0);
+    let slow = predict_local(&LocalJob { workers: 1, cores: 0.5, ..work }, &FREE);
     assert_eq!((slow.workers_s, slow.processors_s), (80.0, 80.0));
     // A trainer that computes for 0.3 s a step takes a core for 30 s: 70 s on 2.
-    let busy = LocalRun { step_cpu_s: 0.3, workers: 100, ..work };
+    let busy = LocalJob { step_cpu_s: 0.3, workers: 100, ..work };
     assert_eq!(seconds(busy), (35.0, LocalBound::Processors));
     // At most one worker per split is useful.
-    assert_eq!(seconds(LocalRun { splits: 2, workers: 8, ..sleep }), (20.0, LocalBound::Workers));
+    assert_eq!(seconds(LocalJob { splits: 2, workers: 8, ..sleep }), (20.0, LocalBound::Workers));
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn what_is_around_a_pipeline_counts() {
         fetcher_s_per_byte: 2e-9,
         startup_s: 0.5,
     };
-    let run = LocalRun {
+    let run = LocalJob {
         cores: 2.0,
         workers: 2,
         splits: 10,
@@ -70,7 +70,7 @@ fn what_is_around_a_pipeline_counts() {
         wait_s: 1.0,
         source_bytes: 1e9,
         delivered_bytes: 2e9,
-        ..LocalRun::default()
+        ..LocalJob::default()
     };
     let estimate = predict_local(&run, &costs);
     // Cores: 5 + 10 x 0.01 + 10 x 0.02 + (1 + 2 x 2) s of bytes + 20 x 0.005 + 4 s of bytes = 14.4 s
@@ -122,14 +122,14 @@ const RUNS: [Run; 8] = [
 #[test]
 fn runs_that_wait_are_predicted_within_15_percent() {
     for Run { splits, batches, sleep_ms, workers, step_ms, measured_s } in RUNS {
-        let run = LocalRun {
+        let run = LocalJob {
             cores: 2.0,
             workers,
             splits,
             batches,
             wait_s: 2000.0 * sleep_ms / 1e3,
             step_wait_s: step_ms / 1e3,
-            ..LocalRun::default()
+            ..LocalJob::default()
         };
         let estimate = predict_local(&run, &LocalCosts::default());
         for seconds in measured_s {
@@ -156,19 +156,19 @@ proptest! {
         // With next to no core, times exceed what numbers can express.
         prop_assume!(!(cores > 0.0 && cores < 1e-3));
         let costs = LocalCosts::default();
-        let run = LocalRun {
+        let run = LocalJob {
             cores, workers, splits, batches, cpu_s, wait_s, delivered_bytes, step_wait_s,
-            ..LocalRun::default()
+            ..LocalJob::default()
         };
         let base = predict_local(&run, &costs).seconds;
         prop_assert!(base.is_finite() && base >= 0.0);
-        let with = |run: LocalRun| predict_local(&run, &costs).seconds;
-        let more_workers = with(LocalRun { workers: workers + more, ..run });
+        let with = |run: LocalJob| predict_local(&run, &costs).seconds;
+        let more_workers = with(LocalJob { workers: workers + more, ..run });
         prop_assert!(more_workers <= base * (1.0 + 1e-12));
         let slower = [
-            LocalRun { wait_s: wait_s * f64::from(more), ..run },
-            LocalRun { step_wait_s: step_wait_s + 1.0, ..run },
-            LocalRun { delivered_bytes: delivered_bytes * 2.0, ..run },
+            LocalJob { wait_s: wait_s * f64::from(more), ..run },
+            LocalJob { step_wait_s: step_wait_s + 1.0, ..run },
+            LocalJob { delivered_bytes: delivered_bytes * 2.0, ..run },
         ];
         prop_assert!(slower.into_iter().all(|run| with(run) >= base * (1.0 - 1e-12)));
         prop_assert!(predict_local(&run, &costs).first_seconds >= base);

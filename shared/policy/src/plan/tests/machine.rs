@@ -72,7 +72,7 @@ struct Machine {
 }
 
 impl Machine {
-    fn new(run: &LocalRun) -> Machine {
+    fn new(run: &LocalJob) -> Machine {
         let processes = |count: usize| (0..count).map(|_| Process::default()).collect();
         let workers = run.workers as usize;
         Machine {
@@ -92,7 +92,7 @@ impl Machine {
     }
 
     /// Gives idle workers the next split.
-    fn claim(&mut self, run: &LocalRun, costs: &LocalCosts, rng: &mut Rng) {
+    fn claim(&mut self, run: &LocalJob, costs: &LocalCosts, rng: &mut Rng) {
         let splits = run.splits as f64;
         let elements = splits * ELEMENTS as f64;
         let moved = run.source_bytes + 2.0 * run.delivered_bytes;
@@ -120,7 +120,7 @@ impl Machine {
     }
 
     /// Passes stored splits to the fetcher, and batches to the trainer.
-    fn hand_on(&mut self, run: &LocalRun, costs: &LocalCosts) {
+    fn hand_on(&mut self, run: &LocalJob, costs: &LocalCosts) {
         let bytes = run.delivered_bytes / run.splits as f64;
         let fetch_s = costs.fetcher_s_per_batch + bytes * costs.fetcher_s_per_byte;
         while self.stored < self.computed && self.stores[self.stored].todo.is_empty() {
@@ -155,7 +155,7 @@ impl Machine {
 }
 
 /// Seconds of `run` for all its batches, extrapolated from the pace between its first and last batch.
-fn simulate(run: &LocalRun, costs: &LocalCosts, seed: u64) -> f64 {
+fn simulate(run: &LocalJob, costs: &LocalCosts, seed: u64) -> f64 {
     let mut rng = Rng::with_seed(seed);
     let mut machine = Machine::new(run);
     let (mut now_s, mut first_s) = (0.0, None);
@@ -173,12 +173,12 @@ fn simulate(run: &LocalRun, costs: &LocalCosts, seed: u64) -> f64 {
 }
 
 /// Draws a machine and a job from `seed`; any part may be the bottleneck.
-fn draw(seed: u64) -> LocalRun {
+fn draw(seed: u64) -> LocalJob {
     let mut rng = Rng::with_seed(seed);
     let between = |rng: &mut Rng, low: f64, high: f64| low * (high / low).powf(rng.f64());
     let splits = 200;
     let per_split = |seconds: f64| seconds * splits as f64;
-    LocalRun {
+    LocalJob {
         cores: [1.0, 2.0, 4.0, 8.0][rng.usize(..4)],
         workers: rng.u32(1..10),
         splits,

@@ -73,10 +73,12 @@ pub(super) fn held_back(
     let enough = whole((busy * settings.goal()).max(known)).min(workers);
     let window_most = state.window_most(report);
     let is_of_window = (window_most - count).abs() < (0.03 * count).max(1.5);
-    let idle = match waits && is_full {
-        true if is_of_window && state.crowd.alone(count) == count => IDLE_WINDOW,
-        true => IDLE_HELD,
-        false => IDLE,
+    let idle = if !(waits && is_full) {
+        IDLE
+    } else if is_of_window && state.crowd.alone(count) == count {
+        IDLE_WINDOW
+    } else {
+        IDLE_HELD
     };
     let is_less = enough < workers && count - busy > idle * count;
     if waits && state.has_converged {

@@ -228,11 +228,12 @@ pub(super) fn renew(
         // A shared resource is the limit: it can be measured at this count as well as at a higher one.
         return None;
     }
-    let (difference, fewest) = match state.following.is_any() {
+    let (difference, fewest) = if state.following.is_any() {
         // A count is rounded up, by a half on average.
-        true => ((count - (target - 0.5)).abs(), 0.0),
+        ((count - (target - 0.5)).abs(), 0.0)
+    } else {
         // With few workers, coverage decides about one more or less.
-        false => (f64::from(desired.abs_diff(state.target)), 3.0),
+        (f64::from(desired.abs_diff(state.target)), 3.0)
     };
     if desired == state.target || difference < fewest || difference < least * target {
         return None;

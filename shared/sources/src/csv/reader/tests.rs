@@ -1,17 +1,17 @@
 //! Tables as people write them.
 
 use super::*;
-use crate::{Format, Parsed, Reader, csv::Csv};
-use gristmill_kernel::Cell;
+use crate::{FileFormat, ParsedSource, RecordReader, csv::Csv};
+use gristmill_kernel::FieldCell;
 use proptest::prelude::*;
 
-const LIMITS: Limits = Limits { record_bytes: 200, records: 50 };
+const LIMITS: SourceLimits = SourceLimits { record_bytes: 200, records: 50 };
 
-fn source(yaml: &str) -> Parsed {
-    Parsed::of(&format!("{{ {yaml} }}")).unwrap()
+fn source(yaml: &str) -> ParsedSource {
+    ParsedSource::from_yaml(&format!("{{ {yaml} }}")).unwrap()
 }
 
-fn index(format: &Format, pieces: &[&[u8]]) -> Result<FileIndex, SourceError> {
+fn index(format: &FileFormat, pieces: &[&[u8]]) -> Result<FileIndex, SourceError> {
     let mut builder = crate::IndexBuilder::with_limits(format, LIMITS).unwrap();
     pieces.iter().try_for_each(|piece| builder.push(piece))?;
     builder.finish()
@@ -21,13 +21,13 @@ fn index(format: &Format, pieces: &[&[u8]]) -> Result<FileIndex, SourceError> {
 type Read = Result<Vec<Vec<u8>>, String>;
 
 /// Every record.
-fn read(source: &Parsed, file: &[u8]) -> Result<Vec<Read>, SourceError> {
+fn read(source: &ParsedSource, file: &[u8]) -> Result<Vec<Read>, SourceError> {
     let index = index(&source.format, &[file])?;
     assert_eq!(
         FileIndex::decode_with(&index.encode(), &source.format, LIMITS).as_ref(),
         Ok(&index)
     );
-    let reader = Reader::new(source);
+    let reader = RecordReader::new(source);
     let mut all = Vec::new();
     // In splits of two: a split does not begin where the file does.
     for first in (0..index.len()).step_by(2) {
@@ -43,7 +43,8 @@ fn read(source: &Parsed, file: &[u8]) -> Result<Vec<Read>, SourceError> {
         for record in first..first + n {
             let range = window.byte_range(record, 1).unwrap();
             let stored = &records.data[(range.start - base) as usize..(range.end - base) as usize];
-            let mut cells: Vec<Cell> = source.features.iter().map(|_| Cell::default()).collect();
+            let mut cells: Vec<FieldCell> =
+                source.features.iter().map(|_| FieldCell::default()).collect();
             all.push(reader.read(stored, &mut cells).map(|(record, _)| {
                 cells.iter_mut().map(|cell| cell.split(record, None).unwrap().0.to_vec()).collect()
             }));
@@ -131,7 +132,7 @@ proptest! {
         cuts.sort_unstable();
         let pieces: Vec<&[u8]> = cuts.windows(2).map(|ends| &file[ends[0]..ends[1]]).collect();
         let layout = CsvLayout { delimiter: b',', header, quotes };
-        let format = &Format::from(Csv {
+        let format = &FileFormat::from(Csv {
             layout,
             columns: Vec::new(),
             missing: Vec::new(),

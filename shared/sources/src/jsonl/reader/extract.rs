@@ -5,9 +5,9 @@
 //! `{"tokens": [..]}` with 68 numbers it takes 1.6-2.5 us a record, as simd-json does and less than
 //! sonic-rs. Nesting deeper than 128 is refused by it.
 
-use super::value::Value;
-use crate::{Feature, Features, ReadRecord};
-use gristmill_kernel::{Cell, Extract, Tools};
+use super::value::FeatureValueSeed;
+use crate::{Feature, FeatureMap, ReadRecord};
+use gristmill_kernel::{ExtractKernel, FieldCell, KernelScratch};
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 use std::fmt;
@@ -19,7 +19,7 @@ const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// Finds the features of a pipeline in objects; feature i goes to cell i.
 #[derive(Debug)]
-pub struct Extractor {
+pub struct JsonlRecordReader {
     /// In the order of the field names.
     wanted: Vec<Feature>,
     root: Level,
@@ -57,8 +57,8 @@ impl Level {
     }
 }
 
-impl Extractor {
-    pub fn new(features: &Features) -> Self {
+impl JsonlRecordReader {
+    pub fn new(features: &FeatureMap) -> Self {
         let wanted: Vec<Feature> = features.values().cloned().collect();
         let mut root = Level::default();
         for (i, feature) in wanted.iter().enumerate() {
@@ -69,11 +69,11 @@ impl Extractor {
                 root.insert(&path, i);
             }
         }
-        Extractor { wanted, root }
+        JsonlRecordReader { wanted, root }
     }
 
     /// Finds every wanted feature in `record`; returns the bytes of their values.
-    pub fn extract(&self, record: &[u8], cells: &mut [Cell]) -> Result<usize, String> {
+    pub fn extract(&self, record: &[u8], cells: &mut [FieldCell]) -> Result<usize, String> {
         // A record that has something else than numbers is read again: to take it in, or to say what is wrong.
         let seen = match self.parse(record, cells, true) {
             Ok(seen) => seen,
@@ -89,12 +89,17 @@ impl Extractor {
         Ok(cells.iter().map(|cell| cell.place.bytes()).sum())
     }
 
-    /// Fills the cells of the features it sees, and returns those as [`State::seen`] does. If `is_plain`, an error only
+    /// Fills the cells of the features it sees, and returns those as [`JsonlRecordState::seen`] does. If `is_plain`, an error only
     /// says that the record is to be read again.
-    fn parse(&self, record: &[u8], cells: &mut [Cell], is_plain: bool) -> Result<[u64; 4], String> {
+    fn parse(
+        &self,
+        record: &[u8],
+        cells: &mut [FieldCell],
+        is_plain: bool,
+    ) -> Result<[u64; 4], String> {
         let text = record.strip_prefix(BYTE_ORDER_MARK).unwrap_or(record);
         let (wanted, fault) = (self.wanted.as_slice(), String::new());
-        let mut state = State { wanted, record, cells, seen: [0; 4], is_plain, fault };
+        let mut state = JsonlRecordState { wanted, record, cells, seen: [0; 4], is_plain, fault };
         let mut json = serde_json::Deserializer::from_slice(text);
         let object = Object { level: &self.root, is_root: true, state: &mut state };
         let parsed = object.deserialize(&mut json).and_then(|()| json.end());
@@ -106,14 +111,23 @@ impl Extractor {
     }
 }
 
-impl Extract for Extractor {
-    fn extract(&self, input: &[u8], found: &mut [Cell], _: &mut Tools) -> Result<usize, String> {
-        Extractor::extract(self, input, found)
+impl ExtractKernel for JsonlRecordReader {
+    fn extract(
+        &self,
+        input: &[u8],
+        found: &mut [FieldCell],
+        _: &mut KernelScratch,
+    ) -> Result<usize, String> {
+        JsonlRecordReader::extract(self, input, found)
     }
 }
 
-impl ReadRecord for Extractor {
-    fn read<'a>(&self, stored: &'a [u8], cells: &mut [Cell]) -> Result<(&'a [u8], usize), String> {
+impl ReadRecord for JsonlRecordReader {
+    fn read<'a>(
+        &self,
+        stored: &'a [u8],
+        cells: &mut [FieldCell],
+    ) -> Result<(&'a [u8], usize), String> {
         Ok((stored, self.extract(stored, cells)?))
     }
 
@@ -130,10 +144,10 @@ fn not_json(error: &serde_json::Error) -> String {
 }
 
 /// A record being read.
-pub(super) struct State<'a> {
+pub(super) struct JsonlRecordState<'a> {
     pub(super) wanted: &'a [Feature],
     pub(super) record: &'a [u8],
-    pub(super) cells: &'a mut [Cell],
+    pub(super) cells: &'a mut [FieldCell],
     /// A bit for each of the at most 256 features of a pipeline.
     seen: [u64; 4],
     /// Numbers are read as numbers, and anything else there is an error.
@@ -142,7 +156,7 @@ pub(super) struct State<'a> {
     fault: String,
 }
 
-impl State<'_> {
+impl JsonlRecordState<'_> {
     pub(super) fn saw(&mut self, feature: usize) {
         self.seen[feature / 64 % 4] |= 1 << (feature % 64);
     }
@@ -158,7 +172,7 @@ impl State<'_> {
 struct Object<'l, 's, 'a> {
     level: &'l Level,
     is_root: bool,
-    state: &'s mut State<'a>,
+    state: &'s mut JsonlRecordState<'a>,
 }
 
 impl<'de> DeserializeSeed<'de> for Object<'_, '_, '_> {
@@ -195,7 +209,9 @@ impl<'de> Visitor<'de> for Object<'_, '_, '_> {
                 continue;
             };
             match (entry.features.as_slice(), entry.within.entries.as_slice()) {
-                (&[feature], []) => map.next_value_seed(Value { feature, state: &mut *state })?,
+                (&[feature], []) => {
+                    map.next_value_seed(FeatureValueSeed { feature, state: &mut *state })?
+                }
                 ([], [_, ..]) => {
                     map.next_value_seed(Object {
                         level: &entry.within,
@@ -208,7 +224,7 @@ impl<'de> Visitor<'de> for Object<'_, '_, '_> {
                     let text = map.next_value::<&RawValue>()?.get();
                     let again = || serde_json::Deserializer::from_str(text);
                     for &feature in features {
-                        let value = Value { feature, state: &mut *state };
+                        let value = FeatureValueSeed { feature, state: &mut *state };
                         value.deserialize(&mut again()).map_err(A::Error::custom)?;
                     }
                     let within =

@@ -4,23 +4,23 @@
 //! f64, rounded to the nearest (to f32 from f64). Values of more than one dimension are lists in lists, or
 //! one list of all of them.
 
-use super::extract::State;
+use super::extract::JsonlRecordState;
 use crate::{Feature, FeatureDType, MAX_VALUES};
-use gristmill_kernel::Place;
+use gristmill_kernel::CellStorage;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use std::fmt;
 
 /// The value of a key, which becomes that of `feature`.
-pub(super) struct Value<'s, 'a> {
+pub(super) struct FeatureValueSeed<'s, 'a> {
     pub(super) feature: usize,
-    pub(super) state: &'s mut State<'a>,
+    pub(super) state: &'s mut JsonlRecordState<'a>,
 }
 
-impl<'de> DeserializeSeed<'de> for Value<'_, '_> {
+impl<'de> DeserializeSeed<'de> for FeatureValueSeed<'_, '_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<(), D::Error> {
-        let Value { feature, state } = self;
+        let FeatureValueSeed { feature, state } = self;
         let wanted = &state.wanted[feature];
         if wanted.dtype == FeatureDType::Bytes {
             json.deserialize_any(Text { feature, state: &mut *state })?;
@@ -52,7 +52,7 @@ impl<'de> DeserializeSeed<'de> for Value<'_, '_> {
 /// A string, as the bytes of its UTF-8.
 struct Text<'s, 'a> {
     feature: usize,
-    state: &'s mut State<'a>,
+    state: &'s mut JsonlRecordState<'a>,
 }
 
 impl Text<'_, '_> {
@@ -71,12 +71,12 @@ impl<'de> Visitor<'de> for Text<'_, '_> {
     }
 
     fn visit_borrowed_str<E: Error>(self, text: &'de str) -> Result<(), E> {
-        let State { cells, record, .. } = self.state;
+        let JsonlRecordState { cells, record, .. } = self.state;
         let start = text.as_ptr().addr().wrapping_sub(record.as_ptr().addr());
         let range = start..start.saturating_add(text.len());
         // A part of the record is used where it is.
         if record.get(range.clone()).is_some_and(|part| std::ptr::eq(part, text.as_bytes())) {
-            cells[self.feature].place = Place::Record(range);
+            cells[self.feature].place = CellStorage::Record(range);
             return Ok(());
         }
         self.visit_str(text)

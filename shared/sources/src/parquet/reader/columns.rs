@@ -3,19 +3,20 @@
 //! A list `a` of a list-annotated column is stored as `a.list.element` or the like; features name it `a`.
 //! The stored path works as well.
 
-use super::gathered::MAX_LISTS;
-use crate::{Feature, FeatureDType};
+use crate::{Feature, FeatureDType, MAX_VALUES};
+
 use ::parquet::{
     basic::{ConvertedType, LogicalType, Repetition, Type as Physical},
     schema::types::{ColumnDescPtr, SchemaDescriptor, Type},
 };
+use std::ops::Range;
 
 /// Names that a message lists at most.
 const MAX_LISTED: usize = 8;
 
 /// Why a level of a column holds no value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Absent {
+pub(super) enum AbsenceReason {
     /// A null, within so many lists.
     Null { depth: usize },
     /// A list without entries, within so many others.
@@ -24,15 +25,15 @@ pub(super) enum Absent {
 
 /// A column that is read into a feature.
 #[derive(Debug)]
-pub(super) struct Column<'a> {
+pub(super) struct FeatureColumn<'a> {
     pub(super) feature: &'a Feature,
     pub(super) leaf: usize,
     pub(super) descriptor: ColumnDescPtr,
     /// By definition level below the highest: why there is no value.
-    pub(super) absent: Vec<Absent>,
+    pub(super) absent: Vec<AbsenceReason>,
 }
 
-impl<'a> Column<'a> {
+impl<'a> FeatureColumn<'a> {
     /// The column that `feature` names.
     ///
     /// # Errors
@@ -56,7 +57,7 @@ impl<'a> Column<'a> {
             }
         };
         let descriptor = schema.column(leaf);
-        let column = Column { feature, leaf, absent: absent(schema, leaf), descriptor };
+        let column = FeatureColumn { feature, leaf, absent: absent(schema, leaf), descriptor };
         column.check()?;
         Ok(column)
     }
@@ -176,18 +177,137 @@ fn is_list(group: &Type) -> bool {
 }
 
 /// Each optional or repeated type on the way is a definition level: what is missing if it is.
-fn absent(schema: &SchemaDescriptor, leaf: usize) -> Vec<Absent> {
+fn absent(schema: &SchemaDescriptor, leaf: usize) -> Vec<AbsenceReason> {
     let (mut depth, mut absent) = (0, Vec::new());
     for at in path(schema, leaf) {
         let info = at.get_basic_info();
         match info.has_repetition().then(|| info.repetition()) {
-            Some(Repetition::OPTIONAL) => absent.push(Absent::Null { depth }),
+            Some(Repetition::OPTIONAL) => absent.push(AbsenceReason::Null { depth }),
             Some(Repetition::REPEATED) => {
-                absent.push(Absent::Empty { depth });
+                absent.push(AbsenceReason::Empty { depth });
                 depth += 1;
             }
             _ => {}
         }
     }
     absent
+}
+
+// Puts the numbers of rows together from values and levels, and checks that lists are as the
+// feature says.
+
+/// Deepest lists of a column.
+pub(super) const MAX_LISTS: usize = 8;
+
+/// Values of rows, being put together.
+pub(super) struct GatheredRows<'c, 'a> {
+    column: &'c FeatureColumn<'a>,
+    bytes: Vec<u8>,
+    rows: Vec<Result<Range<usize>, String>>,
+    /// State of the current row: its start, its values, and the entries of each open list.
+    start: usize,
+    count: usize,
+    entries: [usize; MAX_LISTS + 1],
+    fault: Option<String>,
+    open: bool,
+}
+
+impl<'c, 'a> GatheredRows<'c, 'a> {
+    pub(super) fn new(column: &'c FeatureColumn<'a>, rows: usize) -> Self {
+        GatheredRows {
+            column,
+            bytes: Vec::new(),
+            rows: Vec::with_capacity(rows),
+            start: 0,
+            count: 0,
+            entries: [0; MAX_LISTS + 1],
+            fault: None,
+            open: false,
+        }
+    }
+
+    fn fail(&mut self, what: String) {
+        self.fault.get_or_insert(what);
+    }
+
+    /// The next value belongs to the list at this repetition level: lists within it have ended.
+    pub(super) fn place(&mut self, level: i16) {
+        let level = usize::try_from(level).unwrap_or(0);
+        if level == 0 {
+            self.close();
+            self.open = true;
+        }
+        self.close_lists(level);
+        if let Some(entries) = self.entries.get_mut(level) {
+            *entries += 1;
+        }
+    }
+
+    /// Checks the lists within the one at `level`, and begins new ones.
+    fn close_lists(&mut self, level: usize) {
+        let lists = usize::try_from(self.column.descriptor.max_rep_level()).unwrap_or(0);
+        for depth in (level + 1)..=lists.min(MAX_LISTS) {
+            let entries = std::mem::replace(&mut self.entries[depth], 1);
+            let dims = &self.column.feature.shape;
+            // The outermost is checked with the number of values.
+            if depth < 2 || entries == 0 || lists != dims.len() {
+                continue;
+            }
+            if let Some(Some(dim)) = dims.get(depth - 1)
+                && entries != *dim as usize
+            {
+                self.fail(format!(
+                    "has a list of {entries} at depth {depth}, the pipeline reads {dim}"
+                ));
+            }
+        }
+    }
+
+    pub(super) fn absent(&mut self, absent: AbsenceReason) {
+        match absent {
+            AbsenceReason::Null { depth: 0 } => self.fail("is null".into()),
+            AbsenceReason::Null { .. } => self.fail("holds a null".into()),
+            // It has no lists within, whose lengths would have to be right.
+            AbsenceReason::Empty { depth: 0 } => self.entries[1..].fill(0),
+            AbsenceReason::Empty { depth } => {
+                self.fail(format!("has an empty list at depth {}", depth + 1));
+            }
+        }
+    }
+
+    pub(super) fn value(&mut self, put: impl FnOnce(&mut Vec<u8>) -> Result<(), String>) {
+        self.count += 1;
+        let most = self.column.feature.values().unwrap_or(MAX_VALUES as usize);
+        if self.count <= most
+            && let Err(what) = put(&mut self.bytes)
+        {
+            self.fail(what);
+        }
+    }
+
+    /// Ends the row at hand, if there is one.
+    fn close(&mut self) {
+        if !std::mem::take(&mut self.open) {
+            return;
+        }
+        if self.fault.is_none() {
+            self.close_lists(0);
+        }
+        let fault =
+            self.fault.take().map_or_else(|| self.column.feature.check_values(self.count), Err);
+        let row = match fault {
+            Ok(()) => Ok(self.start..self.bytes.len()),
+            Err(what) => {
+                self.bytes.truncate(self.start);
+                Err(format!("column `{}` {what}", self.column.feature.key))
+            }
+        };
+        self.rows.push(row);
+        (self.start, self.count, self.entries) = (self.bytes.len(), 0, [0; MAX_LISTS + 1]);
+    }
+
+    pub(super) fn finish(mut self) -> (Vec<u8>, Vec<Result<Range<usize>, String>>) {
+        self.close();
+        (self.bytes, self.rows)
+    }
 }

@@ -1,11 +1,11 @@
 //! Finds out where the pages of a Parquet file are, by asking for parts of it.
 
 use super::{
-    Layout, MAX_FOOTER_BYTES, chunk_range, guarded, levels, one_line,
-    page_header::{Kind, PageHeader, check_structure},
-    pieces::Pieces,
+    MAX_FOOTER_BYTES, ParquetLayout, chunk_range, guarded, one_line,
+    page_header::{PageHeader, PageKind, check_structure, level_rows},
+    reading::FilePieces,
 };
-use crate::Limits;
+use crate::SourceLimits;
 use ::parquet::{
     column::page::{Page, PageReader},
     file::{
@@ -28,9 +28,9 @@ const MAX_CHUNK_BYTES: u64 = 256 << 20;
 
 /// Asks for parts of a file until it knows where its pages are.
 #[derive(Debug)]
-pub struct Indexer {
+pub struct ParquetIndexer {
     file_bytes: u64,
-    limits: Limits,
+    limits: SourceLimits,
     stage: Stage,
 }
 
@@ -40,15 +40,15 @@ enum Stage {
     Tail,
     Footer(Range<u64>),
     /// The places of pages by the file's own page index.
-    PageIndex(Box<Layout>, Range<u64>),
+    PageIndex(Box<ParquetLayout>, Range<u64>),
     /// Column chunks still to look into: what to read, and which chunks that has.
-    Chunks(Box<Layout>, VecDeque<(Range<u64>, Range<usize>)>),
+    Chunks(Box<ParquetLayout>, VecDeque<(Range<u64>, Range<usize>)>),
     Failed,
 }
 
-impl Indexer {
-    pub(crate) fn new(file_bytes: u64, limits: Limits) -> Self {
-        Indexer { file_bytes, limits, stage: Stage::Tail }
+impl ParquetIndexer {
+    pub(crate) fn new(file_bytes: u64, limits: SourceLimits) -> Self {
+        ParquetIndexer { file_bytes, limits, stage: Stage::Tail }
     }
 
     /// The range to push next; none when all is known.
@@ -76,7 +76,7 @@ impl Indexer {
             Stage::PageIndex(layout, range) => Self::page_index(layout, range, bytes)?,
             Stage::Chunks(mut layout, mut left) => {
                 if let Some((range, chunks)) = left.pop_front() {
-                    let pieces = Pieces::new(vec![range], &[bytes])?;
+                    let pieces = FilePieces::new(vec![range], &[bytes])?;
                     for chunk in chunks {
                         let pages = guarded(|| scan(&layout, chunk, &pieces))?;
                         layout.set_pages(chunk, pages)?;
@@ -89,7 +89,7 @@ impl Indexer {
         Ok(())
     }
 
-    pub(crate) fn finish(self) -> Result<Layout, String> {
+    pub(crate) fn finish(self) -> Result<ParquetLayout, String> {
         match self.stage {
             Stage::Chunks(layout, left) if left.is_empty() => Ok(*layout),
             _ => Err("indexing this file has failed before, or is not done".into()),
@@ -120,7 +120,7 @@ impl Indexer {
 
     fn footer(&self, footer: Bytes) -> Result<Stage, String> {
         let before = self.file_bytes - TAIL_BYTES - footer.len() as u64;
-        let layout = Box::new(Layout::of_footer(footer, self.limits)?);
+        let layout = Box::new(ParquetLayout::from_footer(footer, self.limits)?);
         let groups = layout.metadata.row_groups().iter();
         let mut whole: Option<Range<u64>> = None;
         let mut indexed = layout.metadata.num_row_groups() > 0;
@@ -151,11 +151,11 @@ impl Indexer {
     }
 
     fn page_index(
-        mut layout: Box<Layout>,
+        mut layout: Box<ParquetLayout>,
         range: Range<u64>,
         bytes: Bytes,
     ) -> Result<Stage, String> {
-        let pieces = Pieces::new(vec![range], &[bytes])?;
+        let pieces = FilePieces::new(vec![range], &[bytes])?;
         let found = guarded(|| {
             let groups = layout.metadata.row_groups().iter();
             for chunk in groups.flat_map(|group| group.columns()) {
@@ -192,7 +192,7 @@ impl Indexer {
 }
 
 /// All column chunks, to be looked into: neighbours together.
-fn chunks(mut layout: Box<Layout>) -> Stage {
+fn chunks(mut layout: Box<ParquetLayout>) -> Stage {
     layout.forget_pages();
     let mut reads: VecDeque<(Range<u64>, Range<usize>)> = VecDeque::new();
     let groups = layout.metadata.row_groups().iter();
@@ -217,7 +217,11 @@ fn chunks(mut layout: Box<Layout>) -> Stage {
 }
 
 /// The data pages of a column chunk; none if it can only be read whole.
-fn scan(layout: &Layout, chunk: usize, pieces: &Pieces) -> Result<Vec<PageLocation>, String> {
+fn scan(
+    layout: &ParquetLayout,
+    chunk: usize,
+    pieces: &FilePieces,
+) -> Result<Vec<PageLocation>, String> {
     let (group, leaf) = (chunk / layout.leaves(), chunk % layout.leaves());
     let meta = layout.metadata.row_group(group);
     let column = meta.column(leaf);
@@ -227,7 +231,7 @@ fn scan(layout: &Layout, chunk: usize, pieces: &Pieces) -> Result<Vec<PageLocati
     let headers = headers(pieces, range).map_err(bad)?;
     // Levels are within compressed data, unless the header says how many rows there are.
     let nested = column.column_descr().max_rep_level() > 0;
-    let mut unpacked = if nested && headers.iter().any(|(_, page)| page.kind == Kind::V1) {
+    let mut unpacked = if nested && headers.iter().any(|(_, page)| page.kind == PageKind::V1) {
         let pages = Arc::new(pieces.clone());
         let pages = SerializedPageReader::new(pages, column, meta.num_rows() as usize, None);
         Some(pages.map_err(|error| bad(one_line(&error)))?)
@@ -241,16 +245,16 @@ fn scan(layout: &Layout, chunk: usize, pieces: &Pieces) -> Result<Vec<PageLocati
             None => None,
         };
         let page_rows = match (page.kind, inside) {
-            (Kind::Dictionary, _) if i == 0 => continue,
-            (Kind::V2 { rows }, _) => rows,
-            (Kind::V1, Some(Page::DataPage { buf, .. })) => {
+            (PageKind::Dictionary, _) if i == 0 => continue,
+            (PageKind::V2 { rows }, _) => rows,
+            (PageKind::V1, Some(Page::DataPage { buf, .. })) => {
                 let max_level = column.column_descr().max_rep_level();
-                match levels::rows(&buf, page.values, max_level).map_err(bad)? {
+                match level_rows(&buf, page.values, max_level).map_err(bad)? {
                     Some(rows) => rows,
                     None => return Ok(Vec::new()),
                 }
             }
-            (Kind::V1, None) => page.values,
+            (PageKind::V1, None) => page.values,
             _ => return Ok(Vec::new()),
         };
         // A page without a row has no place among others.
@@ -276,7 +280,7 @@ fn scan(layout: &Layout, chunk: usize, pieces: &Pieces) -> Result<Vec<PageLocati
 /// # Errors
 /// If they are larger than pages may be, or do not fill it.
 pub(super) fn headers(
-    pieces: &Pieces,
+    pieces: &FilePieces,
     range: Range<u64>,
 ) -> Result<Vec<(u64, PageHeader)>, String> {
     if range.is_empty() {

@@ -1,15 +1,22 @@
 //! Reads rows of some columns and makes records of them.
 
 use super::{
-    Layout, chunk_range, columns::Column, gathered::Gathered, indexing::headers, one_line,
-    page_header::Kind, pieces::Pieces, record,
+    ParquetLayout, chunk_range,
+    columns::{FeatureColumn, GatheredRows},
+    indexing::headers,
+    one_line,
+    page_header::PageKind,
+    put_values,
 };
-use crate::{FeatureDType, Limits, Reading, lengths::Lengths};
+use crate::{BlockRange, FeatureDType, RecordReaderInput, SourceLimits, lengths::RecordLengths};
+
 use ::parquet::{
     column::reader::{ColumnReader, ColumnReaderImpl, get_column_reader},
     data_type::{ByteArray, DataType, FixedLenByteArray},
-    file::reader::SerializedPageReader,
+    errors::{ParquetError, Result as ParquetResult},
+    file::reader::{ChunkReader, Length, SerializedPageReader},
 };
+use bytes::{Buf, Bytes, buf::Reader};
 use std::{ops::Range, sync::Arc};
 
 /// Parts of a file that are closer than this are read as one: a request takes as long.
@@ -20,7 +27,7 @@ const MAX_SPLIT_BYTES: u64 = 1 << 30;
 const MAX_SPLIT_VALUES: u64 = 1 << 27;
 
 /// One value of each row of a split.
-pub(super) enum Values {
+pub(super) enum ColumnValues {
     /// The range of a row's numbers in `bytes`, or the row's fault.
     Numbers {
         bytes: Vec<u8>,
@@ -30,14 +37,17 @@ pub(super) enum Values {
 }
 
 /// The wanted columns, in the order of the features.
-fn columns<'a>(layout: &Layout, source: Reading<'a>) -> Result<Vec<Column<'a>>, String> {
+fn columns<'a>(
+    layout: &ParquetLayout,
+    source: RecordReaderInput<'a>,
+) -> Result<Vec<FeatureColumn<'a>>, String> {
     let schema = layout.metadata.file_metadata().schema_descr();
-    source.features.values().map(|feature| Column::find(schema, feature)).collect()
+    source.features.values().map(|feature| FeatureColumn::find(schema, feature)).collect()
 }
 
 /// The parts of a column chunk that some rows of its group are in: its dictionary, its pages.
 fn chunk_parts(
-    layout: &Layout,
+    layout: &ParquetLayout,
     group: usize,
     leaf: usize,
     rows: &Range<usize>,
@@ -59,9 +69,9 @@ fn chunk_parts(
 
 /// The ranges to read for some rows: in order, and neighbours together.
 pub(super) fn stored_ranges(
-    layout: &Layout,
+    layout: &ParquetLayout,
     rows: Range<u32>,
-    source: Reading<'_>,
+    source: RecordReaderInput<'_>,
 ) -> Result<Vec<Range<u64>>, String> {
     let columns = columns(layout, source)?;
     let mut parts = Vec::new();
@@ -94,14 +104,14 @@ pub(super) fn stored_ranges(
 
 /// Makes records of some rows.
 pub(super) fn open(
-    layout: &Layout,
+    layout: &ParquetLayout,
     rows: Range<u32>,
-    source: Reading<'_>,
-    pieces: Pieces,
-) -> Result<(Lengths, Vec<u8>), String> {
+    source: RecordReaderInput<'_>,
+    pieces: FilePieces,
+) -> Result<(RecordLengths, Vec<u8>), String> {
     let columns = columns(layout, source)?;
     let pieces = Arc::new(pieces);
-    let (mut lengths, mut data) = (Lengths::new(rows.start, 0), Vec::new());
+    let (mut lengths, mut data) = (RecordLengths::new(rows.start, 0), Vec::new());
     for (group, rows) in layout.groups(rows) {
         let mut values = Vec::with_capacity(columns.len());
         for column in &columns {
@@ -112,8 +122,8 @@ pub(super) fn open(
         }
         for row in 0..rows.len() {
             let start = data.len();
-            values.iter().for_each(|values| record::put(&mut data, values, row));
-            let (bytes, most) = (data.len() - start, Limits::default().record_bytes);
+            values.iter().for_each(|values| put_values(&mut data, values, row));
+            let (bytes, most) = (data.len() - start, SourceLimits::default().record_bytes);
             if bytes > most as usize || data.len() as u64 > MAX_SPLIT_BYTES {
                 return Err(format!(
                     "row {row} of the split has {bytes} bytes; the limit is {most}, and \
@@ -126,20 +136,20 @@ pub(super) fn open(
     Ok((lengths, data))
 }
 
-impl Column<'_> {
+impl FeatureColumn<'_> {
     fn read(
         &self,
-        layout: &Layout,
+        layout: &ParquetLayout,
         group: usize,
         rows: &Range<usize>,
-        pieces: &Arc<Pieces>,
-    ) -> Result<Values, String> {
+        pieces: &Arc<FilePieces>,
+    ) -> Result<ColumnValues, String> {
         let (mut unpacked, mut values, mut dictionary) = (0_u64, 0_u64, false);
         for part in chunk_parts(layout, group, self.leaf, rows)? {
             for (_, page) in headers(pieces, part)? {
                 unpacked += page.unpacked_bytes as u64;
                 values += page.values;
-                dictionary |= page.kind == Kind::Dictionary;
+                dictionary |= page.kind == PageKind::Dictionary;
                 // The decoder takes it for granted.
                 if page.by_dictionary && !dictionary {
                     return Err("a page refers to a dictionary that is not before it".into());
@@ -223,7 +233,7 @@ impl Column<'_> {
         reader: ColumnReaderImpl<T>,
         rows: &Range<usize>,
         bytes: impl Fn(T::T) -> ByteArray,
-    ) -> Result<Values, String> {
+    ) -> Result<ColumnValues, String> {
         let Levels { definition, values, .. } = levels(reader, rows)?;
         let mut values = values.into_iter().map(bytes);
         let max = self.descriptor.max_def_level();
@@ -235,7 +245,7 @@ impl Column<'_> {
             whole(row)?;
             values.next().ok_or_else(|| format!("column `{}` has too few values", self.feature.key))
         };
-        Ok(Values::Bytes((0..rows.len()).map(&mut value).collect()))
+        Ok(ColumnValues::Bytes((0..rows.len()).map(&mut value).collect()))
     }
 
     /// Reads numbers; `put` appends one as the feature stores it.
@@ -244,11 +254,11 @@ impl Column<'_> {
         reader: ColumnReaderImpl<T>,
         rows: &Range<usize>,
         put: impl Fn(&T::T, &mut Vec<u8>) -> Result<(), String>,
-    ) -> Result<Values, String> {
+    ) -> Result<ColumnValues, String> {
         let Levels { definition, repetition, values } = levels(reader, rows)?;
         let max = self.descriptor.max_def_level();
         let mut values = values.iter();
-        let mut gathered = Gathered::new(self, rows.len());
+        let mut gathered = GatheredRows::new(self, rows.len());
         let levels =
             definition.len().max(repetition.len()).max(if max == 0 { values.len() } else { 0 });
         for i in 0..levels {
@@ -264,7 +274,7 @@ impl Column<'_> {
         }
         let (bytes, found) = gathered.finish();
         if found.len() == rows.len() {
-            Ok(Values::Numbers { bytes, rows: found })
+            Ok(ColumnValues::Numbers { bytes, rows: found })
         } else {
             Err(format!("there are {} rows of {}", found.len(), rows.len()))
         }
@@ -302,5 +312,103 @@ fn levels<T: DataType>(
     match left {
         0 => Ok(levels),
         _ => Err(format!("it ends {left} rows too soon")),
+    }
+}
+
+// Rows that are decoded together.
+
+impl ParquetLayout {
+    /// The blocks of rows that hold `rows`: the pages of the largest wanted column, or its whole row group where its
+    /// pages are not known. None if a column is not there.
+    pub(crate) fn blocks(
+        &self,
+        rows: Range<u32>,
+        source: RecordReaderInput<'_>,
+    ) -> Option<Vec<BlockRange>> {
+        let schema = self.metadata.file_metadata().schema_descr();
+        let leaves = source
+            .features
+            .values()
+            .map(|feature| Some(FeatureColumn::find(schema, feature).ok()?.leaf));
+        let leaves: Vec<usize> = leaves.collect::<Option<_>>()?;
+        let mut blocks = Vec::new();
+        for (group, within) in self.groups(rows) {
+            let meta = self.metadata.row_group(group);
+            let bytes = |leaf: usize| {
+                u64::try_from(meta.column(leaf).uncompressed_size()).unwrap_or(u64::MAX)
+            };
+            let all: u64 = leaves.iter().map(|leaf| bytes(*leaf)).fold(0, u64::saturating_add);
+            let largest = leaves.iter().copied().max_by_key(|leaf| bytes(*leaf))?;
+            let (first_row, group_rows) = (self.first_rows[group], meta.num_rows() as u64);
+            for block in self.pages_of(group, largest, &within) {
+                let share = u128::from(all) * block.len() as u128 / u128::from(group_rows.max(1));
+                let rows = first_row + block.start as u32..first_row + block.end as u32;
+                blocks.push(BlockRange { rows, bytes: u64::try_from(share).unwrap_or(u64::MAX) });
+            }
+        }
+        Some(blocks)
+    }
+
+    /// The rows, within their group, of the pages of a column that hold `rows`.
+    fn pages_of(&self, group: usize, leaf: usize, rows: &Range<usize>) -> Vec<Range<usize>> {
+        let whole = self.metadata.row_group(group).num_rows() as usize;
+        let starts = self.pages(group, leaf).iter().map(|page| page.first_row_index as usize);
+        let mut starts: Vec<usize> = starts.collect();
+        if starts.first() != Some(&0) {
+            starts.insert(0, 0);
+        }
+        let ends = starts.iter().copied().skip(1).chain([whole]);
+        let pages = starts.iter().copied().zip(ends).map(|(start, end)| start..end);
+        pages.filter(|page| page.start < rows.end && rows.start < page.end).collect()
+    }
+}
+
+// The parts of a file that have been read, as the decoder asks for them.
+
+/// Parts of a file by where they start, in order.
+#[derive(Clone, Debug, Default)]
+pub(super) struct FilePieces(Vec<(u64, Bytes)>);
+
+impl FilePieces {
+    /// Parts that were read of these ranges.
+    pub(super) fn new(ranges: Vec<Range<u64>>, parts: &[Bytes]) -> Result<Self, String> {
+        let fits =
+            |(range, part): (&Range<u64>, &Bytes)| part.len() as u64 == range.end - range.start;
+        if ranges.len() != parts.len() || !ranges.iter().zip(parts).all(fits) {
+            return Err("what was read of the file is not what was asked for".into());
+        }
+        let starts = ranges.into_iter().map(|range| range.start);
+        Ok(FilePieces(starts.zip(parts.iter().cloned()).collect()))
+    }
+
+    /// The bytes from `start` on, as far as they were read together.
+    pub(super) fn from(&self, start: u64) -> Option<Bytes> {
+        let after = self.0.partition_point(|(begin, _)| *begin <= start);
+        let (begin, part) = self.0.get(after.checked_sub(1)?)?;
+        let skipped = usize::try_from(start - begin).ok()?;
+        (skipped <= part.len()).then(|| part.slice(skipped..))
+    }
+}
+
+impl Length for FilePieces {
+    /// One byte more than what was read: the decoder wants a page index to have something behind it,
+    /// as it does in a file.
+    fn len(&self) -> u64 {
+        self.0.last().map_or(0, |(start, part)| start + part.len() as u64 + 1)
+    }
+}
+
+impl ChunkReader for FilePieces {
+    type T = Reader<Bytes>;
+
+    fn get_read(&self, start: u64) -> ParquetResult<Self::T> {
+        let missing = || ParquetError::EOF(format!("byte {start} was not read"));
+        Ok(self.from(start).ok_or_else(missing)?.reader())
+    }
+
+    fn get_bytes(&self, start: u64, length: usize) -> ParquetResult<Bytes> {
+        let missing = || ParquetError::EOF(format!("{length} bytes from {start} were not read"));
+        let bytes = self.from(start).filter(|bytes| bytes.len() >= length);
+        Ok(bytes.ok_or_else(missing)?.slice(..length))
     }
 }

@@ -1,6 +1,6 @@
 //! Files of records, for tests.
 
-use crate::samples::{Row, Value};
+use crate::samples::{SampleRow, SampleValue};
 use ::parquet::{
     data_type::{ByteArray, ByteArrayType, FloatType, Int64Type},
     file::writer::{SerializedColumnWriter, SerializedFileWriter},
@@ -8,17 +8,17 @@ use ::parquet::{
 };
 
 /// A file of one row group. Lists are lists of required values.
-pub(crate) fn file(rows: &[Row]) -> Option<Vec<u8>> {
-    let column = |(key, value): &(&str, Value)| {
+pub(crate) fn file(rows: &[SampleRow]) -> Option<Vec<u8>> {
+    let column = |(key, value): &(&str, SampleValue)| {
         let list = |of: &str| {
             format!(
                 "required group {key} (LIST) {{ repeated group list {{ required {of} element; }} }}"
             )
         };
         match value {
-            Value::Ints(_) => list("int64"),
-            Value::Floats(_) => list("float"),
-            Value::Text(_) => format!("required binary {key} (STRING);"),
+            SampleValue::Ints(_) => list("int64"),
+            SampleValue::Floats(_) => list("float"),
+            SampleValue::Text(_) => format!("required binary {key} (STRING);"),
         }
     };
     let columns: Vec<String> = rows.first()?.iter().map(column).collect();
@@ -28,7 +28,7 @@ pub(crate) fn file(rows: &[Row]) -> Option<Vec<u8>> {
     let mut group = writer.next_row_group().ok()?;
     for i in 0..columns.len() {
         let mut column = group.next_column().ok()??;
-        let values: Vec<&Value> = rows.iter().map(|row| &row[i].1).collect();
+        let values: Vec<&SampleValue> = rows.iter().map(|row| &row[i].1).collect();
         write(&mut column, &values)?;
         column.close().ok()?;
     }
@@ -36,20 +36,20 @@ pub(crate) fn file(rows: &[Row]) -> Option<Vec<u8>> {
     writer.into_inner().ok()
 }
 
-fn write(column: &mut SerializedColumnWriter<'_>, values: &[&Value]) -> Option<()> {
+fn write(column: &mut SerializedColumnWriter<'_>, values: &[&SampleValue]) -> Option<()> {
     let (mut ints, mut floats, mut texts) = (Vec::new(), Vec::new(), Vec::new());
     let (mut definition, mut repetition) = (Vec::new(), Vec::new());
     for value in values {
         let length = match value {
-            Value::Ints(values) => {
+            SampleValue::Ints(values) => {
                 ints.extend_from_slice(values);
                 values.len()
             }
-            Value::Floats(values) => {
+            SampleValue::Floats(values) => {
                 floats.extend_from_slice(values);
                 values.len()
             }
-            Value::Text(text) => {
+            SampleValue::Text(text) => {
                 texts.push(ByteArray::from(text.clone().into_bytes()));
                 continue;
             }
@@ -60,9 +60,11 @@ fn write(column: &mut SerializedColumnWriter<'_>, values: &[&Value]) -> Option<(
     }
     let levels = (Some(definition.as_slice()), Some(repetition.as_slice()));
     match values.first()? {
-        Value::Ints(_) => column.typed::<Int64Type>().write_batch(&ints, levels.0, levels.1),
-        Value::Floats(_) => column.typed::<FloatType>().write_batch(&floats, levels.0, levels.1),
-        Value::Text(_) => column.typed::<ByteArrayType>().write_batch(&texts, None, None),
+        SampleValue::Ints(_) => column.typed::<Int64Type>().write_batch(&ints, levels.0, levels.1),
+        SampleValue::Floats(_) => {
+            column.typed::<FloatType>().write_batch(&floats, levels.0, levels.1)
+        }
+        SampleValue::Text(_) => column.typed::<ByteArrayType>().write_batch(&texts, None, None),
     }
     .ok()?;
     Some(())

@@ -3,7 +3,9 @@
 mod blocks;
 
 use super::*;
-use crate::{Feature, FeatureDType, FileIndex, IndexBuilder, Parsed, Reader, parquet::Parquet};
+use crate::{
+    Feature, FeatureDType, FileIndex, IndexBuilder, ParsedSource, RecordReader, parquet::Parquet,
+};
 use ::parquet::{
     basic::{Compression, Encoding, ZstdLevel},
     data_type::{BoolType, ByteArray, ByteArrayType, DoubleType, FloatType, Int32Type, Int64Type},
@@ -13,7 +15,7 @@ use ::parquet::{
     },
     schema::parser::parse_message_type,
 };
-use gristmill_kernel::Cell;
+use gristmill_kernel::FieldCell;
 
 const SCHEMA: &str = "
 message rows {
@@ -117,16 +119,16 @@ fn file(style: Style) -> Bytes {
     Bytes::from(writer.into_inner().unwrap())
 }
 
-fn features(wanted: &[(&str, FeatureDType, &[Option<u32>])]) -> Parsed {
+fn features(wanted: &[(&str, FeatureDType, &[Option<u32>])]) -> ParsedSource {
     let feature = |(key, dtype, shape): &(&str, FeatureDType, &[Option<u32>])| {
         let feature = Feature { key: (*key).into(), dtype: *dtype, shape: shape.to_vec() };
         (key.replace('.', "_"), feature)
     };
     let features = wanted.iter().map(feature).collect();
-    Parsed { paths: Vec::new(), format: Parquet.into(), features }
+    ParsedSource { paths: Vec::new(), format: Parquet.into(), features }
 }
 
-fn source() -> Parsed {
+fn source() -> ParsedSource {
     features(&[
         ("flag", FeatureDType::I64, &[]),
         ("id", FeatureDType::I64, &[]),
@@ -139,7 +141,7 @@ fn source() -> Parsed {
 
 /// The index of a file, and how much of it was read for that.
 fn index(file: &Bytes) -> (FileIndex, u64) {
-    let mut builder = IndexBuilder::of_file(&Parquet.into(), file.len() as u64).unwrap();
+    let mut builder = IndexBuilder::for_file(&Parquet.into(), file.len() as u64).unwrap();
     let mut bytes = 0;
     while let Some(range) = builder.wants() {
         bytes += range.end - range.start;
@@ -148,7 +150,7 @@ fn index(file: &Bytes) -> (FileIndex, u64) {
     (builder.finish().unwrap(), bytes)
 }
 
-fn parts(index: &FileIndex, file: &Bytes, first: u32, n: u32, source: &Parsed) -> Vec<Bytes> {
+fn parts(index: &FileIndex, file: &Bytes, first: u32, n: u32, source: &ParsedSource) -> Vec<Bytes> {
     let ranges = index.stored_ranges(first, n, source).unwrap();
     ranges.into_iter().map(|range| file.slice(range.start as usize..range.end as usize)).collect()
 }
@@ -159,17 +161,18 @@ fn rows(
     file: &Bytes,
     first: u32,
     n: u32,
-    source: &Parsed,
+    source: &ParsedSource,
 ) -> Vec<Result<Vec<Vec<u8>>, String>> {
     let records = index.open(first, n, source, &parts(index, file, first, n, source)).unwrap();
     let window = records.index.unwrap();
     let all = window.byte_range(first, n).unwrap();
     assert_eq!(all, 0..records.data.len() as u64);
-    let reader = Reader::new(source);
+    let reader = RecordReader::new(source);
     let row = |row| {
         let range = window.byte_range(row, 1).unwrap();
         let record = &records.data[range.start as usize..range.end as usize];
-        let mut cells: Vec<Cell> = source.features.iter().map(|_| Cell::default()).collect();
+        let mut cells: Vec<FieldCell> =
+            source.features.iter().map(|_| FieldCell::default()).collect();
         reader.read(record, &mut cells)?;
         cells.iter_mut().map(|cell| Ok(cell.split(record, None)?.0.to_vec())).collect()
     };

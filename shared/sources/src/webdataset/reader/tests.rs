@@ -1,11 +1,11 @@
 //! Archives of every kind that writers make, and every kind of lie.
 
 use super::*;
-use crate::{Parsed, webdataset::tar::BLOCK_BYTES};
+use crate::{ParsedSource, webdataset::tar::BLOCK_BYTES};
 use proptest::prelude::*;
 use tar::{Builder, EntryType, Header};
 
-const LIMITS: Limits = Limits { record_bytes: 20_000, records: 100 };
+const LIMITS: SourceLimits = SourceLimits { record_bytes: 20_000, records: 100 };
 
 fn header(size: u64, kind: EntryType) -> Header {
     let mut header = Header::new_ustar();
@@ -28,7 +28,7 @@ fn archive(members: &[(&str, &[u8])]) -> Vec<u8> {
 }
 
 fn index_in(file: &[u8], piece: usize) -> Result<FileIndex, String> {
-    let mut builder = Box::new(Scanner::new(LIMITS));
+    let mut builder = Box::new(WebDatasetScanner::new(LIMITS));
     for piece in file.chunks(piece) {
         builder.push(piece).map_err(|error| error.to_string())?;
     }
@@ -48,16 +48,16 @@ fn record(file: &[u8], record: u32) -> &[u8] {
     &file[range.start as usize..range.end as usize]
 }
 
-fn extractor(features: &str) -> Extractor {
+fn extractor(features: &str) -> WebDatasetRecordReader {
     let yaml = format!("{{ webdataset: x, features: {{ {features} }} }}");
-    Extractor::new(&Parsed::of(&yaml).unwrap().features)
+    WebDatasetRecordReader::new(&ParsedSource::from_yaml(&yaml).unwrap().features)
 }
 
 const IMAGE: &str = "image: { key: jpg;png, dtype: bytes }, label: { key: cls, dtype: i64 }";
 
 /// The bytes of every value of a record.
-fn values(extractor: &Extractor, record: &[u8]) -> Result<Vec<Vec<u8>>, String> {
-    let mut cells: Vec<Cell> = extractor.wanted.iter().map(|_| Cell::default()).collect();
+fn values(extractor: &WebDatasetRecordReader, record: &[u8]) -> Result<Vec<Vec<u8>>, String> {
+    let mut cells: Vec<FieldCell> = extractor.wanted.iter().map(|_| FieldCell::default()).collect();
     extractor.extract(record, &mut cells)?;
     Ok(cells.iter_mut().map(|cell| cell.split(record, None).unwrap().0.to_vec()).collect())
 }
@@ -187,13 +187,14 @@ fn file(builder: &mut Builder<Vec<u8>>, name: &str, content: &[u8]) {
 /// The values of records `first .. first + n` as a worker reads them.
 fn read(stored: &[u8], piece: usize, n: u32) -> Vec<Result<Vec<u8>, String>> {
     let source =
-        Parsed::of("{ webdataset: x, features: { i: { key: cls, dtype: bytes } } }").unwrap();
+        ParsedSource::from_yaml("{ webdataset: x, features: { i: { key: cls, dtype: bytes } } }")
+            .unwrap();
     let mut builder = crate::IndexBuilder::with_limits(&source.format, LIMITS).unwrap();
     stored.chunks(piece).for_each(|piece| builder.push(piece).unwrap());
     let made = builder.finish().unwrap();
     let index = FileIndex::decode_with(&made.encode(), &source.format, LIMITS).unwrap();
     assert_eq!(index, made);
-    let extractor = Extractor::new(&source.features);
+    let extractor = WebDatasetRecordReader::new(&source.features);
     let mut all = Vec::new();
     for first in (0..index.len()).step_by(n as usize) {
         let n = n.min(index.len() - first);

@@ -1,7 +1,7 @@
 //! A rank over a connection whose other end the tests write.
 
 use super::*;
-use gristmill_client::framing::HEADER_BYTES;
+use gristmill_serve::framing::HEADER_BYTES;
 use serde_json::Value;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -78,9 +78,9 @@ impl Fetcher {
 /// A rank, and the fetcher that it connects to.
 struct Rank {
     fetcher: Fetcher,
-    received: mpsc::Receiver<Result<Received, Failure>>,
+    received: mpsc::Receiver<Result<RankDelivery, ProgramFailure>>,
     trained: mpsc::Sender<()>,
-    ended: JoinHandle<Result<(), Failure>>,
+    ended: JoinHandle<Result<(), ProgramFailure>>,
     _dir: tempfile::TempDir,
 }
 
@@ -89,16 +89,16 @@ fn start(patience: Duration) -> Rank {
     let socket = dir.path().join("s");
     let fetcher = Fetcher { listener: UnixListener::bind(&socket).unwrap(), link: None };
     let (rank, of, name, life) = (1, 2, "r".to_owned(), Arc::default());
-    let place = Place { socket, rank, of, run: name, patience, life };
+    let place = RankEndpoint { socket, rank, of, run: name, patience, life };
     let ((to, received), (trained, acks)) = (mpsc::channel(1), mpsc::channel(1));
     Rank { fetcher, received, trained, ended: tokio::spawn(run(place, to, acks)), _dir: dir }
 }
 
 impl Rank {
-    async fn given(&mut self) -> Given {
+    async fn given(&mut self) -> RankStepBatch {
         match self.received.recv().await.unwrap().unwrap() {
-            Received::Step(given) => given,
-            Received::End(summary) => panic!("{summary:?}"),
+            RankDelivery::Step(given) => given,
+            RankDelivery::End(summary) => panic!("{summary:?}"),
         }
     }
 }
@@ -123,7 +123,7 @@ async fn a_rank_takes_steps_and_acknowledges_what_it_trained_on() {
     assert_eq!(rank.fetcher.acknowledged().await, at(0, 3));
     rank.fetcher.send(b"GMBE", at(1, 0), br#"{"closed":false}"#).await;
     let end = rank.received.recv().await.unwrap().unwrap();
-    assert!(matches!(end, Received::End(FetcherSummary { closed: false, .. })), "{end:?}");
+    assert!(matches!(end, RankDelivery::End(FetcherSummary { closed: false, .. })), "{end:?}");
     rank.fetcher.send(b"GMBE", at(1, 0), br#"{"closed":true}"#).await;
     rank.ended.await.unwrap().unwrap();
 }
@@ -154,7 +154,7 @@ async fn a_rank_goes_on_with_the_next_fetcher_where_it_is() {
     assert_eq!(hello["batch_index"], 4);
     assert_eq!(rank.fetcher.acknowledged().await, at(0, 3));
     rank.fetcher.send(b"GMBE", at(1, 0), br#"{"closed":false}"#).await;
-    assert!(matches!(rank.received.recv().await.unwrap(), Ok(Received::End(_))));
+    assert!(matches!(rank.received.recv().await.unwrap(), Ok(RankDelivery::End(_))));
     rank.fetcher.link = None;
     rank.fetcher.accept().await;
     assert_eq!(rank.fetcher.acknowledged().await, at(0, 3));

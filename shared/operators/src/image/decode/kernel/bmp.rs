@@ -1,7 +1,7 @@
 //! BMP to RGB: palettes, 16, 24 and 32 bits, with or without masks. Refuses run-length encoding.
 
-use super::{checked_size, indices::Stored};
-use gristmill_kernel::Sink;
+use super::{checked_size, indices::StoredIndices};
+use gristmill_kernel::KernelOutput;
 use std::ops::Range;
 
 /// First bytes of a file.
@@ -164,7 +164,7 @@ fn default_masks(bits: usize) -> [u32; 3] {
 }
 
 /// Decodes into `output` and returns height and width.
-pub(super) fn decode(bytes: &[u8], output: Sink<'_>) -> Result<[usize; 2], String> {
+pub(super) fn decode(bytes: &[u8], output: KernelOutput<'_>) -> Result<[usize; 2], String> {
     let header = Header::read(bytes)?;
     let [height, width] = header.size;
     let rgb = output.take(height * width * 3)?.as_chunks_mut::<3>().0;
@@ -182,15 +182,18 @@ pub(super) fn decode(bytes: &[u8], output: Sink<'_>) -> Result<[usize; 2], Strin
 }
 
 /// Decodes the palette indices of a file into `spare`.
-pub(super) fn stored<'a>(bytes: &[u8], spare: &'a mut Vec<u8>) -> Result<Stored<'a>, String> {
+pub(super) fn stored<'a>(
+    bytes: &[u8],
+    spare: &'a mut Vec<u8>,
+) -> Result<StoredIndices<'a>, String> {
     let header = Header::read(bytes)?;
     if header.bits > 8 {
         return Err(super::indices::no_colours("BMP"));
     }
     let [height, width] = header.size;
-    let indices = Sink::Buffer(spare).take(height * width)?;
+    let indices = KernelOutput::Buffer(spare).take(height * width)?;
     for (row, to) in header.rows().zip(indices.chunks_exact_mut(width)) {
         to.iter_mut().enumerate().for_each(|(x, to)| *to = header.index(row, x));
     }
-    Ok(Stored { size: header.size, bits: 8, samples: 1, bytes: indices })
+    Ok(StoredIndices { size: header.size, bits: 8, samples: 1, bytes: indices })
 }

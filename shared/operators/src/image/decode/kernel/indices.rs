@@ -1,11 +1,11 @@
 //! Masks: the class numbers that a file stores; the colours of its palette do not matter.
 
 use super::{bmp, png, pnm, tiff, webp};
-use gristmill_kernel::{Made, Sink};
-use gristmill_pipeline::DType;
+use gristmill_kernel::{KernelOutput, OutputSize};
+use gristmill_pipeline::FieldDType;
 
 /// The stored numbers of a file, row by row.
-pub(super) struct Stored<'a> {
+pub(super) struct StoredIndices<'a> {
     pub(super) size: [usize; 2],
     /// Bits per number: 1, 2, 4, 8 or 16.
     pub(super) bits: usize,
@@ -19,10 +19,10 @@ pub(super) struct Stored<'a> {
 /// bytes (PNG, BMP, TIFF or PGM; palette or grey) -> `[h, w, 1]` of u8 or u16. `spare` is scratch space.
 pub(crate) fn decode(
     bytes: &[u8],
-    dtype: DType,
-    output: Sink<'_>,
+    dtype: FieldDType,
+    output: KernelOutput<'_>,
     spare: &mut Vec<u8>,
-) -> Result<Made, String> {
+) -> Result<OutputSize, String> {
     let stored = match bytes {
         [] => return Err("the image is empty".into()),
         [0xff, 0xd8, ..] => {
@@ -38,13 +38,13 @@ pub(crate) fn decode(
             return Err(format!("not a PNG, BMP, TIFF or PGM: it starts with {start:02x?}"));
         }
     };
-    if stored.bits == 16 && dtype == DType::U8 {
+    if stored.bits == 16 && dtype == FieldDType::U8 {
         return Err("the mask stores 16 bits a pixel: say `dtype: u16`".into());
     }
     let [height, width] = stored.size;
     let bytes = height * width * crate::kernels::dtype_bytes(dtype);
     unpack(&stored, dtype, output.take(bytes)?);
-    Ok(Made { bytes, size: stored.size })
+    Ok(OutputSize { bytes, size: stored.size })
 }
 
 /// The error for a colour file used as a mask.
@@ -52,10 +52,10 @@ pub(super) fn no_colours(format: &str) -> String {
     format!("the {format} stores colours, not class numbers: a mask is grey or has a palette")
 }
 
-impl Stored<'_> {
+impl StoredIndices<'_> {
     /// Number `sample` of pixel `x` in row `y`.
     pub(super) fn number(&self, y: usize, x: usize, sample: usize) -> u16 {
-        let Stored { size: [_, width], bits, samples, bytes } = *self;
+        let StoredIndices { size: [_, width], bits, samples, bytes } = *self;
         let row = &bytes[y * (width * samples * bits).div_ceil(8)..];
         let at = (x * samples + sample) * bits;
         match bits {
@@ -66,7 +66,7 @@ impl Stored<'_> {
 }
 
 /// Writes the first number of each pixel.
-fn unpack(stored: &Stored<'_>, dtype: DType, out: &mut [u8]) {
+fn unpack(stored: &StoredIndices<'_>, dtype: FieldDType, out: &mut [u8]) {
     let pixel_bytes = crate::kernels::dtype_bytes(dtype);
     for (y, row) in out.chunks_exact_mut(stored.size[1] * pixel_bytes).enumerate() {
         for (x, to) in row.chunks_exact_mut(pixel_bytes).enumerate() {

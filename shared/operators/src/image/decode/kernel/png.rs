@@ -1,8 +1,8 @@
 //! PNG to RGB: any colour type, bit depth and interlacing; transparency is dropped, as TensorFlow and
 //! Pillow's `convert("RGB")` drop it.
 
-use super::{MAX_MEMORY_BYTES, checked_size, indices::Stored, one_line};
-use gristmill_kernel::Sink;
+use super::{MAX_MEMORY_BYTES, checked_size, indices::StoredIndices, one_line};
+use gristmill_kernel::KernelOutput;
 use png::{BitDepth, ColorType, Decoder, Limits, Reader, Transformations};
 use std::io::Cursor;
 
@@ -13,7 +13,10 @@ pub(super) const MAGIC: &[u8] = b"\x89PNG\r\n\x1a\n";
 const MAX_PALETTE_BYTES: usize = 768;
 
 /// Decodes the stored numbers of a palette or grey file into `spare`.
-pub(super) fn stored<'a>(bytes: &[u8], spare: &'a mut Vec<u8>) -> Result<Stored<'a>, String> {
+pub(super) fn stored<'a>(
+    bytes: &[u8],
+    spare: &'a mut Vec<u8>,
+) -> Result<StoredIndices<'a>, String> {
     let (mut reader, size) = open(bytes, Transformations::IDENTITY)?;
     let (color, depth) = reader.output_color_type();
     let samples = match color {
@@ -28,9 +31,9 @@ pub(super) fn stored<'a>(bytes: &[u8], spare: &'a mut Vec<u8>) -> Result<Stored<
     if needed != size[0] * (size[1] * samples * bits).div_ceil(8) {
         return Err(format!("bad PNG: it decodes to {needed} bytes of {color:?}"));
     }
-    let stored = Sink::Buffer(spare).take(needed)?;
+    let stored = KernelOutput::Buffer(spare).take(needed)?;
     reader.next_frame(stored).map_err(bad)?;
-    Ok(Stored { size, bits, samples, bytes: stored })
+    Ok(StoredIndices { size, bits, samples, bytes: stored })
 }
 
 fn bad(error: png::DecodingError) -> String {
@@ -71,7 +74,7 @@ fn open(bytes: &[u8], transformations: Transformations) -> Result<Opened<'_>, St
 /// Decodes into `output` and returns height and width. `spare` is scratch space for pixels that are not RGB.
 pub(super) fn decode(
     bytes: &[u8],
-    output: Sink<'_>,
+    output: KernelOutput<'_>,
     spare: &mut Vec<u8>,
 ) -> Result<[usize; 2], String> {
     // Expands palettes and narrow greys to bytes; keeps the upper eight of sixteen bits.
@@ -87,7 +90,7 @@ pub(super) fn decode(
         reader.next_frame(rgb).map_err(bad)?;
         return Ok(size);
     }
-    let decoded = Sink::Buffer(spare).take(needed)?;
+    let decoded = KernelOutput::Buffer(spare).take(needed)?;
     reader.next_frame(decoded).map_err(bad)?;
     let to = rgb.as_chunks_mut::<3>().0;
     match color {

@@ -1,7 +1,7 @@
 //! PGM and PPM to RGB: binary or as text, of 8 or 16 bits.
 
-use super::{checked_size, indices::Stored};
-use gristmill_kernel::Sink;
+use super::{checked_size, indices::StoredIndices};
+use gristmill_kernel::KernelOutput;
 
 /// Whether the first bytes are those of a PGM or PPM.
 pub(super) fn is(bytes: &[u8]) -> bool {
@@ -34,7 +34,7 @@ impl Words<'_> {
 }
 
 /// Decodes the stored numbers of a file into `spare`; returns them with the file's largest value.
-fn read<'a>(bytes: &[u8], spare: &'a mut Vec<u8>) -> Result<(Stored<'a>, u32), String> {
+fn read<'a>(bytes: &[u8], spare: &'a mut Vec<u8>) -> Result<(StoredIndices<'a>, u32), String> {
     let [_, kind, ..] = bytes else { return Err("bad PGM or PPM: it is cut short".into()) };
     let samples = if matches!(kind, b'3' | b'6') { 3 } else { 1 };
     let mut words = Words { rest: &bytes[2..] };
@@ -51,7 +51,7 @@ fn read<'a>(bytes: &[u8], spare: &'a mut Vec<u8>) -> Result<(Stored<'a>, u32), S
     if words.rest.len() < least {
         return Err("bad PGM or PPM: it is cut short".into());
     }
-    let stored = Sink::Buffer(spare).take(count << wide)?;
+    let stored = KernelOutput::Buffer(spare).take(count << wide)?;
     if is_text {
         for to in stored.chunks_exact_mut(1 << wide) {
             let number = words.number()?.min(most) as u16;
@@ -62,16 +62,16 @@ fn read<'a>(bytes: &[u8], spare: &'a mut Vec<u8>) -> Result<(Stored<'a>, u32), S
         let numbers = words.rest.get(1..=count << wide);
         stored.copy_from_slice(numbers.ok_or("bad PGM or PPM: it is cut short")?);
     }
-    Ok((Stored { size, bits: 8 << wide, samples, bytes: stored }, most))
+    Ok((StoredIndices { size, bits: 8 << wide, samples, bytes: stored }, most))
 }
 
 /// Decodes into `output` and returns height and width.
 pub(super) fn decode(
     bytes: &[u8],
-    output: Sink<'_>,
+    output: KernelOutput<'_>,
     spare: &mut Vec<u8>,
 ) -> Result<[usize; 2], String> {
-    let (Stored { size, bits, samples, bytes }, most) = read(bytes, spare)?;
+    let (StoredIndices { size, bits, samples, bytes }, most) = read(bytes, spare)?;
     let rgb = output.take(size[0] * size[1] * 3)?;
     let number = |at: usize| match bits {
         8 => u32::from(bytes[at]),
@@ -89,7 +89,10 @@ pub(super) fn decode(
 }
 
 /// Decodes the stored numbers of a grey file into `spare`.
-pub(super) fn stored<'a>(bytes: &[u8], spare: &'a mut Vec<u8>) -> Result<Stored<'a>, String> {
+pub(super) fn stored<'a>(
+    bytes: &[u8],
+    spare: &'a mut Vec<u8>,
+) -> Result<StoredIndices<'a>, String> {
     let (stored, _) = read(bytes, spare)?;
     match stored.samples {
         1 => Ok(stored),

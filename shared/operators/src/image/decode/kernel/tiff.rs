@@ -1,8 +1,8 @@
 //! TIFF to RGB: the first image of a file; grey or RGB of up to 16 bits, plain, PackBits, LZW or deflate.
 //! Transparency is dropped.
 
-use super::{MAX_MEMORY_BYTES, checked_size, indices::Stored, one_line};
-use gristmill_kernel::Sink;
+use super::{MAX_MEMORY_BYTES, checked_size, indices::StoredIndices, one_line};
+use gristmill_kernel::KernelOutput;
 use std::io::Cursor;
 use tiff::{
     ColorType, TiffError,
@@ -29,7 +29,7 @@ fn bad(error: TiffError) -> String {
 }
 
 /// Decodes the stored numbers of a file into `spare`.
-fn read<'a>(bytes: &[u8], spare: &'a mut Vec<u8>) -> Result<Stored<'a>, String> {
+fn read<'a>(bytes: &[u8], spare: &'a mut Vec<u8>) -> Result<StoredIndices<'a>, String> {
     let mut decoder = Decoder::new(Cursor::new(bytes)).map_err(bad)?;
     let (width, height) = decoder.dimensions().map_err(bad)?;
     let size = checked_size("TIFF", height.into(), width.into())?;
@@ -65,7 +65,7 @@ fn read<'a>(bytes: &[u8], spare: &'a mut Vec<u8>) -> Result<Stored<'a>, String> 
     if needed > MAX_STORED_BYTES {
         return Err(format!("TIFF beyond limits: it stores {needed} bytes"));
     }
-    let stored = Sink::Buffer(spare).take(needed)?;
+    let stored = KernelOutput::Buffer(spare).take(needed)?;
     match decoder.read_image().map_err(bad)? {
         DecodingResult::U8(values) if bits <= 8 && values.len() == needed => {
             stored.copy_from_slice(&values);
@@ -76,17 +76,17 @@ fn read<'a>(bytes: &[u8], spare: &'a mut Vec<u8>) -> Result<Stored<'a>, String> 
         }
         _ => return Err(format!("a TIFF of {color:?} with other numbers than u8 or u16")),
     }
-    Ok(Stored { size, bits, samples, bytes: stored })
+    Ok(StoredIndices { size, bits, samples, bytes: stored })
 }
 
 /// Decodes into `output` and returns height and width.
 pub(super) fn decode(
     bytes: &[u8],
-    output: Sink<'_>,
+    output: KernelOutput<'_>,
     spare: &mut Vec<u8>,
 ) -> Result<[usize; 2], String> {
     let stored = read(bytes, spare)?;
-    let Stored { size: [height, width], bits, samples, .. } = stored;
+    let StoredIndices { size: [height, width], bits, samples, .. } = stored;
     let rgb = output.take(height * width * 3)?.as_chunks_mut::<3>().0;
     let most = (1_u32 << bits) - 1;
     let eight = |number: u16| match bits {
@@ -106,7 +106,10 @@ pub(super) fn decode(
 }
 
 /// Decodes the stored numbers of a grey file into `spare`.
-pub(super) fn stored<'a>(bytes: &[u8], spare: &'a mut Vec<u8>) -> Result<Stored<'a>, String> {
+pub(super) fn stored<'a>(
+    bytes: &[u8],
+    spare: &'a mut Vec<u8>,
+) -> Result<StoredIndices<'a>, String> {
     let stored = read(bytes, spare)?;
     match stored.samples {
         1 | 2 => Ok(stored),
@@ -137,7 +140,8 @@ mod tests {
     #[test]
     fn bits_in_reverse_are_refused_by_name() {
         let (mut spare, mut out) = (Vec::new(), Vec::new());
-        let mut decoded = |order| decode(&of_order(order), Sink::Buffer(&mut out), &mut spare);
+        let mut decoded =
+            |order| decode(&of_order(order), KernelOutput::Buffer(&mut out), &mut spare);
         assert_eq!(decoded(1), Ok([1, 8]));
         assert!(decoded(2).unwrap_err().contains("FillOrder 2"));
         let pixels: Vec<u8> = (1..=8).flat_map(|grey| [grey; 3]).collect();

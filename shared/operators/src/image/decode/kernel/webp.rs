@@ -1,7 +1,7 @@
 //! WebP to RGB, lossy and lossless. Drops transparency, and all but the first frame of an animation.
 
 use super::{MAX_MEMORY_BYTES, checked_size, one_line};
-use gristmill_kernel::Sink;
+use gristmill_kernel::KernelOutput;
 use image_webp::{DecodingError, WebPDecoder};
 use std::io::Cursor;
 
@@ -13,7 +13,7 @@ pub(super) fn is(bytes: &[u8]) -> bool {
 /// Decodes into `output` and returns height and width. `spare` is scratch space for pixels that are not RGB.
 pub(super) fn decode(
     bytes: &[u8],
-    output: Sink<'_>,
+    output: KernelOutput<'_>,
     spare: &mut Vec<u8>,
 ) -> Result<[usize; 2], String> {
     let bad = |error: DecodingError| format!("bad WebP: {}", one_line(&error.to_string()));
@@ -24,7 +24,7 @@ pub(super) fn decode(
     let pixels = size[0] * size[1];
     let rgb = output.take(pixels * 3)?;
     if decoder.has_alpha() {
-        let decoded = Sink::Buffer(spare).take(pixels * 4)?;
+        let decoded = KernelOutput::Buffer(spare).take(pixels * 4)?;
         decoder.read_image(decoded).map_err(bad)?;
         super::drop_alpha(decoded, rgb.as_chunks_mut::<3>().0);
     } else {

@@ -2,7 +2,7 @@
 
 use super::*;
 use bytes::Bytes;
-use gristmill_executor::{Compiler, Program};
+use gristmill_executor::{CompiledPipeline, PipelineCompiler};
 use gristmill_model::RecordKey;
 use gristmill_pipeline::Pipeline;
 use serde_json::Value;
@@ -19,25 +19,34 @@ fn file(name: &str) -> &'static str {
     }
 }
 
-fn load(tokenizer: &str, max_length: Option<u32>, dtype: TokenDType) -> Result<Tokens, String> {
-    let hash = Asset::hash(tokenizer.as_bytes());
+fn load(
+    tokenizer: &str,
+    max_length: Option<u32>,
+    dtype: TokenDType,
+) -> Result<TokeniseKernel, String> {
+    let hash = AssetReference::hash(tokenizer.as_bytes());
     let assets = BTreeMap::from([(hash, Bytes::copy_from_slice(tokenizer.as_bytes()))]);
     let op = Tokenise {
         field: "text".into(),
-        tokenizer: Asset::Content(hash),
+        tokenizer: AssetReference::Content(hash),
         add_special_tokens: true,
         max_length,
         dtype,
     };
-    Tokens::new(&op, &assets).map_err(|error| error.to_string())
+    TokeniseKernel::new(&op, &assets).map_err(|error| error.to_string())
 }
 
-fn run(tokens: &Tokens, text: &[u8]) -> Result<Vec<u8>, String> {
+fn run(tokens: &TokeniseKernel, text: &[u8]) -> Result<Vec<u8>, String> {
     let record = RecordKey { file: 0, record: 0 };
     let key = DrawKey { seed: 0, epoch: 0, record, repeat: 0, copy: 0, ordinal: 0 };
     let mut out = Vec::new();
-    let view = View { bytes: text, size: [0, 0] };
-    let made = tokens.run(view, Sink::Buffer(&mut out), &mut Tools::default(), &mut key.draw())?;
+    let view = ValueView { bytes: text, size: [0, 0] };
+    let made = tokens.run(
+        view,
+        KernelOutput::Buffer(&mut out),
+        &mut KernelScratch::default(),
+        &mut key.draw(),
+    )?;
     out.truncate(made.bytes);
     Ok(out)
 }
@@ -101,20 +110,26 @@ ops:
   - batch: { size: 2, ragged: true }
 ";
     let pipeline = crate::parse(yaml).unwrap();
-    let refused = |pipeline: &Pipeline, compiler: Compiler<'_>| {
+    let refused = |pipeline: &Pipeline, compiler: PipelineCompiler<'_>| {
         compiler.compile(pipeline).err().map_or(String::new(), |error| error.to_string())
     };
-    assert!(refused(&pipeline, Compiler::new()).contains("vocabularies/small.json is a path"));
+    assert!(
+        refused(&pipeline, PipelineCompiler::new()).contains("vocabularies/small.json is a path")
+    );
     let content = file("unigram").as_bytes();
-    let pipeline = pipeline.with_assets(&mut |_| Ok(Asset::hash(content))).unwrap();
+    let pipeline = pipeline.with_assets(&mut |_| Ok(AssetReference::hash(content))).unwrap();
     let pipeline = crate::from_canonical(&pipeline.canonical_json()).unwrap();
-    assert!(refused(&pipeline, Compiler::new()).contains("loads no files"));
+    assert!(refused(&pipeline, PipelineCompiler::new()).contains("loads no files"));
     let mut assets: BTreeMap<_, _> =
         pipeline.assets().into_iter().map(|hash| (hash, Bytes::from_static(content))).collect();
-    let program: Program = Compiler::new().assets(&assets).compile(&pipeline).unwrap();
+    let program: CompiledPipeline =
+        PipelineCompiler::new().assets(&assets).compile(&pipeline).unwrap();
     assert_eq!(program.steps().collect::<Vec<_>>(), ["tokenise"]);
     assets.values_mut().for_each(|content| *content = content.slice(1..));
-    assert!(refused(&pipeline, Compiler::new().assets(&assets)).contains("store the file again"));
+    assert!(
+        refused(&pipeline, PipelineCompiler::new().assets(&assets))
+            .contains("store the file again")
+    );
 }
 
 #[test]

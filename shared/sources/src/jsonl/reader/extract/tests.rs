@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{FeatureDType, MAX_VALUES};
-use gristmill_kernel::Place;
+use gristmill_kernel::CellStorage;
 use proptest::prelude::*;
 
 fn feature(key: &str, dtype: FeatureDType, shape: &[Option<u32>]) -> (String, Feature) {
@@ -12,8 +12,8 @@ fn feature(key: &str, dtype: FeatureDType, shape: &[Option<u32>]) -> (String, Fe
 /// The bytes of one feature of one line.
 fn read(line: impl AsRef<[u8]>, feature: (String, Feature)) -> Result<Vec<u8>, String> {
     let record = line.as_ref();
-    let mut cells = [Cell::default()];
-    let found = Extractor::new(&[feature].into()).extract(record, &mut cells)?;
+    let mut cells = [FieldCell::default()];
+    let found = JsonlRecordReader::new(&[feature].into()).extract(record, &mut cells)?;
     let [mut cell] = cells;
     let (value, _) = cell.split(record, None)?;
     assert_eq!(value.len(), found);
@@ -105,10 +105,10 @@ fn strings_are_their_utf_8() {
     assert_eq!(text(r#"{"\u0076": ""}"#).unwrap(), "");
     // Without escapes they are not copied.
     let line = br#"{"v": "where it is"}"#;
-    let mut cells = [Cell::default()];
+    let mut cells = [FieldCell::default()];
     let wanted = [feature("v", FeatureDType::Bytes, &[])].into();
-    Extractor::new(&wanted).extract(line, &mut cells).unwrap();
-    assert_eq!(cells[0].place, Place::Record(7..18));
+    JsonlRecordReader::new(&wanted).extract(line, &mut cells).unwrap();
+    assert_eq!(cells[0].place, CellStorage::Record(7..18));
 }
 
 #[test]
@@ -125,19 +125,19 @@ fn keys_lead_into_objects() {
     assert!(value(line, "a").unwrap_err().contains("holds an object"));
 
     // A value that is wanted more than once, and within which something is wanted.
-    let mut features: Features =
+    let mut features: FeatureMap =
         [("one".to_owned(), key("a").1), ("two".to_owned(), key("a").1)].into();
     features.insert("three".into(), key("a.b").1);
     features.insert("text".into(), feature("t", FeatureDType::Bytes, &[]).1);
     features.insert("copy".into(), feature("t", FeatureDType::Bytes, &[]).1);
-    let extractor = Extractor::new(&features);
-    let mut cells: Vec<Cell> = features.iter().map(|_| Cell::default()).collect();
+    let extractor = JsonlRecordReader::new(&features);
+    let mut cells: Vec<FieldCell> = features.iter().map(|_| FieldCell::default()).collect();
     let line = br#"{"a": {"b": 3}, "t": "same", "a": 4}"#;
     let error = extractor.extract(line, &mut cells).unwrap_err();
     assert!(error.contains("key `a` holds an object"), "{error}");
     let line = br#"{"a.b": 3, "t": "same", "a": 4}"#;
     assert_eq!(extractor.extract(line, &mut cells), Ok(8 * 3 + 2 * 4));
-    assert_eq!((&cells[0].place, &cells[2].place), (&cells[2].place, &Place::Record(17..21)));
+    assert_eq!((&cells[0].place, &cells[2].place), (&cells[2].place, &CellStorage::Record(17..21)));
 }
 
 #[test]

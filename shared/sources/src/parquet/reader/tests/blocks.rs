@@ -1,23 +1,23 @@
 //! Rows out of blocks are those that are read alone.
 
 use super::*;
-use crate::{OpenedRecords, RecordBlocks};
+use crate::{BlockRange, OpenedRecords};
 
 fn out_of_blocks(
     index: &FileIndex,
     file: &Bytes,
-    blocks: &RecordBlocks,
+    blocks: &[BlockRange],
     (first, n): (u32, u32),
 ) -> OpenedRecords {
     let source = source();
-    let part = |block: &Range<u32>| {
+    let part = |BlockRange { rows: block, .. }: &BlockRange| {
         let (start, rows) = (block.start, block.end - block.start);
         let parts = parts(index, file, start, rows, &source);
         let opened = index.open(start, rows, &source, &parts).unwrap();
         let (from, to) = (first.max(start), (first + n).min(block.end));
         opened.part(from, to - from).unwrap()
     };
-    OpenedRecords::joined(blocks.rows.iter().map(part).collect()).unwrap()
+    OpenedRecords::joined(blocks.iter().map(part).collect()).unwrap()
 }
 
 #[test]
@@ -46,7 +46,10 @@ fn rows_out_of_blocks_are_those_that_are_read_alone() {
 fn blocks_are_pages_of_the_largest_column_and_end_with_their_row_group() {
     let file = file(style(WriterVersion::PARQUET_1_0, Compression::UNCOMPRESSED));
     let (index, _) = index(&file);
-    let rows = |first, n| index.blocks(first, n, &source()).map(|blocks| blocks.rows);
+    let rows = |first, n| {
+        let blocks = index.blocks(first, n, &source())?;
+        Some(blocks.into_iter().map(|block| block.rows).collect::<Vec<_>>())
+    };
     let all = rows(1, 100).unwrap();
     assert!(all.len() > 10, "pages have at most ten rows: {all:?}");
     assert_eq!((all[0].start, all.last().unwrap().end), (0, 101));
@@ -65,7 +68,10 @@ fn blocks_are_pages_of_the_largest_column_and_end_with_their_row_group() {
 fn blocks_of_small_columns_say_so() {
     let file = file(style(WriterVersion::PARQUET_1_0, Compression::UNCOMPRESSED));
     let (index, _) = index(&file);
-    let bytes = |source: &Parsed| index.blocks(1, 90, source).unwrap().bytes;
+    let bytes = |source: &ParsedSource| {
+        let blocks = index.blocks(1, 90, source).unwrap();
+        blocks.iter().map(|block| block.bytes).sum::<u64>()
+    };
     let one = bytes(&features(&[("flag", FeatureDType::I64, &[])]));
     assert!(one * 5 < bytes(&source()), "{one} of {}", bytes(&source()));
 }

@@ -1,0 +1,374 @@
+//! Decisions and invocations of the scaler over ports in memory.
+
+use super::*;
+use async_trait::async_trait;
+use bytes::Bytes;
+use gristmill_model::wire::TrainingReport;
+use gristmill_policy::scaling::POLICIES;
+use gristmill_ports::memory::MemoryTable;
+use std::sync::Mutex;
+
+#[derive(Default)]
+struct Recorder(Mutex<Vec<WorkerEvent>>, Mutex<Vec<String>>);
+
+#[async_trait]
+impl Invoker for Recorder {
+    async fn invoke(&self, function: &str, payload: Bytes) -> Result<InvokeOutcome, InvokeError> {
+        self.1.lock().unwrap().push(function.to_owned());
+        self.0.lock().unwrap().push(serde_json::from_slice(&payload).unwrap());
+        Ok(InvokeOutcome::Accepted)
+    }
+}
+
+fn event(claimable: u32, silent: &[u32], at_ms: u64) -> ScalerEvent {
+    let (ns, job) = ("a".parse().unwrap(), "j".parse().unwrap());
+    ScalerEvent {
+        v: SpokenVersions::BUILD.newest,
+        ns,
+        job,
+        claimable,
+        silent: silent.to_vec(),
+        wanted: 3,
+        autoscale: false,
+        policy: None,
+        budget_workers: None,
+        training: None,
+        mode: 0,
+        batches: 0,
+        progress: 0,
+        at_ms,
+    }
+}
+
+fn scaler() -> (ScalerFunction, Arc<Recorder>) {
+    let invoker = Arc::new(Recorder::default());
+    let table = Arc::new(MemoryTable::default());
+    let worker_function = "worker".to_owned();
+    let metrics = FunctionMetrics::default();
+    let scaler = ScalerFunction {
+        table,
+        invoker: invoker.clone(),
+        worker_function,
+        max_workers: None,
+        spoken: SpokenVersions::BUILD,
+        metrics,
+    };
+    (scaler, invoker)
+}
+
+fn scaled(invoked: u32, outstanding: u32) -> ScalerOutcome {
+    ScalerOutcome { invoked, outstanding, ..ScalerOutcome::default() }
+}
+
+#[tokio::test]
+async fn doubled_events_invoke_once() {
+    let (scaler, recorder) = scaler();
+    assert_eq!(scaler.handle(&event(10, &[], 1_000)).await.unwrap(), scaled(3, 3));
+    assert_eq!(scaler.handle(&event(10, &[], 1_000)).await.unwrap(), scaled(0, 3));
+    let numbers: Vec<u32> = recorder.0.lock().unwrap().iter().map(|e| e.worker).collect();
+    assert_eq!(numbers, [0, 1, 2]);
+}
+
+#[tokio::test]
+async fn workers_leave_the_account_room_for_the_control_plane() {
+    let (scaler, _) = scaler();
+    let scaler = ScalerFunction { max_workers: NonZeroU32::new(7), ..scaler };
+    let wanted = ScalerEvent { wanted: 40, ..event(100, &[], 1_000) };
+    assert_eq!(scaler.handle(&wanted).await.unwrap(), scaled(7, 7));
+}
+
+#[tokio::test]
+async fn silent_workers_are_replaced_and_nobody_else() {
+    let (scaler, recorder) = scaler();
+    scaler.handle(&event(10, &[], 1_000)).await.unwrap();
+    assert_eq!(scaler.handle(&event(10, &[], 200_000)).await.unwrap(), scaled(0, 3));
+    assert_eq!(scaler.handle(&event(10, &[1], 200_000)).await.unwrap(), scaled(1, 3));
+    assert_eq!(scaler.handle(&event(10, &[1], 200_000)).await.unwrap(), scaled(0, 3), "again");
+    let numbers: Vec<u32> = recorder.0.lock().unwrap().iter().map(|e| e.worker).collect();
+    assert_eq!(numbers, [0, 1, 2, 3], "numbers are never reused");
+}
+
+/// Records that the events to `workers` expired.
+async fn expire(scaler: &ScalerFunction, event: &ScalerEvent, workers: std::ops::Range<u32>) {
+    for worker in workers {
+        let (pk, sk) =
+            keys::left(&event.ns, &event.job, worker / gristmill_model::wire::LEFT_SHARD);
+        let key = ItemKey { pk, sk };
+        let item = scaler.table.read(std::slice::from_ref(&key)).await.unwrap().pop().flatten();
+        let left = item
+            .as_ref()
+            .map_or(DepartedWorkers::default(), |item| serde_json::from_slice(&item.body).unwrap());
+        let body = serde_json::to_vec(&left.with_expired(worker)).unwrap().into();
+        let version = item.map_or(0, |item| item.version);
+        scaler.table.write(&key, version, body, None).await.unwrap();
+    }
+}
+
+async fn state_of(scaler: &ScalerFunction, event: &ScalerEvent) -> ScaleState {
+    let pk = keys::job_partition(&event.ns, &event.job);
+    let item = scaler.table.read(&[ItemKey { pk, sk: keys::SCALE.into() }]).await.unwrap();
+    decode(item[0].as_ref()).unwrap().1
+}
+
+#[tokio::test]
+async fn events_that_expire_are_not_sent_again_before_there_may_be_room() {
+    let (scaler, _) = scaler();
+    let wanted = |at_ms| ScalerEvent { wanted: 975, ..event(10_000, &[], at_ms) };
+    assert_eq!(scaler.handle(&wanted(0)).await.unwrap(), scaled(975, 975));
+    // The account runs 200 of them. The others expire within a second or two.
+    expire(&scaler, &wanted(0), 200..500).await;
+    assert_eq!(scaler.handle(&wanted(60_500)).await.unwrap(), scaled(0, 675));
+    expire(&scaler, &wanted(0), 500..975).await;
+    let mut sent = 0;
+    for s in 62..400 {
+        sent += scaler.handle(&wanted(s * 1_000)).await.unwrap().invoked;
+        let state = state_of(&scaler, &wanted(0)).await;
+        // Those that were sent a minute ago expire too.
+        if s % 60 == 0 {
+            let first = state.next_worker - (state.outstanding.len() - 200);
+            expire(&scaler, &wanted(0), first..state.next_worker).await;
+        }
+    }
+    assert!((32..=6 * 32).contains(&sent), "{sent} of 775 in six minutes");
+    let log = state_of(&scaler, &wanted(0)).await.log;
+    assert!(log.iter().any(|decision| decision.reason.contains("no room")), "{log:?}");
+}
+
+#[tokio::test]
+async fn once_there_is_room_all_that_are_wanted_are_started() {
+    let (scaler, _) = scaler();
+    let wanted = |at_ms| ScalerEvent { wanted: 975, ..event(10_000, &[], at_ms) };
+    scaler.handle(&wanted(0)).await.unwrap();
+    expire(&scaler, &wanted(0), 200..975).await;
+    let mut least = 975;
+    for s in 61..420 {
+        let outstanding = scaler.handle(&wanted(s * 1_000)).await.unwrap().outstanding;
+        least = least.min(outstanding);
+    }
+    assert_eq!(least, 200);
+    assert_eq!(state_of(&scaler, &wanted(0)).await.outstanding.len(), 975);
+}
+
+#[tokio::test]
+async fn a_policy_does_not_want_more_than_the_account_runs() {
+    let (scaler, _) = scaler();
+    let auto = |at_ms| ScalerEvent { autoscale: true, wanted: 400, ..event(10_000, &[], at_ms) };
+    scaler.handle(&auto(0)).await.unwrap();
+    // A worker takes 100 times as long as a step.
+    let slow = TrainingReport { remote_compute_s: 5.0, ..report(100) };
+    let mut event = ScalerEvent { training: Some(slow), ..auto(1_000) };
+    let mut batches = 100;
+    for s in 1..60 {
+        batches += 10;
+        let training = Some(TrainingReport { batches, ..slow });
+        event = ScalerEvent { training, at_ms: s * 1_000, ..event };
+        scaler.handle(&event).await.unwrap();
+    }
+    let target = state_of(&scaler, &event).await.target;
+    assert!(target > 80, "{target}");
+    expire(&scaler, &event, 10..state_of(&scaler, &event).await.next_worker).await;
+    for s in 61..68 {
+        let training = Some(TrainingReport { batches: batches + s, ..slow });
+        event = ScalerEvent { training, at_ms: s * 1_000, ..event };
+        scaler.handle(&event).await.unwrap();
+    }
+    assert_eq!(state_of(&scaler, &event).await.target, 10);
+}
+
+#[tokio::test]
+async fn those_that_have_left_or_outlived_every_invocation_are_replaced() {
+    let (scaler, recorder) = scaler();
+    let many = |at_ms| ScalerEvent { wanted: 100, ..event(1_000, &[], at_ms) };
+    assert_eq!(scaler.handle(&many(1_000)).await.unwrap(), scaled(100, 100));
+    let event = event(0, &[], 0);
+    for (shard, bits) in [(0, u32::MAX), (1, u32::MAX), (2, 0b101)] {
+        let (pk, sk) = keys::left(&event.ns, &event.job, shard);
+        let body = serde_json::to_vec(&DepartedWorkers { bits, expired: 0 }).unwrap().into();
+        scaler.table.write(&ItemKey { pk, sk }, 0, body, None).await.unwrap();
+    }
+    assert_eq!(scaler.handle(&many(2_000)).await.unwrap(), scaled(66, 100));
+    assert_eq!(scaler.handle(&many(3_000)).await.unwrap(), scaled(0, 100), "seen once");
+    assert_eq!(scaler.handle(&many(1_000 + LIFE_MS)).await.unwrap(), scaled(34, 100));
+    let mut numbers: Vec<u32> = recorder.0.lock().unwrap().iter().map(|e| e.worker).collect();
+    numbers.sort_unstable();
+    assert_eq!(numbers, (0..200).collect::<Vec<_>>());
+}
+
+/// Accepts one event, then throttles.
+struct Full(Recorder);
+
+#[async_trait]
+impl Invoker for Full {
+    async fn invoke(&self, function: &str, payload: Bytes) -> Result<InvokeOutcome, InvokeError> {
+        let has_room = self.0.0.lock().unwrap().is_empty();
+        if has_room { self.0.invoke(function, payload).await } else { Ok(InvokeOutcome::Throttled) }
+    }
+}
+
+#[tokio::test]
+async fn workers_the_platform_does_not_take_are_tried_again_in_time() {
+    let (scaler, _) = scaler();
+    let scaler = ScalerFunction { invoker: Arc::new(Full(Recorder::default())), ..scaler };
+    let throttled =
+        ScalerOutcome { invoked: 1, throttled: 2, outstanding: 1, ..ScalerOutcome::default() };
+    assert_eq!(scaler.handle(&event(10, &[], 1_000)).await.unwrap(), throttled);
+    assert_eq!(scaler.handle(&event(10, &[], 2_000)).await.unwrap(), scaled(0, 1), "too soon");
+    assert_eq!(scaler.handle(&event(10, &[], 12_000)).await.unwrap().throttled, 2);
+}
+
+#[tokio::test]
+async fn a_job_keeps_the_worker_version_it_began_with() {
+    let (scaler, recorder) = scaler();
+    scaler.handle(&event(10, &[], 1_000)).await.unwrap();
+    let deployed = ScalerFunction { worker_function: "worker:2".to_owned(), ..scaler };
+    assert_eq!(deployed.handle(&event(10, &[0, 1, 2], 200_000)).await.unwrap(), scaled(3, 3));
+    let other = ScalerEvent { job: "k".parse().unwrap(), ..event(10, &[], 200_000) };
+    deployed.handle(&other).await.unwrap();
+    let functions = recorder.1.lock().unwrap().clone();
+    assert_eq!(functions[..6], ["worker"; 6]);
+    assert_eq!(functions[6..], ["worker:2"; 3]);
+}
+
+/// Only the named function exists.
+struct Deployed(Recorder, &'static str);
+
+#[async_trait]
+impl Invoker for Deployed {
+    async fn invoke(&self, function: &str, payload: Bytes) -> Result<InvokeOutcome, InvokeError> {
+        if function == self.1 {
+            self.0.invoke(function, payload).await
+        } else {
+            Err(InvokeError {
+                function: function.to_owned(),
+                reason: "Function not found".to_owned(),
+                gone: true,
+            })
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_version_that_is_gone_is_reported_and_given_up_for_the_current_one() {
+    let (scaler, _) = scaler();
+    scaler.handle(&event(10, &[], 1_000)).await.unwrap();
+    let state = || async {
+        let event = event(0, &[], 0);
+        let pk = keys::job_partition(&event.ns, &event.job);
+        let item = scaler.table.read(&[ItemKey { pk, sk: keys::SCALE.into() }]).await.unwrap();
+        decode(item[0].as_ref()).unwrap().1
+    };
+    let deployed = |name: &'static str| ScalerFunction {
+        table: Arc::clone(&scaler.table),
+        invoker: Arc::new(Deployed(Recorder::default(), name)),
+        worker_function: name.to_owned(),
+        max_workers: None,
+        spoken: SpokenVersions::BUILD,
+        metrics: FunctionMetrics::default(),
+    };
+    // No newer version is deployed.
+    let lost = ScalerFunction { worker_function: "worker".to_owned(), ..deployed("worker:9") };
+    let event = event(10, &[0, 1, 2], 60_000);
+    let scaled = lost.handle(&event).await.unwrap();
+    assert_eq!((scaled.invoked, scaled.refused), (0, 3));
+    let after = state().await;
+    assert!(after.outstanding.is_empty(), "{after:?}");
+    assert_eq!((after.barren.workers, after.barren.latest_ms), (3, 60_000));
+    assert!(after.barren.error.contains("Function not found"), "{after:?}");
+    let current = deployed("worker:2");
+    assert_eq!(current.handle(&event).await.unwrap().refused, 3);
+    let after = state().await;
+    assert_eq!(after.worker_function.as_deref(), Some("worker:2"));
+    assert!(
+        after.log.last().unwrap().reason.contains("worker was deleted: using worker:2"),
+        "{after:?}"
+    );
+    assert_eq!(current.handle(&event).await.unwrap().invoked, 3);
+}
+
+/// A trainer that needs 50 ms per batch, for which a worker needs 400 ms.
+fn report(batches: u64) -> TrainingReport {
+    TrainingReport {
+        batches,
+        step_s: 0.05,
+        stall_s: 0.15,
+        remote_workers: 2.0,
+        remote_compute_s: 0.4,
+        ..TrainingReport::default()
+    }
+}
+
+#[tokio::test]
+async fn the_policy_decides_from_reports_within_its_limits() {
+    let (scaler, recorder) = scaler();
+    let auto = ScalerEvent { autoscale: true, wanted: 40, ..event(100, &[], 1_000) };
+    assert_eq!(scaler.handle(&auto).await.unwrap().outstanding, 2, "to begin with");
+    let reported = ScalerEvent { training: Some(report(100)), ..auto.clone() };
+    let outstanding = scaler.handle(&reported).await.unwrap().outstanding;
+    assert!((7..=9).contains(&outstanding), "{outstanding}");
+    assert_eq!(scaler.handle(&reported).await.unwrap(), scaled(0, outstanding), "repeated");
+    assert_eq!(recorder.0.lock().unwrap().len(), outstanding as usize);
+    let key = ItemKey { pk: keys::job_partition(&auto.ns, &auto.job), sk: keys::SCALE.into() };
+    let item = scaler.table.read(&[key]).await.unwrap();
+    let (_, state) = decode(item[0].as_ref()).unwrap();
+    assert_eq!(state.target, outstanding);
+    assert!(state.log.last().unwrap().reason.starts_with("estimate: "), "{:?}", state.log);
+
+    let budget = ScalerEvent { job: "k".parse().unwrap(), budget_workers: Some(4), ..auto };
+    scaler.handle(&budget).await.unwrap();
+    let reported = ScalerEvent { training: Some(report(100)), ..budget };
+    assert_eq!(scaler.handle(&reported).await.unwrap().outstanding, 4);
+}
+
+#[tokio::test]
+async fn a_job_selects_its_policy_by_name() {
+    for name in POLICIES {
+        let (scaler, _) = scaler();
+        let policy = Some(name.to_string());
+        let auto = ScalerEvent { autoscale: true, wanted: 40, policy, ..event(100, &[], 1_000) };
+        scaler.handle(&auto).await.unwrap();
+        let reported = ScalerEvent { training: Some(report(100)), ..auto.clone() };
+        scaler.handle(&reported).await.unwrap();
+        let pk = keys::job_partition(&auto.ns, &auto.job);
+        let item = scaler.table.read(&[ItemKey { pk, sk: keys::SCALE.into() }]).await.unwrap();
+        let (_, state) = decode(item[0].as_ref()).unwrap();
+        let policy: Policy = serde_json::from_value(state.policy.unwrap()).unwrap();
+        assert_eq!(policy.name(), name.as_str());
+        assert_eq!(state.target, policy.target(&Settings::default()), "{name}");
+    }
+    let (scaler, _) = scaler();
+    let policy = Some("guess".to_owned());
+    let unknown = ScalerEvent { autoscale: true, policy, ..event(100, &[], 1_000) };
+    let error = scaler.handle(&unknown).await.unwrap_err().to_string();
+    assert!(error.contains("`guess`") && error.contains("coverage"), "{error}");
+}
+
+#[tokio::test]
+async fn workers_are_invoked_in_a_version_that_their_function_speaks() {
+    let (scaler, recorder) = scaler();
+    let versions = || -> Vec<u32> {
+        std::mem::take(&mut *recorder.0.lock().unwrap()).iter().map(|event| event.v).collect()
+    };
+    let of = |job: &str, v: u32, silent: &[u32], at_ms: u64| ScalerEvent {
+        job: job.parse().unwrap(),
+        v,
+        ..event(10, silent, at_ms)
+    };
+    let before = ScalerFunction { spoken: SpokenVersions::only(2), ..scaler };
+    before.handle(&of("old", 2, &[], 1_000)).await.unwrap();
+    assert_eq!(versions(), [2, 2, 2]);
+    let present = ScalerFunction { spoken: SpokenVersions::BUILD, ..before };
+    // The job is of version 3, as one is that was registered just before its stack was replaced by the one before.
+    present.handle(&of("old", 3, &[0, 1, 2], 200_000)).await.unwrap();
+    assert_eq!(versions(), [2, 2, 2], "they keep the worker function that speaks version 2");
+    for (job, v) in [("new", 3), ("waiting", 2)] {
+        present.handle(&of(job, v, &[], 1_000)).await.unwrap();
+        assert_eq!(versions(), [v; 3]);
+    }
+}
+
+#[tokio::test]
+async fn another_version_is_refused_by_name() {
+    let (scaler, _) = scaler();
+    let other = ScalerEvent { v: 9, ..event(1, &[], 0) };
+    assert!(scaler.handle(&other).await.unwrap_err().to_string().contains("version 9"));
+}

@@ -1,0 +1,79 @@
+//! Sequences of numbers that are padded or cut to one length.
+
+use super::*;
+
+const SOURCE: &str = "
+source:
+  tfrecord: x
+  features:
+    any: { dtype: i64, shape: [-1] }
+    rows: { dtype: f32, shape: [-1, 2] }
+ops:
+";
+
+/// Record i has i numbers and i rows.
+fn records(n: i64) -> Vec<Vec<u8>> {
+    let record = |i: i64| {
+        let any: Vec<i64> = (1..=i).collect();
+        let rows: Vec<f32> = (0..2 * i).map(|x| x as f32).collect();
+        example([("any", ints(&any)), ("rows", floats(&rows))])
+    };
+    (0..n).map(record).collect()
+}
+
+fn numbers(output: &SplitOutput) -> Vec<i64> {
+    let frames = frames(output);
+    let all = frames.iter().flat_map(|frame| values::<8>(frame, "any"));
+    all.map(i64::from_le_bytes).collect()
+}
+
+#[test]
+fn padding_follows_what_is_there() {
+    let ops = "  - pad_sequence: { field: any, length: 3, value: -1 }
+  - pad_sequence: { field: rows, length: 3, value: 0.5 }
+  - batch: { size: 4 }
+";
+    let bench = Bench::new(&format!("{SOURCE}{ops}"), &records(4));
+    let output = bench.all();
+    assert_eq!(numbers(&output), [-1, -1, -1, 1, -1, -1, 1, 2, -1, 1, 2, 3]);
+    let frame = &frames(&output)[0];
+    assert_eq!(frame.get("rows").unwrap().shape(), [4, 3, 2]);
+    let rows: Vec<f32> = values(frame, "rows").into_iter().map(f32::from_le_bytes).collect();
+    assert_eq!(&rows[6..12], [0.0, 1.0, 0.5, 0.5, 0.5, 0.5]);
+}
+
+#[test]
+fn what_is_longer_is_cut_or_refused() {
+    let pad = |more: &str| {
+        format!(
+            "{SOURCE}  - pad_sequence: {{ field: any, length: 2{more} }}\n  \
+             - drop: {{ fields: [rows] }}\n  - batch: {{ size: 4 }}\n"
+        )
+    };
+    let output = Bench::new(&pad(""), &records(4)).policy(ErrorPolicy::Skip).all();
+    assert_eq!(numbers(&output), [0, 0, 1, 0, 1, 2]);
+    let skipped = &output.skipped[0];
+    assert_eq!(skipped.op, "pad_sequence");
+    assert_eq!(skipped.reason, "a sequence of 3 items does not fit 2; `truncate: true` cuts it");
+    let output = Bench::new(&pad(", truncate: true"), &records(4)).all();
+    assert_eq!(numbers(&output), [0, 0, 1, 0, 1, 2, 1, 2]);
+}
+
+/// Remainder rows that the trainer's host pads equal the batch that a worker makes of the same
+/// rows.
+#[test]
+fn rows_left_over_are_padded_as_a_batch_is() {
+    let yaml = |size: u32| format!("{SOURCE}  - padded_batch: {{ size: {size} }}\n");
+    let chunk = |output: &SplitOutput| {
+        Chunk::open(Bytes::from(output.object.clone()), &ChunkLimits::default()).unwrap()
+    };
+    let left_over = Bench::new(&yaml(9), &records(5));
+    let whole = Bench::new(&yaml(5), &records(5));
+    let remainder = chunk(&left_over.all());
+    assert!(left_over.program.pads() && remainder.remainder().is_some());
+    let frame = remainder.tensors(remainder.remainder().unwrap()).unwrap();
+    let padded =
+        left_over.program.pad(&frame, &ChunkLimits::default(), ::bytes::BytesMut::with_capacity);
+    let batch = chunk(&whole.all()).frame(0).unwrap();
+    assert_eq!(padded.unwrap(), batch, "the same bytes");
+}

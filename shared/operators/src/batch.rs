@@ -1,0 +1,318 @@
+//! Operators that make batches of elements.
+
+use crate::prelude::*;
+
+use std::collections::BTreeMap;
+
+/// `size` elements -> one batch; every field gets a new first dimension. With `ragged`, sequences and byte
+/// strings are delivered as values and offsets (`x` and `x.offsets`). Only the last batch of an epoch can
+/// be short, and `drop_remainder` drops it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PlainBatch {
+    pub size: u32,
+    pub drop_remainder: bool,
+    /// Whether sequences may differ in length.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub ragged: bool,
+}
+
+/// The declaration of all operators that make batches.
+pub(crate) const fn declaration(name: &'static str) -> OperatorDeclaration {
+    OperatorDeclaration {
+        cardinality: Cardinality::Batch,
+        pins_position: true,
+        scope: OperatorScope::Split,
+        ..element_wise(name, 1).costs(300, 200)
+    }
+}
+
+impl OperatorDefinition for PlainBatch {
+    const DECLARATION: OperatorDeclaration = declaration("batch");
+
+    const PARAMETERS: &'static [Parameter] = &[
+        batch_size_parameter(),
+        DROP_REMAINDER,
+        or(
+            "ragged",
+            ParameterKind::Bool,
+            "false",
+            "Whether sequences of different lengths and byte strings are delivered as values and offsets.",
+        ),
+    ];
+
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
+        let (size, drop_remainder) = size::<Self>(params)?;
+        Ok(PlainBatch { size, drop_remainder, ragged: flag::<Self>(params, "ragged")? })
+    }
+}
+
+impl Operator for PlainBatch {
+    fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
+        for (name, field) in &flow.schema().fields {
+            let one_shape = field.known_shape().is_some() && field.dtype != FieldDType::Bytes;
+            if !(one_shape || self.ragged && field.is_sequence()) {
+                let advice = match (field.dtype, field.is_sequence()) {
+                    (FieldDType::Bytes, _) => "decode it, leave it out, or say `ragged: true`",
+                    (_, true) => "use `padded_batch`, or say `ragged: true`",
+                    _ => "put a resize or crop before it",
+                };
+                let origin = flow.origin(name);
+                return Err(format!(
+                    "`batch` needs every element of one shape, but `{name}` is {field}{origin}; {advice}"
+                ));
+            }
+        }
+        check_bytes(flow, self.size, |_, _| None)
+    }
+
+    fn batching(&self) -> Option<Batching> {
+        let PlainBatch { size, drop_remainder, .. } = *self;
+        Some(Batching { size, drop_remainder, padding: None, buckets: None })
+    }
+
+    fn set_batch_size(&mut self, size: u32) {
+        self.size = size;
+    }
+}
+
+/// Parses `size` and `drop_remainder`.
+pub(crate) fn size<T: OperatorDefinition>(
+    params: &mut MappingReader<'_>,
+) -> Result<(u32, bool), PipelineError> {
+    let size = whole::<T>(params, "size")?;
+    Ok((size, flag::<T>(params, "drop_remainder")?))
+}
+
+/// Checks that a batch fits an object. Counts the known bytes of each field: those of its fixed shape, or
+/// the bytes it is padded to, which `padded` returns.
+pub(crate) fn check_bytes(
+    flow: &SchemaFlow,
+    size: u32,
+    padded: impl Fn(&str, &FieldSchema) -> Option<u64>,
+) -> Result<(), String> {
+    let schema = flow.schema().with_implicit();
+    let known = |(name, field): (&String, &FieldSchema)| match field.known_shape() {
+        Some(_) if field.dtype != FieldDType::Bytes => field.element_bytes(),
+        _ => Some(padded(name, field).unwrap_or(0)),
+    };
+    let element_bytes = schema.fields.iter().try_fold(0_u64, |sum, f| sum.checked_add(known(f)?));
+    match element_bytes.and_then(|bytes| bytes.checked_mul(u64::from(size))) {
+        Some(bytes) if bytes <= MAX_BATCH_BYTES => Ok(()),
+        bytes => Err(format!(
+            "a batch of {size} elements has {} bytes; the limit is {MAX_BATCH_BYTES}: make the \
+             batch or its elements smaller",
+            bytes.map_or("more than countable".into(), |bytes| bytes.to_string())
+        )),
+    }
+}
+
+// `padded_batch`: stacks elements, and pads sequences to one length.
+
+/// `size` elements -> one batch. A sequence `[?, ..]` or byte string becomes `[size, n, ..]`, padded at its
+/// end to the field's entry in `lengths`, else to the longest of the batch. As
+/// `tf.data.Dataset.padded_batch`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PaddedBatch {
+    pub size: u32,
+    pub drop_remainder: bool,
+    #[serde(flatten)]
+    pub padding: SequencePadding,
+}
+
+impl OperatorDefinition for PaddedBatch {
+    const DECLARATION: OperatorDeclaration = declaration("padded_batch");
+
+    const PARAMETERS: &'static [Parameter] =
+        &[batch_size_parameter(), DROP_REMAINDER, LENGTHS, VALUES];
+
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
+        let (size, drop_remainder) = size::<Self>(params)?;
+        Ok(PaddedBatch { size, drop_remainder, padding: padding::<Self>(params)? })
+    }
+}
+
+impl Operator for PaddedBatch {
+    fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
+        check(flow, "padded_batch", &self.padding)?;
+        let padded = |name: &str, field: &FieldSchema| {
+            let items = u64::from(*self.padding.lengths.get(name)?);
+            items.checked_mul(field.item_bytes()?)
+        };
+        check_bytes(flow, self.size, padded)
+    }
+
+    fn batching(&self) -> Option<Batching> {
+        let PaddedBatch { size, drop_remainder, ref padding } = *self;
+        Some(Batching { size, drop_remainder, padding: Some(padding.clone()), buckets: None })
+    }
+
+    fn set_batch_size(&mut self, size: u32) {
+        self.size = size;
+    }
+}
+
+/// Parses `lengths` and `values`, which are mappings from fields.
+pub(crate) fn padding<T: OperatorDefinition>(
+    params: &mut MappingReader<'_>,
+) -> Result<SequencePadding, PipelineError> {
+    let mut padding = SequencePadding::default();
+    if let Some(node) = params.get("lengths") {
+        let table = MappingReader::new("`lengths`", node)?;
+        let range = parameters::wholes_of(declared::<T>("lengths"));
+        padding.lengths = entries(&table, |key, n| table.whole(key, n, range.clone()))?;
+    }
+    if let Some(node) = params.get("values") {
+        let table = MappingReader::new("`values`", node)?;
+        padding.values = entries(&table, |key, n| AuthoredNumber::parse(&table, key, n))?;
+    }
+    Ok(padding)
+}
+
+fn entries<T>(
+    table: &MappingReader<'_>,
+    read: impl Fn(&str, &SyntaxNode) -> Result<T, PipelineError>,
+) -> Result<BTreeMap<String, T>, PipelineError> {
+    let entry = |(name, _, node): (String, _, _)| {
+        let value = read(&name, node)?;
+        Ok((name, value))
+    };
+    table.entries()?.into_iter().map(entry).collect()
+}
+
+/// Checks that every field can be padded as requested.
+pub(crate) fn check(flow: &SchemaFlow, op: &str, padding: &SequencePadding) -> Result<(), String> {
+    let fields = &flow.schema().fields;
+    for name in padding.lengths.keys().chain(padding.values.keys()) {
+        let Some(field) = fields.get(name) else {
+            let known: Vec<&str> = fields.keys().map(String::as_str).collect();
+            let meant = nearest(name, &known);
+            let meant = meant.map_or(String::new(), |name| format!("; did you mean `{name}`?"));
+            return Err(format!(
+                "`{op}` pads field `{name}`, which the element does not have{meant}"
+            ));
+        };
+        if field.known_shape().is_some() && field.dtype != FieldDType::Bytes {
+            let origin = flow.origin(name);
+            return Err(format!("`{op}` pads `{name}`, but it is {field}{origin}: of one length"));
+        }
+    }
+    for (name, field) in fields {
+        let fits = field.known_shape().is_some() || field.is_sequence();
+        if !fits {
+            let origin = flow.origin(name);
+            return Err(format!(
+                "`{op}` pads the first dimension only, but `{name}` is {field}{origin}"
+            ));
+        }
+        let Some(value) = padding.values.get(name) else { continue };
+        let dtype = if field.dtype == FieldDType::Bytes { FieldDType::U8 } else { field.dtype };
+        value.fits(dtype).map_err(|wanted| {
+            format!("`{op}` pads `{name}`, which is {field}, with {wanted}, not {value}")
+        })?;
+    }
+    Ok(())
+}
+
+// `bucket_by_sequence_length`: stacks elements of similar lengths, to keep padding short.
+
+/// Most boundaries.
+const MAX_BOUNDARIES: usize = 1024;
+/// Largest boundary, in items.
+const MAX_BOUNDARY: u32 = 1 << 24;
+
+/// Elements -> batches of `size` whose sequences in `field` have similar lengths, padded as in
+/// `padded_batch`; with `pad_to_bucket_boundary`, `field` is padded to the longest its bucket can hold. As
+/// `tf.data.Dataset.bucket_by_sequence_length` with one batch size.
+///
+/// Buckets fill within a split. A split has at least four batches per bucket, if the dataset has that many
+/// and `--split-batches` does not say otherwise. Elements left in buckets at the end of a split are batched
+/// with their neighbours in length, so every batch except the last of an epoch is full. If a split is one
+/// batch, buckets have no effect; `explain --data`, `plan` and `run` then report it and suggest a remedy.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct BucketBySequenceLength {
+    pub field: String,
+    /// Ascending, in items: bucket `i` ends before boundary `i`; the last bucket is unbounded.
+    pub boundaries: Vec<u32>,
+    pub size: u32,
+    pub drop_remainder: bool,
+    pub pad_to_bucket_boundary: bool,
+    #[serde(flatten)]
+    pub padding: SequencePadding,
+}
+
+impl OperatorDefinition for BucketBySequenceLength {
+    const DECLARATION: OperatorDeclaration = declaration("bucket_by_sequence_length");
+
+    const PARAMETERS: &'static [Parameter] = &[
+        required("field", ParameterKind::Field, "The sequence whose length decides."),
+        required(
+            "boundaries",
+            ParameterKind::List(&ParameterKind::Whole { min: 2, max: MAX_BOUNDARY as u64 }),
+            "Ascending, in items: bucket `i` ends before boundary `i`; the last bucket has no end.",
+        ),
+        batch_size_parameter(),
+        DROP_REMAINDER,
+        or(
+            "pad_to_bucket_boundary",
+            ParameterKind::Bool,
+            "false",
+            "Pad `field` to the longest its bucket can hold (its boundary - 1), not to the longest of the batch.",
+        ),
+        LENGTHS,
+        VALUES,
+    ];
+
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
+        let field = required_field(params)?;
+        let node = params.require("boundaries")?;
+        let boundaries = wholes::<Self>(params, "boundaries")?;
+        if boundaries.is_empty()
+            || boundaries.len() > MAX_BOUNDARIES
+            || !boundaries.is_sorted_by(|a, b| a < b)
+        {
+            return Err(node.error(format!(
+                "`bucket_by_sequence_length` `boundaries` must be 1 to {MAX_BOUNDARIES} ascending \
+                 lengths, such as [33, 65, 129]"
+            )));
+        }
+        let (size, drop_remainder) = size::<Self>(params)?;
+        let pad_to_bucket_boundary = flag::<Self>(params, "pad_to_bucket_boundary")?;
+        let padding = padding::<Self>(params)?;
+        Ok(Self { field, boundaries, size, drop_remainder, pad_to_bucket_boundary, padding })
+    }
+}
+
+impl Operator for BucketBySequenceLength {
+    fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
+        let op = Self::DECLARATION.name;
+        let field = flow.field(op, &self.field)?;
+        if field.known_shape().is_some() && field.dtype != FieldDType::Bytes {
+            let origin = flow.origin(&self.field);
+            return Err(format!(
+                "`{op}` needs a sequence, but `{}` is {field}{origin}",
+                self.field
+            ));
+        }
+        check(flow, op, &self.padding)?;
+        check_bytes(flow, self.size, |_, _| None)
+    }
+
+    fn fields(&self) -> TouchedFields<'_> {
+        TouchedFields::Reads(&self.field)
+    }
+
+    fn batching(&self) -> Option<Batching> {
+        let Self { size, drop_remainder, .. } = *self;
+        let buckets = LengthBuckets {
+            field: self.field.clone(),
+            boundaries: self.boundaries.clone(),
+            pad_to_boundary: self.pad_to_bucket_boundary,
+        };
+        let padding = Some(self.padding.clone());
+        Some(Batching { size, drop_remainder, padding, buckets: Some(buckets) })
+    }
+
+    fn set_batch_size(&mut self, size: u32) {
+        self.size = size;
+    }
+}

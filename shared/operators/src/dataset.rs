@@ -1,0 +1,227 @@
+//! Operators on the sequence of records. They are resolved when the job is registered, before records are read.
+
+use crate::prelude::*;
+
+/// Keeps the first `count` records of the dataset, or all if there are fewer. The selection is made when the
+/// job is registered; other records are never read. It counts records, so it must precede operators that
+/// change the number of elements.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Take {
+    pub count: u64,
+}
+
+impl OperatorDefinition for Take {
+    const DECLARATION: OperatorDeclaration =
+        OperatorDeclaration { cardinality: Cardinality::Filter, ..of_dataset("take", 1) };
+
+    const PARAMETERS: &'static [Parameter] = &[required(
+        "count",
+        ParameterKind::Whole { min: 1, max: u64::MAX },
+        "Records, at least 1.",
+    )];
+
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
+        Ok(Take { count: large::<Self>(params, "count")? })
+    }
+}
+
+impl Operator for Take {
+    fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
+        flow.counts_records("take")
+    }
+
+    fn dataset(&self) -> Option<DatasetOp> {
+        Some(DatasetOp::Take { count: self.count })
+    }
+}
+
+// `skip`: leaves out the first records of the dataset.
+
+/// Leaves out the first `count` records of the dataset, the complement of [`Take`]. They are
+/// not read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Skip {
+    pub count: u64,
+}
+
+impl OperatorDefinition for Skip {
+    const DECLARATION: OperatorDeclaration =
+        OperatorDeclaration { cardinality: Cardinality::Filter, ..of_dataset("skip", 1) };
+
+    const PARAMETERS: &'static [Parameter] =
+        &[required("count", ParameterKind::Whole { min: 0, max: u64::MAX }, "Records.")];
+
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
+        Ok(Skip { count: large::<Self>(params, "count")? })
+    }
+}
+
+impl Operator for Skip {
+    fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
+        flow.counts_records("skip")
+    }
+
+    fn dataset(&self) -> Option<DatasetOp> {
+        Some(DatasetOp::Skip { count: self.count })
+    }
+}
+
+// `repeat`: repeats the dataset within one epoch.
+
+/// Most repetitions.
+const MAX_COUNT: u32 = 100_000;
+
+/// Repeats all records `count` times, one repetition after the other. Random operators draw anew in each,
+/// and `__copy__` numbers the repetitions. To train for several epochs use the job's `--epochs` instead: an
+/// epoch has its own cursor.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Repeat {
+    pub count: u32,
+}
+
+impl OperatorDefinition for Repeat {
+    const DECLARATION: OperatorDeclaration =
+        OperatorDeclaration { cardinality: Cardinality::OneToMany, ..of_dataset("repeat", 1) };
+
+    const PARAMETERS: &'static [Parameter] =
+        &[required("count", ParameterKind::Whole { min: 1, max: MAX_COUNT as u64 }, "Times.")];
+
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
+        if params.get("count").is_none() {
+            return Err(params.error(
+                "`repeat` needs a `count`; to go on without end, run the job with `--epochs`",
+            ));
+        }
+        Ok(Repeat { count: whole::<Self>(params, "count")? })
+    }
+}
+
+impl Operator for Repeat {
+    fn dataset(&self) -> Option<DatasetOp> {
+        Some(DatasetOp::Repeat { count: self.count })
+    }
+}
+
+// `interleave`: alternates between the records of several files.
+
+/// Most files read in turn.
+const MAX_CYCLE: u32 = 4096;
+/// Most records of a file in its turn.
+const MAX_BLOCK: u32 = 1 << 20;
+
+/// Reads `cycle_length` files in turn, `block_length` records of each; when a file ends, the next file
+/// takes its place. The order is that of `tf.data.Dataset.interleave` without parallel calls. It must
+/// precede the other dataset operators. Splits still come in random order, unless `in_order` is given.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Interleave {
+    pub cycle_length: u32,
+    pub block_length: u32,
+}
+
+impl OperatorDefinition for Interleave {
+    const DECLARATION: OperatorDeclaration = of_dataset("interleave", 1);
+
+    const PARAMETERS: &'static [Parameter] = &[
+        or(
+            "cycle_length",
+            ParameterKind::Whole { min: 1, max: MAX_CYCLE as u64 },
+            "16",
+            "Files read in turn.",
+        ),
+        or(
+            "block_length",
+            ParameterKind::Whole { min: 1, max: MAX_BLOCK as u64 },
+            "1",
+            "Records of a file in its turn.",
+        ),
+    ];
+
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
+        let cycle_length = whole::<Self>(params, "cycle_length")?;
+        let block_length = whole::<Self>(params, "block_length")?;
+        Ok(Interleave { cycle_length, block_length })
+    }
+}
+
+impl Operator for Interleave {
+    fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
+        flow.works_on_files("interleave")
+    }
+
+    fn dataset(&self) -> Option<DatasetOp> {
+        let Interleave { cycle_length, block_length } = *self;
+        Some(DatasetOp::Interleave { cycle_length, block_length })
+    }
+}
+
+// `shuffle`: puts records in random order, block by block.
+
+/// Most blocks of a split; each costs one read.
+const MAX_BLOCKS: u32 = 1024;
+
+/// Each split consists of `blocks` runs of adjacent records drawn from the whole dataset, and its records
+/// are shuffled before they are batched. The order changes each epoch, keyed by the job's seed and `seed`.
+/// Without `shuffle`, the records of a batch are adjacent in a file, and only the splits are in random
+/// order. More blocks mix better but cost a read each. Reads below 4 MiB are slow on S3, so about 16 blocks
+/// suit a split of 64 MiB.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Shuffle {
+    pub blocks: u32,
+    pub seed: u64,
+}
+
+impl OperatorDefinition for Shuffle {
+    const DECLARATION: OperatorDeclaration =
+        OperatorDeclaration { randomness: Randomness::Random, ..of_dataset("shuffle", 1) };
+
+    const PARAMETERS: &'static [Parameter] = &[
+        or(
+            "blocks",
+            ParameterKind::Whole { min: 1, max: MAX_BLOCKS as u64 },
+            "16",
+            "Runs of neighbours in a split.",
+        ),
+        or(
+            "seed",
+            ParameterKind::Whole { min: 0, max: u64::MAX },
+            "0",
+            "Tells two shuffles apart.",
+        ),
+    ];
+
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
+        let blocks = whole::<Self>(params, "blocks")?;
+        let seed = large::<Self>(params, "seed")?;
+        Ok(Shuffle { blocks, seed })
+    }
+}
+
+impl Operator for Shuffle {
+    fn dataset(&self) -> Option<DatasetOp> {
+        Some(DatasetOp::Shuffle { blocks: self.blocks, seed: self.seed })
+    }
+}
+
+// `in_order`: records in the order of the dataset.
+
+/// Delivers every epoch in the order of the dataset, record by record: for validation, and for data whose
+/// order matters. Elements left over at the end of a split start the next batch, also after `filter` or
+/// `flat_map`. Without `in_order`, splits come in a new random order each epoch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct InOrder {}
+
+impl OperatorDefinition for InOrder {
+    const DECLARATION: OperatorDeclaration = of_dataset("in_order", 2);
+
+    const PARAMETERS: &'static [Parameter] = &[];
+
+    fn parse(_: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
+        Ok(InOrder {})
+    }
+}
+
+impl Operator for InOrder {
+    fn dataset(&self) -> Option<DatasetOp> {
+        Some(DatasetOp::InOrder)
+    }
+}

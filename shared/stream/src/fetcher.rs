@@ -1,0 +1,587 @@
+//! The trainer's handle on its stream of batches.
+
+mod config;
+mod delivery;
+
+use crate::{
+    FetchError, ServedRanks,
+    assembler::AssembledItem,
+    batch_source::BatchSource,
+    calls::{beginning, insist},
+    delivery_waits::{DeliveryWaits, StageClock, TrainerWait},
+    downloader::SplitDownloader,
+    ledger::SplitLedger,
+    local::{self, LocalSink, LocalStore},
+    memory::MemoryBound,
+    poller::{CacheManifestReader, CoordinatorPoller},
+    progress::{BatchTimes, FetcherProgress},
+    progress_watchdog::ProgressWatchdog,
+    waiting::WaitExplainer,
+};
+pub use config::{FetcherConfig, FetcherPorts};
+pub use delivery::{DeliveredBatch, EpochTotals, JobStatistics, StreamDelivery};
+use gristmill_model::splits::{Cursor, SplitPlace};
+use gristmill_model::wire::{EpochPlan, JobView};
+use gristmill_model::{Epoch, ErrorPolicy, Visitation};
+use gristmill_pipeline::Pipeline;
+use gristmill_ports::{Clock, outlast};
+use gristmill_runner::{JobContext, LeaseError, Runner};
+use std::{pin::pin, sync::Arc, time::Duration};
+use tokio::{sync::mpsc, task::JoinSet};
+
+/// A job's stream of batches. Dropping it stops its background tasks.
+pub struct Fetcher {
+    ledger: Arc<SplitLedger>,
+    progress: Arc<FetcherProgress>,
+    ports: FetcherPorts,
+    config: FetcherConfig,
+    batches: mpsc::Receiver<AssembledItem>,
+    /// The batch that the stream begins with.
+    begin: Cursor,
+    source: BatchSource,
+    visitation: Visitation,
+    /// The item taken from the queue but not yet handed over.
+    held: Option<AssembledItem>,
+    /// Time of the monotonic clock.
+    last_handed_over: Option<Duration>,
+    last_batch: Option<Cursor>,
+    ended: bool,
+    stages: Arc<StageClock>,
+    wait: TrainerWait,
+    /// Waits of the epoch so far.
+    waits: DeliveryWaits,
+    /// Download and join tasks; ended when the stream restarts.
+    streaming: JoinSet<()>,
+    _tasks: JoinSet<()>,
+}
+
+impl Fetcher {
+    /// Restarts at batch `at`, as requested by a trainer that returns. Unless batches are visited exactly once,
+    /// it restarts no earlier than where the trainer left. A trainer that has not named its run begins a new one if it
+    /// goes back. Announce it again afterwards.
+    pub async fn reopen(&mut self, at: Cursor) {
+        self.streaming.shutdown().await;
+        let at = match (self.visitation, self.last_batch) {
+            (Visitation::ExactlyOnce, _) => at,
+            (Visitation::ZeroOnceOrMore, Some(last)) => at.max(last.next()),
+            _ => at.max(self.progress.acks().durable()),
+        };
+        if !self.has_named_run() && !self.progress.acks().may_go_on_at(at) {
+            self.source.own = self.config.one(self.ports.clock.nonce(), at);
+            self.progress.acks().serve(self.source.own);
+        }
+        self.progress.reopen(at);
+        let start = SplitPlace::start_of(at.epoch);
+        self.ledger.reopen(start);
+        self.source.downloader.local.reopen(start);
+        self.batches = self.source.stream(at, &mut self.streaming);
+        self.begin = at;
+        (self.held, self.last_batch, self.ended) = (None, None, false);
+        self.last_handed_over = None;
+        self.wait.restart();
+    }
+
+    /// Begins the run of the own ranks at batch `from`, where another fetcher has begun it. Announce it again
+    /// afterwards.
+    pub async fn begin_run(&mut self, from: Cursor) {
+        if self.has_named_run() {
+            self.source.own.run.ranks.from = from;
+            self.progress.acks().serve(self.source.own);
+        }
+        self.reopen(from).await;
+    }
+
+    /// Resolves once the batch to begin with is located.
+    ///
+    /// # Errors
+    /// [`FetchError::Misplaced`] if that batch is beyond the epoch; the error that ended the run.
+    pub async fn located(&self) -> Result<(), FetchError> {
+        tokio::select! {
+            biased;
+            error = self.ledger.failed() => Err(error),
+            () = self.progress.located() => Ok(()),
+        }
+    }
+
+    /// Announces to the coordinator that the trainer begins where the stream does; it may refuse.
+    pub fn announce(&self) {
+        self.progress.announce();
+    }
+
+    /// Resolves once the coordinator has accepted the announced start.
+    ///
+    /// # Errors
+    /// [`FetchError::Collected`] if data that the trainer needs was deleted,
+    /// [`FetchError::RunBegan`] if another fetcher began the run elsewhere, [`FetchError::Fenced`] if there is
+    /// another trainer; the error that ended the run.
+    pub async fn admitted(&self) -> Result<(), FetchError> {
+        tokio::select! {
+            biased;
+            error = self.ledger.failed() => Err(error),
+            () = self.progress.admitted() => Ok(()),
+        }
+    }
+
+    /// The next batch, the end of an epoch, or the end of the job. Cancel safe.
+    pub async fn next(&mut self) -> Result<StreamDelivery, FetchError> {
+        if self.ended {
+            return Ok(StreamDelivery::End);
+        }
+        // A call after a cancelled wait continues that wait.
+        self.wait.request(self.ports.clock.monotonic(), &self.stages);
+        if let (Visitation::ZeroOnceOrMore, Some(last)) = (self.visitation, self.last_batch) {
+            self.progress.acks().make_durable(last.next());
+        }
+        let queued = self.batches.len() + usize::from(self.held.is_some());
+        let assembled = self.take().await?;
+        let now = self.ports.clock.monotonic();
+        let (waited, waits) = self.wait.end(now, &self.stages);
+        self.waits += waits;
+        match assembled {
+            AssembledItem::Batch { batch, resume_place } => {
+                let before = self.last_handed_over.replace(now).unwrap_or(now - waited);
+                let fetching = waits.fetch + waits.decode;
+                let times = BatchTimes { since_last: now - before, waited, fetching };
+                self.progress.meter().handed_over(times, queued);
+                if resume_place.is_some() {
+                    self.last_batch = Some(batch.cursor());
+                }
+                self.report_if_due();
+                if self.visitation == Visitation::AtMostOnce {
+                    // Take the next item while the trainer works on this batch.
+                    let next = self.batches.try_recv().ok();
+                    self.hold(next);
+                }
+                Ok(StreamDelivery::Batch(batch))
+            }
+            AssembledItem::OfOthers { next, .. } => {
+                self.report_if_due();
+                Ok(StreamDelivery::OfOthers { next })
+            }
+            AssembledItem::EpochEnd(totals) => {
+                self.progress.acks().passed_epoch(totals.epoch, totals.batches);
+                let waits = std::mem::take(&mut self.waits);
+                let plan = self.view().and_then(|view| view.plan);
+                if let Some(why) = plan.and_then(|plan| totals.why_empty(&plan)) {
+                    tracing::warn!("epoch {} delivers no batch: {why}", totals.epoch);
+                }
+                Ok(StreamDelivery::EpochEnd(EpochTotals { waits, ..totals }))
+            }
+            AssembledItem::End => {
+                self.ended = true;
+                Ok(StreamDelivery::End)
+            }
+        }
+    }
+
+    /// The next item of the queue. With at-most-once delivery, waits until the coordinator knows that it is
+    /// consumed.
+    async fn take(&mut self) -> Result<AssembledItem, FetchError> {
+        if self.held.is_none() {
+            if self.batches.is_empty() {
+                self.progress.soon.notify_one();
+            }
+            let next = self.batches.recv().await;
+            self.hold(next);
+        }
+        if let (
+            Visitation::AtMostOnce,
+            Some(AssembledItem::Batch { batch, resume_place: Some(_) }),
+        ) = (self.visitation, &self.held)
+        {
+            let next = batch.cursor().next();
+            tokio::select! {
+                biased;
+                () = self.progress.consumed(next) => {}
+                error = self.ledger.failed() => return Err(error),
+            }
+        }
+        let broken = || FetchError::BadObject("the stream of batches broke off".into());
+        self.held.take().ok_or_else(|| self.ledger.stream_error().unwrap_or_else(broken))
+    }
+
+    /// Holds the next item until it is handed over; with at-most-once delivery, reports it as consumed at once.
+    fn hold(&mut self, next: Option<AssembledItem>) {
+        if let Some(AssembledItem::Batch { batch, resume_place: Some(resume_place) }) = &next {
+            self.progress.acks().next_is(batch.cursor(), *resume_place);
+            if self.visitation == Visitation::AtMostOnce {
+                self.progress.acks().make_durable(batch.cursor().next());
+                self.progress.urgent.notify_one();
+            }
+        }
+        if let Some(AssembledItem::OfOthers { first, resume_place, .. }) = next {
+            self.progress.acks().next_is(first, resume_place);
+        }
+        self.held = next;
+    }
+
+    /// The ranks that this fetcher serves.
+    pub fn own(&self) -> ServedRanks {
+        self.source.own
+    }
+
+    /// Whether somebody has named the run. If not, a trainer that goes back begins another one.
+    pub fn has_named_run(&self) -> bool {
+        self.config.own.is_some()
+    }
+
+    /// The batch that the stream was opened at.
+    pub fn begin(&self) -> Cursor {
+        self.begin
+    }
+
+    /// Records whether the trainer computes, or waits for its next delivery. A server requests that while
+    /// the trainer computes, and this time is no wait.
+    pub(crate) fn set_trainer_computes(&mut self, computes: bool) {
+        self.wait.set_computes(computes);
+    }
+
+    /// How long the trainer has been waiting for its next delivery.
+    pub fn present_wait(&self) -> Duration {
+        self.wait.present(self.ports.clock.monotonic())
+    }
+
+    /// How long the trainer has waited in all, the present wait included.
+    pub fn waited(&self) -> Duration {
+        self.wait.total(self.ports.clock.monotonic())
+    }
+
+    /// The clock of the run.
+    pub fn clock(&self) -> Arc<dyn Clock> {
+        Arc::clone(&self.ports.clock)
+    }
+
+    /// The job's pipeline.
+    pub fn pipeline(&self) -> &Pipeline {
+        &self.source.downloader.context.pipeline
+    }
+
+    /// Number of batches per epoch; none if it is not known in advance.
+    pub fn batches_per_epoch(&self) -> Option<u64> {
+        let view = self.ledger.view()?;
+        let plan = view.plan?;
+        let one_to_one = self.source.downloader.context.pipeline.is_one_to_one();
+        (one_to_one && view.spec.settings.on_error == ErrorPolicy::Fail)
+            .then(|| plan.most_batches())
+    }
+
+    /// The delivery guarantee of the job for a trainer that returns.
+    pub fn visitation(&self) -> Visitation {
+        self.visitation
+    }
+
+    /// Resolves when the run has failed, even while no batches are taken.
+    pub async fn failed(&self) -> FetchError {
+        self.ledger.failed().await
+    }
+
+    /// Records that everything up to and including `batch` is safe in a checkpoint.
+    pub fn checkpointed(&self, batch: Cursor) {
+        self.progress.acks().make_durable(batch.next());
+    }
+
+    /// The end of `epoch`, if the stream has passed it.
+    pub fn end_of(&self, epoch: Epoch) -> Option<Cursor> {
+        self.progress.acks().end_of(epoch)
+    }
+
+    /// Records that everything before `next` is safe in a checkpoint.
+    pub fn checkpointed_before(&self, next: Cursor) {
+        self.progress.acks().make_durable(next);
+    }
+
+    /// Records that all epochs before `epoch` are safe in a checkpoint.
+    pub fn checkpointed_epochs(&self, epoch: Epoch) {
+        self.progress.acks().make_durable(Cursor::start_of(epoch));
+        self.progress.urgent.notify_one();
+    }
+
+    /// A handle that reports what the next batch waits for, and the numbers of the stream.
+    pub fn watcher(&self) -> WaitExplainer {
+        let SplitDownloader { bound, local, .. } = &self.source.downloader;
+        WaitExplainer {
+            ledger: Arc::clone(&self.ledger),
+            progress: Arc::clone(&self.progress),
+            stages: Arc::clone(&self.stages),
+            bound: Arc::clone(bound),
+            local: Arc::clone(local),
+        }
+    }
+
+    /// The state of the job, for people.
+    pub fn snapshot(&self) -> JobStatistics {
+        self.watcher().snapshot()
+    }
+
+    /// The last delivered batch.
+    pub fn last_batch(&self) -> Option<Cursor> {
+        self.last_batch
+    }
+
+    /// The job as last reported.
+    pub fn view(&self) -> Option<JobView> {
+        self.ledger.view()
+    }
+
+    /// The plan once the dataset is indexed. Cancel safe.
+    ///
+    /// # Errors
+    /// The run ended.
+    pub fn indexed(&self) -> impl Future<Output = Result<EpochPlan, FetchError>> + use<> {
+        let ledger = Arc::clone(&self.ledger);
+        async move { ledger.indexed().await }
+    }
+
+    /// Whether the stream is known to begin at the end of the job, so that no batch follows.
+    pub fn is_at_end(&self) -> bool {
+        let epochs = self.view().map(|view| view.spec.epochs);
+        self.progress.acks().begins_at().zip(epochs).is_some_and(|(at, epochs)| at.epoch >= epochs)
+    }
+
+    /// Whether the job was closed, as last reported.
+    pub fn is_job_done(&self) -> bool {
+        self.ledger.is_done()
+    }
+
+    /// Resolves once the job is closed.
+    pub async fn job_done(&self) {
+        while !self.ledger.is_done() {
+            self.ledger.changed().await;
+        }
+    }
+
+    /// Reports the trainer's progress and waits for the coordinator's confirmation. Call it once at the end,
+    /// so that the job is closed and its objects are deleted.
+    ///
+    /// # Errors
+    /// The job could not be closed: it failed, or the service did not answer. With several readers, it is closed
+    /// once all of them have reported its end.
+    pub async fn finish(self) -> Result<JobStatistics, FetchError> {
+        let snapshot = self.snapshot();
+        self.settle().await?;
+        Ok(snapshot)
+    }
+
+    /// As [`Fetcher::finish`], without consuming the fetcher. Cancel safe.
+    ///
+    /// # Errors
+    /// As [`Fetcher::finish`].
+    pub async fn settle(&self) -> Result<(), FetchError> {
+        self.acknowledger().settle().await
+    }
+
+    #[cfg(test)]
+    pub(crate) fn progress(&self) -> Arc<FetcherProgress> {
+        Arc::clone(&self.progress)
+    }
+
+    fn report_if_due(&self) {
+        if self.ledger.window_waits(&self.progress) {
+            self.progress.soon.notify_one();
+        }
+    }
+}
+
+// Opens a job's stream: starts the tasks of a [`Fetcher`].
+
+impl Fetcher {
+    /// Starts streaming a registered job, and takes it over from an earlier reader.
+    pub async fn start(ports: FetcherPorts, config: FetcherConfig) -> Result<Self, FetchError> {
+        let fetcher = Self::open(ports, config).await?;
+        fetcher.announce();
+        Ok(fetcher)
+    }
+
+    /// As [`Fetcher::start`], but only prefetches: [`Fetcher::announce`] takes the job over, once the trainer's
+    /// start is known.
+    pub async fn open(ports: FetcherPorts, config: FetcherConfig) -> Result<Self, FetchError> {
+        let runner = ports.runner(&config);
+        let (context, job_epochs) = load(&runner, &config).await?;
+        let visitation = context.view.spec.settings.visitation;
+        let resume = beginning(&ports, &config, visitation).await?;
+        let own = config.own.unwrap_or_else(|| config.one(ports.clock.nonce(), resume));
+        let is_shared = is_shared(own, visitation)?;
+        // Batches are counted from the start of the resumed epoch: request the entries of all its splits again.
+        let start = SplitPlace::start_of(resume.epoch);
+        let ledger = SplitLedger::new((*context.view).clone(), start, config.folders.clone());
+        let ledger = Arc::new(ledger.with_job_epochs(job_epochs));
+        let progress = Arc::new(FetcherProgress::new(own, resume));
+        if visitation == Visitation::AtMostOnce {
+            progress.acknowledge_always();
+        }
+        let bound = bound(&config, own);
+        let store = Arc::new(LocalStore::new(Arc::clone(&bound), is_shared));
+        let (mut tasks, mut streaming) = (JoinSet::new(), JoinSet::new());
+        let stages = Arc::new(StageClock::new(ports.clock.monotonic()));
+        let (objects, bucket) = (Arc::clone(&ports.objects), config.bucket.clone());
+        let poller = CoordinatorPoller {
+            stages: Arc::clone(&stages),
+            shelves: CacheManifestReader { objects, bucket },
+            job: config.job.clone(),
+            registered_ms: context.view.registered_ms,
+            coordinator: Arc::clone(&ports.coordinator),
+            clock: Arc::clone(&ports.clock),
+            ledger: Arc::clone(&ledger),
+            progress: Arc::clone(&progress),
+        };
+        tasks.spawn(poller.run());
+        let (clock, limit) = (Arc::clone(&ports.clock), config.patience);
+        let (ledger_of, progress_of) = (Arc::clone(&ledger), Arc::clone(&progress));
+        let patience = ProgressWatchdog { clock, ledger: ledger_of, progress: progress_of, limit };
+        tasks.spawn(patience.run());
+        for _ in 0..config.local_workers {
+            let sink = LocalSink::new(&runner, &context, (Arc::clone(&store), Arc::clone(&ledger)));
+            tasks.spawn(local::work(runner.clone(), Arc::clone(&context), sink));
+        }
+        let downloader = SplitDownloader {
+            runner,
+            context,
+            ledger: Arc::clone(&ledger),
+            progress: Arc::clone(&progress),
+            local: store,
+            bound,
+        };
+        let (stages_of, plan) = (Arc::clone(&stages), Arc::clone(&config.plan));
+        let source = BatchSource { downloader, stages: stages_of, own, plan };
+        let batches = source.stream(resume, &mut streaming);
+        Ok(Self {
+            ledger,
+            progress,
+            ports,
+            config,
+            batches,
+            begin: resume,
+            source,
+            visitation,
+            held: None,
+            last_handed_over: None,
+            last_batch: None,
+            ended: false,
+            stages,
+            wait: Default::default(),
+            waits: DeliveryWaits::default(),
+            streaming,
+            _tasks: tasks,
+        })
+    }
+}
+
+/// Whether other readers serve the rest of the run. A step of several readers that is taken at most once would have to
+/// wait until the progress of the job, not only of its reader, is beyond it.
+fn is_shared(own: ServedRanks, visitation: Visitation) -> Result<bool, FetchError> {
+    let is_shared = !own.are_all();
+    if is_shared && visitation == Visitation::AtMostOnce {
+        Err(FetchError::Refused(
+            "a job whose batches are visited at most once has one reader: serve all ranks by one fetcher".into(),
+        ))
+    } else {
+        Ok(is_shared)
+    }
+}
+
+/// The bound on objects ahead of the trainer.
+fn bound(config: &FetcherConfig, own: ServedRanks) -> Arc<MemoryBound> {
+    let holders = (config.local_workers, own.range.count.get());
+    Arc::new(MemoryBound::new(config.prefetch, holders, config.object_sizes))
+}
+
+/// Reads the job, with the epochs to read of its own, and compiles its pipeline. Returns the job's epochs as well.
+async fn load(
+    runner: &Runner,
+    config: &FetcherConfig,
+) -> Result<(Arc<JobContext>, Epoch), FetchError> {
+    let loading = async || JobContext::load(runner, &config.job).await;
+    let refused = |error: LeaseError| FetchError::Refused(error.to_string());
+    let passes = |error: &LeaseError| matches!(error, LeaseError::Passing(_));
+    let mut context = insist(&*runner.clock, config.patience, loading, passes, refused).await?;
+    let job_epochs = context.view.spec.epochs;
+    let epochs = config.own.and_then(|own| own.run.epochs).or(config.epochs);
+    context.view = Arc::new((*context.view).clone().read_until(epochs));
+    Ok((Arc::new(context), job_epochs))
+}
+
+// Reports about a trainer's checkpoints, while another thread waits for the next batch.
+
+/// Records which batches of a fetcher are safe in a checkpoint.
+#[derive(Clone)]
+pub struct BatchAcknowledger {
+    progress: Arc<FetcherProgress>,
+    ledger: Arc<SplitLedger>,
+    clock: Arc<dyn Clock>,
+    patience: Duration,
+    /// Whether the fetcher serves all ranks.
+    is_alone: bool,
+}
+
+impl BatchAcknowledger {
+    /// Records that everything before `next` is safe in a checkpoint.
+    pub fn checkpointed_before(&self, next: Cursor) {
+        self.progress.acks().make_durable(next);
+    }
+
+    /// As [`Fetcher::finish`], while the fetcher lives. Cancel safe.
+    ///
+    /// # Errors
+    /// As [`Fetcher::finish`].
+    pub async fn settle(&self) -> Result<(), FetchError> {
+        let epochs = self.ledger.view().map_or(0, |view| view.spec.epochs);
+        self.progress.acknowledge_always();
+        let mut over = pin!(outlast(&*self.clock, self.patience));
+        let mut is_over = false;
+        // Progress is not fully reported before the first answer, and the last answer closes the job.
+        let is_closed = || {
+            let acks = self.progress.acks();
+            let closes = acks.durable().epoch >= epochs;
+            acks.is_settled() && (!closes || self.ledger.has_no_more_to_close())
+        };
+        while !is_closed() {
+            if let Some(error) = self.ledger.stream_error() {
+                return Err(error);
+            }
+            // Other readers may take any time.
+            if is_over && self.is_alone {
+                let error = "the job is not closed yet: end it again with its last checkpoint";
+                return Err(FetchError::Unreachable {
+                    waited_s: self.patience.as_secs(),
+                    error: error.to_owned(),
+                });
+            }
+            tokio::select! {
+                biased;
+                () = &mut over, if !is_over => is_over = true,
+                () = self.clock.sleep(Duration::from_millis(5)) => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Fetcher {
+    /// A handle that records checkpoints while another thread waits for the next batch.
+    pub fn acknowledger(&self) -> BatchAcknowledger {
+        BatchAcknowledger {
+            progress: Arc::clone(&self.progress),
+            ledger: Arc::clone(&self.ledger),
+            clock: Arc::clone(&self.ports.clock),
+            patience: self.config.patience,
+            is_alone: self.own().are_all(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::samples::{batch, own};
+    use gristmill_model::splits::ranks::TailPolicy;
+
+    #[test]
+    fn batches_are_visited_at_most_once_by_one_reader() {
+        let ranks = |range| own(4, range, batch(0, 0), TailPolicy::Drop);
+        let once = Visitation::AtMostOnce;
+        assert!(!is_shared(ranks(0..4), once).unwrap());
+        assert!(is_shared(ranks(0..2), Visitation::ExactlyOnce).unwrap());
+        let refused = is_shared(ranks(0..2), once).unwrap_err();
+        assert!(refused.to_string().contains("has one reader"), "{refused}");
+    }
+}
