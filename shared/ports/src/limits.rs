@@ -225,7 +225,7 @@ pub struct StackConcurrency {
     pub url_requests_per_s: u32,
     /// Environments that the account has for workers.
     pub workers: u32,
-    /// Environments of workers that are added in [`GROWTH_PERIOD`](GROWTH_PERIOD).
+    /// Environments of workers that are added in [`GROWTH_PERIOD`].
     pub growth: u32,
 }
 

@@ -35,7 +35,7 @@ pub const PROFILE_BATCHES: u32 = 300;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "event")]
 pub enum CachingEvent {
-    /// [`decide`](decide) decided. `stored_from_start`: everything that the current epoch made at
+    /// [`decide`] decided. `stored_from_start`: everything that the current epoch made at
     /// that point is stored and kept, as delivered objects are during a profile.
     Decided { mode: Mode, stored_from_start: bool },
     /// The epoch ended and the next one begins. `complete`: every object of a put is stored.
