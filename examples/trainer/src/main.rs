@@ -18,7 +18,7 @@ use std::{ops::ControlFlow, path::PathBuf, time::Duration};
 
 const EPOCHS: u32 = 2;
 /// How long the service may take to index the dataset.
-const PATIENCE: Duration = Duration::from_secs(60);
+const DIVISION_TIMEOUT: Duration = Duration::from_secs(60);
 const PIPELINE: &str = "
 source: { tfrecord: ., features: { value: { key: value, dtype: i64 } } }
 ops:
@@ -65,7 +65,8 @@ async fn train(service: &ServiceConnection, options: &Options) -> Result<()> {
     let job = start_job(service, saved.as_ref().map(|saved| saved.split_batches)).await?;
     let begin = match saved {
         Some(saved)
-            if saved.identity == StreamIdentity::from_view(&job.divided(PATIENCE).await?) =>
+            if saved.identity
+                == StreamIdentity::from_view(&job.divided(DIVISION_TIMEOUT).await?) =>
         {
             saved.cursor
         }
@@ -79,7 +80,7 @@ async fn train(service: &ServiceConnection, options: &Options) -> Result<()> {
                 model.step(&batch);
                 // A real trainer saves less often, and saves its weights in the same file.
                 let cursor = batch.cursor().next();
-                let view = job.divided(PATIENCE).await?;
+                let view = job.divided(DIVISION_TIMEOUT).await?;
                 let split_batches = view.split_batches().unwrap_or(0);
                 checkpoint.save(&SavedCursor {
                     identity: StreamIdentity::from_view(&view),

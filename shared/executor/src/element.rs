@@ -179,7 +179,7 @@ impl SplitExecution<'_> {
                     Some(field) => writer.row_mut(self.program.tensor_of(field), self.split.row)?,
                     None => &mut [],
                 };
-                let applied = step.apply(cells, (element.record, row), tools, || draw.draw());
+                let applied = step.apply(cells, element.record, row, tools, || draw.draw());
                 let (bytes_in, bytes_out) = applied.map_err(bad)?;
                 done(bytes_in, bytes_out)
             }

@@ -3,7 +3,7 @@
 use crate::{
     ExecError, PipelineCompiler,
     program::tensor_spec,
-    step::{CompiledStep, StepAction, StepBuilder},
+    step::{CompiledStep, IndexedStage, StepAction, StepBuilder},
 };
 
 use bytes::BytesMut;
@@ -75,7 +75,7 @@ impl BatchFinisher {
     ) -> Result<BytesMut, ChunkFormatError> {
         let BatchFinisher { tensors, steps, cell, tools } = self;
         replace_tensors(frame, tensors, limits, buffer, |tensor, from, to| {
-            run(&steps[tensor], cell, tools, (from, to)).map_err(ChunkFormatError::invalid)
+            run(&steps[tensor], cell, tools, from, to).map_err(ChunkFormatError::invalid)
         })
     }
 }
@@ -87,7 +87,7 @@ fn compile_field<'p>(
 ) -> Result<Vec<CompiledStep>, ExecError> {
     let mut steps = StepBuilder::new(compiler);
     for (stage, input) in stages {
-        steps.operator((stage, 0), input, |_| Some(0))?;
+        steps.operator(IndexedStage { stage, index: 0 }, input, |_| Some(0))?;
     }
     // Only deterministic operators on their own field are left to the fetcher; anything else was
     // forged.
@@ -119,11 +119,12 @@ fn run(
     steps: &[CompiledStep],
     cell: &mut FieldCell,
     tools: &mut KernelScratch,
-    (from, to): (&[u8], &mut [u8]),
+    from: &[u8],
+    to: &mut [u8],
 ) -> Result<(), String> {
     cell.place = CellStorage::Record(0..from.len());
     for step in steps {
-        step.apply(std::slice::from_mut(cell), (from, to), tools, OperatorDraws::fixed)?;
+        step.apply(std::slice::from_mut(cell), from, to, tools, OperatorDraws::fixed)?;
     }
     if cell.place != CellStorage::Row {
         let value = cell.value(from, &[]);

@@ -34,7 +34,7 @@ impl CompiledPipeline {
             let InputRecord { key, stored, copy, .. } = record?;
             let (record, _) = self.reader.read(stored, cells).map_err(ExecError::Source)?;
             let element = ElementContext { key, record, copy, level: 0 };
-            let bytes = self.bare(0, (element, epoch), (cells, tools), &mut rows);
+            let bytes = self.bare(0, element, epoch, cells, tools, &mut rows);
             copied += bytes.map_err(ExecError::Source)?;
         }
         Ok(copied)
@@ -43,8 +43,10 @@ impl CompiledPipeline {
     fn bare(
         &self,
         from: usize,
-        (element, epoch): (ElementContext<'_>, Epoch),
-        (cells, tools): (&mut [FieldCell], &mut KernelScratch),
+        element: ElementContext<'_>,
+        epoch: Epoch,
+        cells: &mut [FieldCell],
+        tools: &mut KernelScratch,
         rows: &mut [Vec<u8>],
     ) -> Result<u64, String> {
         let ElementContext { key, record, copy, level } = element;
@@ -61,7 +63,7 @@ impl CompiledPipeline {
                             cell.size = *size;
                         }
                         let element = ElementContext { copy, level: level + 1, ..element };
-                        copied += self.bare(i + 1, (element, epoch), (cells, tools), rows)?;
+                        copied += self.bare(i + 1, element, epoch, cells, tools, rows)?;
                     }
                     return Ok(copied);
                 }
@@ -75,7 +77,7 @@ impl CompiledPipeline {
                         Some(cell) => rows.get_mut(self.tensor_of(cell)).ok_or("no such row")?,
                         None => &mut [],
                     };
-                    step.apply(cells, (record, row), tools, || draw.draw())?;
+                    step.apply(cells, record, row, tools, || draw.draw())?;
                 }
             }
         }

@@ -3,7 +3,7 @@
 use crate::{
     ExecError, ExecutorScratch,
     exchange::{self, ElementExchange},
-    step::{CompiledStep, StepAction, StepBuilder},
+    step::{CompiledStep, IndexedStage, StepAction, StepBuilder},
     zip::{self, ZippedReader},
 };
 
@@ -109,7 +109,7 @@ impl CompiledPipeline {
                 points += 1;
                 continue;
             }
-            steps.operator((stage, i), input, cell)?;
+            steps.operator(IndexedStage { stage, index: i }, input, cell)?;
         }
         let mut steps = steps.list;
         let schema = tensor_schema(pipeline)?;
@@ -319,6 +319,7 @@ impl Default for PipelineCompiler<'_> {
 }
 
 impl<'a> PipelineCompiler<'a> {
+    /// Without assets, and with fusing.
     pub fn new() -> Self {
         Self::default()
     }

@@ -106,7 +106,8 @@ impl CompiledStep {
     pub(crate) fn apply(
         &self,
         cells: &mut [FieldCell],
-        (record, row): (&[u8], &mut [u8]),
+        record: &[u8],
+        row: &mut [u8],
         tools: &mut KernelScratch,
         draw: impl FnOnce() -> OperatorDraws,
     ) -> Result<(usize, usize), String> {
@@ -149,7 +150,7 @@ impl CompiledStep {
                 Ok((bytes_in, found))
             }
             StepAction::Boxes { field, labels, kernel } => {
-                move_boxes(kernel.as_ref(), (*field, labels), cells, record, tools, &mut draw())
+                move_boxes(kernel.as_ref(), *field, labels, cells, record, tools, &mut draw())
             }
             _ => Ok((0, 0)),
         }
@@ -243,7 +244,8 @@ pub(crate) type LabelCells = (String, usize, usize);
 /// and kept.
 fn move_boxes(
     kernel: &dyn MoveBoxes,
-    (field, labels): (usize, &[LabelCells]),
+    field: usize,
+    labels: &[LabelCells],
     cells: &mut [FieldCell],
     record: &[u8],
     tools: &mut KernelScratch,
@@ -273,6 +275,13 @@ fn move_boxes(
 
 // Turns operators into steps. Fuses operators where that is cheaper, and makes one step per field
 // of an operator that moves several fields.
+
+/// A stage, and its index in the pipeline's stages.
+#[derive(Clone, Copy)]
+pub(crate) struct IndexedStage<'p> {
+    pub(crate) stage: &'p PipelineStage,
+    pub(crate) index: u32,
+}
 
 /// The steps so far.
 pub(crate) struct StepBuilder<'p> {
@@ -311,23 +320,23 @@ impl<'p> StepBuilder<'p> {
         self.chains.push(chain);
     }
 
-    /// Adds the operator of `stage`, which has index `i` in the pipeline. `input` is the schema of
+    /// Adds the operator of a stage. `input` is the schema of
     /// its elements; `cell` finds the cell of a field.
     pub(crate) fn operator(
         &mut self,
-        (stage, i): (&'p PipelineStage, u32),
+        at: IndexedStage<'p>,
         input: &'p ElementSchema,
         cell: impl Fn(&str) -> Option<usize> + Copy,
     ) -> Result<(), ExecError> {
-        let op = &stage.op;
-        if !(self.compiler.fuse && self.fuse((stage, i), cell)) {
+        let op = &at.stage.op;
+        if !(self.compiler.fuse && self.fuse(at, cell)) {
             let action = action(op, input, cell, self.compiler)?;
             let given = op.field().and_then(|name| input.field(name));
-            let step = self.step((stage, i), given, None, action);
+            let step = self.step(at, given, None, action);
             self.add(step, Chain { ops: vec![op], given });
         }
         match op.together() {
-            Some(fields) if !fields.is_one() => self.followers((stage, i), fields, input, cell),
+            Some(fields) if !fields.is_one() => self.followers(at, fields, input, cell),
             _ => Ok(()),
         }
     }
@@ -336,20 +345,20 @@ impl<'p> StepBuilder<'p> {
     /// so that they share its draw.
     fn followers(
         &mut self,
-        (stage, i): (&'p PipelineStage, u32),
+        at: IndexedStage<'p>,
         fields: &'p ImageFields,
         input: &'p ElementSchema,
         cell: impl Fn(&str) -> Option<usize> + Copy,
     ) -> Result<(), ExecError> {
         for name in fields.images().skip(1) {
-            let action = action(&stage.op.only(name), input, cell, self.compiler)?;
+            let action = action(&at.stage.op.only(name), input, cell, self.compiler)?;
             let follows = SharedDraw { field: name.to_owned(), image: fields.field.clone() };
-            let step = self.step((stage, i), input.field(name), Some(follows), action);
+            let step = self.step(at, input.field(name), Some(follows), action);
             self.add(step, Chain::default());
         }
         for name in fields.boxes.iter().flat_map(|boxes| &boxes.boxes) {
-            let action = boxes_action(&stage.op, name, input, cell)?;
-            let step = self.step((stage, i), None, None, action);
+            let action = boxes_action(&at.stage.op, name, input, cell)?;
+            let step = self.step(at, None, None, action);
             self.add(step, Chain::default());
         }
         Ok(())
@@ -357,23 +366,21 @@ impl<'p> StepBuilder<'p> {
 
     fn step(
         &self,
-        (stage, i): (&PipelineStage, u32),
+        at: IndexedStage<'_>,
         given: Option<&FieldSchema>,
         follows: Option<SharedDraw>,
         action: StepAction,
     ) -> CompiledStep {
+        let IndexedStage { stage, index } = at;
         let (name, ordinal) = (stage.op.name(), stage.ordinal);
         let size = given.and_then(known_size);
-        CompiledStep { name, blame: name, stage: i, ordinal, size, follows, action }
+        CompiledStep { name, blame: name, stage: index, ordinal, size, follows, action }
     }
 
     /// Fuses the operator with the step that made its field, if that is cheaper. Steps on other
     /// fields may stand between. Returns whether it did.
-    fn fuse(
-        &mut self,
-        (stage, i): (&'p PipelineStage, u32),
-        cell: impl Fn(&str) -> Option<usize>,
-    ) -> bool {
+    fn fuse(&mut self, stage_at: IndexedStage<'p>, cell: impl Fn(&str) -> Option<usize>) -> bool {
+        let IndexedStage { stage, index } = stage_at;
         let Some(field) = stage.op.field().and_then(cell) else { return false };
         let Some(at) = self.list.iter().rposition(|step| step.touches(field)) else { return false };
         let Chain { ops, given } = &mut self.chains[at];
@@ -400,7 +407,7 @@ impl<'p> StepBuilder<'p> {
         let chain = self.chains.remove(at);
         let ordinal = stage.ordinal;
         let step =
-            CompiledStep { name, blame, stage: i, ordinal, size: None, follows: None, action };
+            CompiledStep { name, blame, stage: index, ordinal, size: None, follows: None, action };
         self.add(step, chain);
         true
     }

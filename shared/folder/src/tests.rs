@@ -66,7 +66,7 @@ fn links_are_followed_wherever_they_lead() {
 }
 
 #[test]
-fn what_cannot_be_read_is_named_with_its_reason() {
+fn unreadable_files_are_named_with_the_reason() {
     let temp = tempfile::tempdir().unwrap();
     let root = temp.path();
     symlink("nowhere", root.join("broken")).unwrap();

@@ -177,7 +177,7 @@ proptest! {
 }
 
 #[test]
-fn what_is_not_baseline_or_sampled_otherwise_is_left_to_the_library() {
+fn unsupported_jpegs_are_left_to_the_library() {
     let pixels = vec![100; 40 * 40 * 4];
     let jpeg = |change: fn(Encoder<'_>) -> Encoder<'_>, format, bytes: usize| {
         change(Encoder::new(&pixels[..40 * 40 * bytes], 40, 40, format)).encode().unwrap()

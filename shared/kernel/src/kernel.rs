@@ -36,10 +36,12 @@ pub enum Kernel {
 }
 
 impl Kernel {
+    /// A kernel whose output is another value than its input.
     pub fn transform(kernel: impl TransformKernel + 'static) -> Self {
         Kernel::Transform(Box::new(kernel))
     }
 
+    /// A kernel that changes its value where it lies.
     pub fn in_place(kernel: impl InPlaceKernel + 'static) -> Self {
         Kernel::InPlace(Box::new(kernel))
     }

@@ -112,7 +112,8 @@ impl ExternalOperator {
 
     /// Reads the canonical form. `entry` is this program's version of the operator, if it has one.
     pub(crate) fn parse_canonical(
-        (name, version): (&str, u32),
+        name: &str,
+        version: u32,
         entry: Option<&RegisteredOperator>,
         params: &mut MappingReader<'_>,
     ) -> Result<Self, PipelineError> {

@@ -245,6 +245,7 @@ impl ImageFields {
         if self.first_is_mask() { self.mask_fill } else { fill }
     }
 
+    /// Whether the field holds class numbers, which are never interpolated.
     pub fn is_mask(&self, name: &str) -> bool {
         self.masks.iter().any(|mask| mask == name)
     }

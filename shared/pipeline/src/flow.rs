@@ -24,10 +24,12 @@ pub struct SchemaFlow {
 }
 
 impl SchemaFlow {
+    /// Begins with the elements of the source.
     pub fn new(schema: ElementSchema) -> Self {
         SchemaFlow { schema, ..SchemaFlow::default() }
     }
 
+    /// The element after the operators so far.
     pub fn schema(&self) -> &ElementSchema {
         &self.schema
     }

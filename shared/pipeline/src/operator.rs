@@ -300,6 +300,7 @@ impl<'a> KernelInput<'a> {
 pub struct BoxedOperator(Box<dyn Operator>);
 
 impl BoxedOperator {
+    /// Puts an operator behind a pointer, so that pipelines hold operators of any type.
     pub fn new(operator: impl Operator) -> Self {
         BoxedOperator(Box::new(operator))
     }

@@ -138,6 +138,7 @@ pub enum AuthoredNumber {
 }
 
 impl AuthoredNumber {
+    /// Zero of any type.
     pub const ZERO: AuthoredNumber = AuthoredNumber::Whole(0);
 
     /// Reads the value of `key`.

@@ -94,6 +94,7 @@ impl OperatorRegistry {
         self.entries.iter().find(|entry| entry.declaration.name == name)
     }
 
+    /// Every operator, in the order of registration.
     pub fn entries(&self) -> &[RegisteredOperator] {
         &self.entries
     }
@@ -222,7 +223,7 @@ fn read_canonical_stage(
     table.finish()?;
     let op = if name.contains('.') {
         let entry = registry.get(&name);
-        BoxedOperator::new(ExternalOperator::parse_canonical((&name, version), entry, &mut params)?)
+        BoxedOperator::new(ExternalOperator::parse_canonical(&name, version, entry, &mut params)?)
     } else {
         let entry = registry.get(&name).ok_or_else(|| unknown(&name, node, registry))?;
         entry.parse(&mut params)?

@@ -42,7 +42,7 @@ const FLIPPED: &str = "- decode: { typical_size: [375, 500] }
                        - batch: { size: 4 }";
 
 #[test]
-fn what_makes_images_smaller_comes_first_where_bytes_stay() {
+fn shrinking_operators_come_first_if_bytes_stay() {
     let (order, notes) = optimised(
         "- decode: { typical_size: [375, 500] }
          - solarize
@@ -108,7 +108,7 @@ fn only_three_values_of_auto_order_are_known() {
 }
 
 #[test]
-fn what_follows_the_image_does_not_commute_with_its_moves() {
+fn fields_that_follow_an_image_do_not_commute_with_its_moves() {
     for order in ["exact", "pecan"] {
         let ops = "- decode
                    - resize: { size: 8 }
@@ -175,7 +175,7 @@ ops: [{ decode: { typical_size: 500 } }, flip, { resize: { size: 224 } }, { batc
 }
 
 #[test]
-fn what_makes_elements_larger_comes_late() {
+fn enlarging_operators_come_late() {
     let (order, _) = optimised(
         "- decode
          - resize: { size: 224 }
@@ -188,7 +188,7 @@ fn what_makes_elements_larger_comes_late() {
 }
 
 #[test]
-fn what_widens_a_field_at_the_end_is_left_to_the_fetcher() {
+fn widening_at_the_end_is_left_to_the_fetcher() {
     let text = format!(
         "- decode\n- resize: {{ size: 64 }}\n- {NORMALISE} }}\n- layout: {{ to: nchw }}\n\
          - cast: {{ dtype: f16 }}\n- one_hot: {{ field: label, classes: 9 }}\n- batch: {{ size: 4 }}"
@@ -212,7 +212,7 @@ fn what_widens_a_field_at_the_end_is_left_to_the_fetcher() {
 }
 
 #[test]
-fn what_saves_nothing_or_may_not_move_stays_in_workers() {
+fn operators_that_save_nothing_or_may_not_move_stay_in_workers() {
     let resize = "- decode\n- resize: { size: 64 }\n";
     for ops in [
         // Transposing saves no bytes.
@@ -286,7 +286,7 @@ fn a_filter_comes_before_work_it_saves() {
 }
 
 #[test]
-fn what_nobody_sees_is_removed() {
+fn unused_outputs_are_removed() {
     let (order, notes) = optimised(
         "- decode
          - resize: { size: 64 }

@@ -98,7 +98,7 @@ fn the_first_report_is_enough_for_an_estimate() {
 }
 
 #[test]
-fn what_times_do_not_tell_is_no_contention() {
+fn indistinct_times_are_no_contention() {
     let settings = Settings::default();
     let mut state = State::begin(&settings);
     // Calls make a batch cost 0.37 s, of which the worker's times tell 0.25.
@@ -354,7 +354,7 @@ fn a_new_mode_moves_the_count_once_its_splits_cost_another_time() {
 }
 
 #[test]
-fn what_the_first_reports_of_a_new_step_have_wrong_is_mended_within_ten() {
+fn wrong_first_reports_of_a_step_are_corrected_within_ten() {
     let settings = Settings::default();
     let mut state = State::begin(&settings);
     let mut ideal = Ideal::new(0.2, 8.0);

@@ -458,7 +458,7 @@ impl FileIndex {
         };
         let range = self.range(first, n)?;
         let data = read(&range).map_err(SourceError)?;
-        let opened = self.links.open((first, range.start), self.sizes(first, n), &data, read);
+        let opened = self.links.open(first, range.start, self.sizes(first, n), &data, read);
         let (lengths, data) = opened.map_err(SourceError)?;
         Ok(OpenedRecords { data, index: Some(FileIndex::window(lengths)) })
     }

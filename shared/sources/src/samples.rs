@@ -5,24 +5,28 @@ use bytes::Bytes;
 use prost::Message;
 use std::collections::BTreeMap;
 
+/// `tf.train.Example`, written for tests.
 #[derive(Clone, PartialEq, Message)]
 pub struct SampleExample {
     #[prost(message, optional, tag = "1")]
     pub features: Option<SampleFeatures>,
 }
 
+/// Features by key.
 #[derive(Clone, PartialEq, Message)]
 pub struct SampleFeatures {
     #[prost(btree_map = "string, message", tag = "1")]
     pub feature: BTreeMap<String, SampleFeature>,
 }
 
+/// One feature: a list of values of one kind.
 #[derive(Clone, PartialEq, Message)]
 pub struct SampleFeature {
     #[prost(oneof = "SampleFeatureKind", tags = "1, 2, 3")]
     pub kind: Option<SampleFeatureKind>,
 }
 
+/// The values of a feature.
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub enum SampleFeatureKind {
     #[prost(message, tag = "1")]
@@ -33,32 +37,38 @@ pub enum SampleFeatureKind {
     Ints(IntList),
 }
 
+/// Byte strings.
 #[derive(Clone, PartialEq, Message)]
 pub struct BytesList {
     #[prost(bytes = "bytes", repeated, tag = "1")]
     pub value: Vec<Bytes>,
 }
 
+/// Values of f32.
 #[derive(Clone, PartialEq, Message)]
 pub struct FloatList {
     #[prost(float, repeated, tag = "1")]
     pub value: Vec<f32>,
 }
 
+/// Values of i64.
 #[derive(Clone, PartialEq, Message)]
 pub struct IntList {
     #[prost(int64, repeated, tag = "1")]
     pub value: Vec<i64>,
 }
 
+/// A feature of one byte string.
 pub fn bytes(value: &[u8]) -> SampleFeatureKind {
     SampleFeatureKind::Bytes(BytesList { value: vec![Bytes::copy_from_slice(value)] })
 }
 
+/// A feature of whole numbers.
 pub fn ints(value: &[i64]) -> SampleFeatureKind {
     SampleFeatureKind::Ints(IntList { value: value.to_vec() })
 }
 
+/// A feature of f32.
 pub fn floats(value: &[f32]) -> SampleFeatureKind {
     SampleFeatureKind::Floats(FloatList { value: value.to_vec() })
 }

@@ -32,10 +32,12 @@ pub struct PipelineError {
 }
 
 impl PipelineError {
+    /// An error of the whole file.
     pub fn general(message: impl Into<String>) -> Self {
         PipelineError { line: None, column: None, message: message.into() }
     }
 
+    /// An error at a line from 1, if it is known.
     pub fn at_line(line: Option<u32>, message: impl Into<String>) -> Self {
         PipelineError { line, column: None, message: message.into() }
     }

@@ -19,6 +19,7 @@ const TOO_MUCH: &str =
 /// Longest piece of the text repeated in a message.
 const MAX_SHOWN_CHARS: usize = 48;
 
+/// A YAML or JSON value. Keys of a map keep their order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum NodeValue {
     Null,
@@ -30,6 +31,7 @@ pub enum NodeValue {
     Map(Vec<(SyntaxNode, SyntaxNode)>),
 }
 
+/// A value, and where it stands in its file: line and column from 1, none in the canonical form.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SyntaxNode {
     pub value: NodeValue,

@@ -39,6 +39,7 @@ impl<'a> MappingReader<'a> {
         MappingReader { what: what.into(), line, entries: &[], asked: Vec::new(), open: false }
     }
 
+    /// An error at the line of this mapping.
     pub fn error(&self, message: impl Into<String>) -> PipelineError {
         PipelineError::at_line(self.line, message)
     }
@@ -71,10 +72,15 @@ impl<'a> MappingReader<'a> {
         })
     }
 
+    /// The error for the value of `key` at `node`: it must be `wanted`.
     pub fn wrong(&self, key: &str, node: &SyntaxNode, wanted: &str) -> PipelineError {
         node.error(format!("{} `{key}` must be {wanted}, not {}", self.what, node.shown()))
     }
 
+    /// The value of `key`: `default` if it is not there.
+    ///
+    /// # Errors
+    /// If it is neither true nor false.
     pub fn bool(&mut self, key: &'static str, default: bool) -> Result<bool, PipelineError> {
         match self.get(key) {
             None => Ok(default),
@@ -83,6 +89,10 @@ impl<'a> MappingReader<'a> {
         }
     }
 
+    /// The text at `node`, the value of `key`.
+    ///
+    /// # Errors
+    /// If it is no text, empty, or has control characters.
     pub fn text(&self, key: &str, node: &SyntaxNode) -> Result<String, PipelineError> {
         match &node.value {
             // Control characters have no place in a key or path, and would break one-line messages.
@@ -101,6 +111,10 @@ impl<'a> MappingReader<'a> {
         }
     }
 
+    /// The whole number at `node`, the value of `key`.
+    ///
+    /// # Errors
+    /// If it is no whole number in `range`.
     pub fn whole(
         &self,
         key: &str,
@@ -314,6 +328,7 @@ pub enum DefaultValue {
 }
 
 impl Parameter {
+    /// A parameter of this name. `doc` is its sentence in the manual.
     pub const fn new(
         name: &'static str,
         kind: ParameterKind,

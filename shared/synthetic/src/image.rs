@@ -74,7 +74,7 @@ impl ImagePainter {
         let contrast = random.range(30.0, 50.0);
         let (dx, dy) = random.direction();
         let mut plane = |random: &mut RandomStream, out: &mut Vec<f32>, plan: Plan| {
-            fractal(random, (w, h), plan, out, &mut self.coarse, &mut self.row);
+            fractal(random, w, h, plan, out, &mut self.coarse, &mut self.row);
             let slope = random.range(-plan.slope, plan.slope);
             tilt(out, w, plan.centre, slope * dx / w as f32, slope * dy / h as f32);
         };
@@ -181,7 +181,8 @@ struct Plan {
 /// quadratic spline, fresh noise added after every doubling. Costs 4/3 of its last doubling.
 fn fractal(
     random: &mut RandomStream,
-    (w, h): (usize, usize),
+    w: usize,
+    h: usize,
     plan: Plan,
     out: &mut Vec<f32>,
     coarse: &mut Vec<f32>,
@@ -196,7 +197,7 @@ fn fractal(
     scatter(&mut noise, out, amplitude);
     for octave in (0..OCTAVES).rev() {
         std::mem::swap(out, coarse);
-        double(coarse, side(w, octave + 1), out, (side(w, octave), side(h, octave)), row);
+        double(coarse, side(w, octave + 1), out, side(w, octave), side(h, octave), row);
         amplitude *= plan.falloff;
         if octave >= plan.smooth_octaves {
             scatter(&mut noise, out, amplitude);
@@ -221,7 +222,8 @@ fn double(
     coarse: &[f32],
     coarse_w: usize,
     out: &mut Vec<f32>,
-    (w, h): (usize, usize),
+    w: usize,
+    h: usize,
     row: &mut Vec<f32>,
 ) {
     // Every value is overwritten below.

@@ -112,7 +112,7 @@ fn breaking_off_leaves_nothing() {
 }
 
 #[test]
-fn what_a_killed_maker_left_is_made_anew() {
+fn files_of_a_killed_maker_are_made_anew() {
     let home = tempfile::tempdir().unwrap();
     let dir = home.path().join("ints");
     let spec = DatasetSpec::ints(100, 1);

@@ -79,10 +79,15 @@ pub struct RecordWriter<W> {
 }
 
 impl<W: Write> RecordWriter<W> {
+    /// Writes to `sink`, which needs no buffer of its own.
     pub fn new(sink: W) -> Self {
         Self { sink, frame: Vec::new(), bytes: 0 }
     }
 
+    /// Appends one record.
+    ///
+    /// # Errors
+    /// Those of the sink.
     pub fn write(&mut self, example: &TfExample) -> io::Result<()> {
         self.frame.clear();
         self.frame.resize(HEADER_BYTES, 0);

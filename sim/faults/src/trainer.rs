@@ -287,8 +287,7 @@ async fn run_once(
 ) -> Result<(), FetchError> {
     let sim = &cloud.sim;
     let (ports, config) = fetcher_of(cloud, process, register);
-    Fetcher::register(&ports, (&cloud.store.ns, BUCKET), register.clone(), REGISTER_PATIENCE)
-        .await?;
+    Fetcher::register(&ports, &cloud.store.ns, BUCKET, register.clone(), REGISTER_PATIENCE).await?;
     let spec = &register.spec;
     let config = FetcherConfig { resume: Cursor::new(resume.0, resume.1), ..config };
     let mut fetcher = Fetcher::start(ports, config).await?;

@@ -141,7 +141,8 @@ pub async fn register(deployment: &Arc<SimulatedDeployment>) -> Result<(), Boxed
     let register = RegisterCall::new(deployment.job.clone(), spec, dataset);
     Fetcher::register(
         &ports(deployment),
-        (&deployment.ns, BUCKET),
+        &deployment.ns,
+        BUCKET,
         register,
         Duration::from_secs(120),
     )

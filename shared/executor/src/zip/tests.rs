@@ -172,7 +172,7 @@ fn a_bad_record_of_any_dataset_is_one_of_the_pair() {
 }
 
 #[test]
-fn what_was_read_must_go_together() {
+fn zipped_reads_of_other_lengths_are_refused() {
     let rows = rows(6);
     let (ids, texts) = (records(&rows, false), lines(&rows));
     let zip = zip();

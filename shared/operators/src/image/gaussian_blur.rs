@@ -121,11 +121,11 @@ pub(crate) mod kernel {
             let radius = self.kernel_size as usize / 2;
             match self.dtype {
                 FieldDType::U8 => {
-                    let kernel = Kernel::new(sigma, radius.min(reach(sigma, 3.0)));
+                    let kernel = Kernel::new(sigma, radius.min(kernel_radius(sigma, 3.0)));
                     blur(&kernel, value, shape, &mut tools.shorts)
                 }
                 _ => {
-                    let kernel = Kernel::new(sigma, radius.min(reach(sigma, 4.0)));
+                    let kernel = Kernel::new(sigma, radius.min(kernel_radius(sigma, 4.0)));
                     blur(&kernel, value, shape, &mut tools.floats)
                 }
             }
@@ -133,7 +133,7 @@ pub(crate) mod kernel {
     }
 
     /// Radius in pixels of `sigmas` sigmas.
-    fn reach(sigma: f64, sigmas: f64) -> usize {
+    fn kernel_radius(sigma: f64, sigmas: f64) -> usize {
         (sigma * sigmas).ceil() as usize
     }
 

@@ -43,7 +43,8 @@ impl DecodeAndCrop {
     /// Decodes only the window and resizes it.
     fn window(
         &self,
-        (jpeg, frame): (&[u8], &JpegHeaders<'_>),
+        jpeg: &[u8],
+        frame: &JpegHeaders<'_>,
         image: &mut Vec<u8>,
         output: KernelOutput<'_>,
         tools: &mut KernelScratch,
@@ -79,7 +80,7 @@ impl TransformKernel for DecodeAndCrop {
     ) -> Result<OutputSize, String> {
         let mut image = std::mem::take(&mut tools.image);
         let made = match JpegHeaders::find(input.bytes) {
-            Some(frame) => self.window((input.bytes, &frame), &mut image, output, tools, draw),
+            Some(frame) => self.window(input.bytes, &frame, &mut image, output, tools, draw),
             None => self.whole(input.bytes, &mut image, output, tools, draw),
         };
         tools.image = image;

@@ -58,6 +58,7 @@ pub struct PassNote {
     pub reason: String,
 }
 
+/// The change that a pass made or refused; indices are among the operators before it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "change", rename_all = "snake_case")]
 pub enum PassChange {

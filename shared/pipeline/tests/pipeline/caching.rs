@@ -56,7 +56,7 @@ fn points_change_neither_draws_nor_identities() {
 }
 
 #[test]
-fn what_is_stored_is_named_by_what_made_it() {
+fn cache_names_follow_the_operators_before() {
     let (plain, points) = (parsed(PLAIN), parsed(POINTS));
     let dataset = Fingerprint([1; 32]);
     for (point, ops) in points.cache_points().iter().zip([1, 2, 3, 4, 6]) {

@@ -242,7 +242,7 @@ fn values_out_of_range_are_refused() {
 }
 
 #[test]
-fn what_is_not_a_number_is_refused() {
+fn texts_in_place_of_numbers_are_refused() {
     for (bad, shown) in [(".nan", "NaN"), (".inf", "inf"), ("-.inf", "-inf"), ("1e999", "inf")] {
         assert_eq!(
             ops_error(&format!("  - flip: {{ p: {bad} }}\n")),

@@ -47,7 +47,7 @@ fn y_and_n_are_names() {
 }
 
 #[test]
-fn what_cannot_be_parsed_is_refused() {
+fn unparsable_fields_are_refused() {
     let csv = |more: &str| format!("  - parse_csv: {{ field: line, {more} }}\n");
     let json = |more: &str| format!("  - parse_json: {{ field: {more} }}\n");
     let one = "features: { a: { dtype: i64 } }";

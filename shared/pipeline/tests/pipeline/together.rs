@@ -53,7 +53,7 @@ fn every_field_that_is_named_changes() {
 }
 
 #[test]
-fn what_was_decoded_as_indices_is_a_mask() {
+fn images_decoded_as_indices_are_masks() {
     let ops = "  - resize: { size: 8, fields: [image, mask] }\n";
     let json =
         gristmill_operators::parse(&source(&format!("{ops}{BATCH}"))).unwrap().canonical_json();
@@ -67,7 +67,7 @@ fn what_was_decoded_as_indices_is_a_mask() {
 }
 
 #[test]
-fn what_cannot_be_moved_together_is_refused_with_advice() {
+fn fields_that_cannot_move_together_are_refused_with_advice() {
     for (op, advice) in [
         ("flip: { fields: [image, image] }", "named twice"),
         ("flip: { fields: [image, mask], boxes: [mask] }", "named twice"),

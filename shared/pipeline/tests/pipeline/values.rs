@@ -83,7 +83,7 @@ fn a_new_field_takes_no_name_that_there_is() {
 }
 
 #[test]
-fn what_is_in_order_has_no_buckets() {
+fn ordered_pipelines_refuse_buckets() {
     let buckets = "bucket_by_sequence_length: { size: 4, field: tokens, boundaries: [8] }";
     let error = parse(&format!("in_order\n{buckets}")).unwrap_err();
     assert!(error.starts_with("line 10: `in_order` keeps the order of records"), "{error}");

@@ -139,7 +139,9 @@ impl UseScore {
      not fit: raise its capacity, or wait until a job ends"
 )]
 pub struct CacheFull {
+    /// Bytes that the cache may hold.
     pub capacity_bytes: f64,
+    /// Bytes to be stored.
     pub needed_bytes: f64,
     /// Bytes of entries that live jobs read.
     pub in_use_bytes: f64,
@@ -317,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_use_stays() {
+    fn entries_in_use_stay() {
         let mut entries = [
             scored("read", 10.0, 0.0, 0.0),
             scored("read too", 10.0, 9.0, 9.0),

@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_incomplete_is_not_read() {
+    fn incomplete_caches_are_not_read() {
         let half = CachingEvent::EpochEnded { complete: false };
         assert_eq!(walk(&[decided(0, true), half])[1], Mode::Put { point: 0 });
     }

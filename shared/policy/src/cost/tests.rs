@@ -224,7 +224,7 @@ fn a_user_replaces_a_part_of_the_prices() {
 }
 
 #[test]
-fn what_cannot_be_a_price_is_named() {
+fn invalid_prices_are_named() {
     let mut prices = PriceList::default();
     prices.table.usd_per_million_reads = -1.0;
     assert_eq!(

@@ -78,7 +78,7 @@ fn a_million_jpegs_on_functions() {
 }
 
 #[test]
-fn what_stands_beside_it() {
+fn alternatives_are_listed_beside_the_plan() {
     let plan = plan(&jpegs(), &job(), &PlanLimits::default());
     // Half the workers: 8,133 s / 2 = 4,066 s; the trainer's time costs $5.60.
     let half = named(&plan, "2 functions");

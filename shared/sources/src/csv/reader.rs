@@ -350,7 +350,7 @@ impl CsvRecordReader {
         for (i, ((feature, default), cell)) in self.wanted.iter().zip(cells.iter_mut()).enumerate()
         {
             let value = values.get(number(8 + 4 * i)).map_or(&b""[..], |value| &**value);
-            let read = self.read(feature, default.as_deref(), (value, stored), cell);
+            let read = self.read(feature, default.as_deref(), value, stored, cell);
             read.map_err(|what| at_line(format!("column `{}` {what}", feature.key)))?;
         }
         Ok(cells.iter().take(self.wanted.len()).map(|cell| cell.place.bytes()).sum())
@@ -360,7 +360,8 @@ impl CsvRecordReader {
         &self,
         feature: &Feature,
         default: Option<&str>,
-        (value, stored): (&[u8], &[u8]),
+        value: &[u8],
+        stored: &[u8],
         cell: &mut FieldCell,
     ) -> Result<(), String> {
         let trimmed = value.trim_ascii();

@@ -97,6 +97,7 @@ impl<'a> Slice<'a> {
 }
 
 impl ExampleExtractor {
+    /// A reader of these features, in the order of their names.
     pub fn new(features: &FeatureMap) -> Self {
         ExampleExtractor { wanted: features.values().cloned().collect() }
     }

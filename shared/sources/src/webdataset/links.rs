@@ -63,7 +63,8 @@ impl TarLinks {
     /// If the data is not what was indexed.
     pub(crate) fn open(
         &self,
-        (first, start): (u32, u64),
+        first: u32,
+        start: u64,
         sizes: impl Iterator<Item = u64>,
         data: &[u8],
         read: impl Fn(&Range<u64>) -> Result<Bytes, String>,

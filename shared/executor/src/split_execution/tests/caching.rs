@@ -410,7 +410,7 @@ fn a_random_prefix_draws_as_in_epoch_0_and_what_follows_draws_anew() {
 }
 
 #[test]
-fn what_fails_later_is_put_aside_with_the_rest_of_its_record() {
+fn elements_that_fail_after_the_point_are_captured_with_their_record() {
     // All three copies of a record are captured, even if one of them fails later.
     let ops = "ops:\n  - decode\n  - resize: { size: 8 }\n  - duplicate: { copies: 3 }\n  - autocache\n  - test.moody: { field: image }\n  - batch: { size: 4 }\n";
     let cached = Cached::new(&format!("{IMAGES}{ops}"), &image_records(12));

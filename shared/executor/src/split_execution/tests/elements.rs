@@ -123,7 +123,7 @@ fn a_copy_can_be_treated_apart() {
 }
 
 #[test]
-fn what_is_left_over_keeps_its_lengths() {
+fn remainders_keep_their_lengths() {
     let ops = "- drop: { fields: [three] }\n- padded_batch: { size: 4, lengths: { text: 9 } }";
     let output = words(ops, 6);
     assert_eq!((output.rows, output.batches, output.remainder_rows), (6, 1, 2));

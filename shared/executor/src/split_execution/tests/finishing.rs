@@ -38,7 +38,7 @@ fn finished(pipeline: &Pipeline) -> Vec<Bytes> {
 }
 
 #[test]
-fn what_the_fetcher_finishes_is_what_workers_would_have_made() {
+fn finished_batches_equal_those_of_workers() {
     for ops in [
         format!("  - {NORMALISE} }}\n"),
         format!("  - {NORMALISE} }}\n  - layout: {{ to: nchw }}\n"),

@@ -203,7 +203,7 @@ fn pairs_that_may_swap_give_the_same_bytes_in_either_order() {
 }
 
 #[test]
-fn what_adds_a_border_or_needs_the_whole_image_is_not_exact() {
+fn borders_and_whole_image_operators_are_not_exact() {
     let effect = |shape: &str, op: &str| {
         let yaml = format!(
             "source: {{ tfrecord: x, features: {{ image: {{ dtype: f32, shape: {shape} }} }} }}\n\

@@ -43,7 +43,7 @@ fn padding_follows_what_is_there() {
 }
 
 #[test]
-fn what_is_longer_is_cut_or_refused() {
+fn longer_sequences_are_cut_or_refused() {
     let pad = |more: &str| {
         format!(
             "{SOURCE}  - pad_sequence: {{ field: any, length: 2{more} }}\n  \

@@ -150,7 +150,7 @@ fn elements(output: &SplitOutput) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn what_is_drawn_is_drawn_once_for_all_fields() {
+fn fields_that_move_together_share_a_draw() {
     let records = distinct_records(12, false);
     let ops = |op: &str, size: [usize; 2]| {
         let [height, width] = size;

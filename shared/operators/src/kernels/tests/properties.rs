@@ -181,7 +181,7 @@ proptest! {
 }
 
 #[test]
-fn what_does_not_fit_is_the_records_error() {
+fn images_that_do_not_fit_are_the_records_error() {
     let refused = |op: &str, size: [usize; 2]| {
         let error = Alone::new("", op).run(&image(size, 1), size, 0).unwrap_err();
         assert!(!error.contains('\n'));

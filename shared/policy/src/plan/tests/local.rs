@@ -52,7 +52,7 @@ fn waiting_takes_workers_and_computing_takes_cores() {
 }
 
 #[test]
-fn what_is_around_a_pipeline_counts() {
+fn costs_around_a_pipeline_count() {
     let costs = LocalCosts {
         worker_s_per_split: 0.01,
         service_s_per_split: 0.02,

@@ -146,7 +146,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_written_is_read_back(
+    fn written_tables_are_read_back(
         rows in prop::collection::vec(("[ab\",\n\r ]{0,8}", "[ab\",\n\r ]{1,8}"), 1..20), crlf: bool,
     ) {
         let quoted = |text: &str| format!("\"{}\"", text.replace('"', "\"\""));

@@ -58,6 +58,7 @@ impl Level {
 }
 
 impl JsonlRecordReader {
+    /// A reader of these features, in the order of their names.
     pub fn new(features: &FeatureMap) -> Self {
         let wanted: Vec<Feature> = features.values().cloned().collect();
         let mut root = Level::default();

@@ -251,7 +251,7 @@ impl Packed {
 }
 
 #[test]
-fn of_a_file_that_says_where_its_pages_are_the_end_is_read() {
+fn files_with_a_page_index_are_indexed_from_their_end() {
     let mut large = style(WriterVersion::PARQUET_1_0, Compression::UNCOMPRESSED);
     large.rows = [40_000, 40_000];
     large.properties =

@@ -62,7 +62,7 @@ fn wanted_features_are_found_among_others() {
 }
 
 #[test]
-fn what_is_wrong_is_said_with_the_key() {
+fn errors_name_the_key() {
     let mut features = good();
     features.retain(|(key, _)| *key != "o");
     assert_eq!(extract(&example(features)).unwrap_err(), "feature `o` is missing");

@@ -156,7 +156,7 @@ fn members_of_unknown_kinds_are_files_and_checksums_may_be_signed() {
 }
 
 #[test]
-fn what_a_global_extension_sets_for_all_members_is_refused() {
+fn values_of_global_extensions_are_refused() {
     let global = |key: &str| {
         let record = format!("{} {key}=1\n", key.len() + 6);
         let record = if record.len() == key.len() + 6 {

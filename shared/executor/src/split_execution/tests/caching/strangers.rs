@@ -107,7 +107,7 @@ impl Forged {
 }
 
 #[test]
-fn what_checksums_do_not_tell_is_checked() {
+fn forged_objects_with_valid_checksums_are_refused() {
     let cached = images();
     let right = cached.resume(0, &RIGHT.object(), 1).unwrap();
     assert_eq!((right.rows, right.skipped.len()), (2, 2));
@@ -122,7 +122,7 @@ fn what_checksums_do_not_tell_is_checked() {
 }
 
 #[test]
-fn what_does_not_fit_an_object_names_the_place() {
+fn elements_too_large_for_an_object_name_the_cache_point() {
     let cached = images();
     let program = &cached.bench.program;
     let mut scratch = program.scratch();

@@ -76,7 +76,7 @@ fn tokens_are_those_of_the_python_package() {
 }
 
 #[test]
-fn what_cannot_be_used_is_refused() {
+fn unusable_tokenizers_are_refused() {
     let good = file("wordpiece");
     let drops = file("bytelevel").replace("\"dropout\":null", "\"dropout\":0.1");
     let large = good.replace("\"grain\":", "\"grain\":70000,\"other\":");

@@ -141,7 +141,7 @@ fn keys_lead_into_objects() {
 }
 
 #[test]
-fn what_is_no_such_object_is_said_in_one_line() {
+fn lines_without_the_object_are_errors_of_one_line() {
     let deep = format!("{{\"v\": {}", "[".repeat(100_000));
     let ignored = format!("{{\"w\": {}{}}}", "[".repeat(100_000), "]".repeat(100_000));
     for (line, words) in [
