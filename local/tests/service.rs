@@ -149,7 +149,7 @@ async fn a_killed_worker_is_reported_and_another_one_takes_its_place() {
     // The second death may be reported by now.
     assert_eq!(counts["functions.worker"], 2, "{status:?}");
     assert!((1..=2).contains(&counts["coordinator.release"]), "{counts:?}");
-    assert!(status.scale.barren.error.contains("signal: 9"), "{:?}", status.scale);
+    assert!(status.scale.failed_workers.error.contains("signal: 9"), "{:?}", status.scale);
     service.shutdown().await;
 }
 

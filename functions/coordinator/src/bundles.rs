@@ -12,8 +12,8 @@ use gristmill_model::{
     BundleIndex, Epoch, JobName, Position,
     splits::{
         Bundle, JobProgress, SplitKind, SplitPlace, TRIAL_ATTEMPTS,
-        course::{BundleRanges, EpochBundleRange},
         order::BundleDivision,
+        ranges::{BundleRanges, EpochBundleRange},
     },
     wire::CallRefusal,
 };
@@ -38,19 +38,19 @@ pub(crate) struct ScannedBundle {
 
 impl ScannedBundle {
     /// An unclaimed bundle. `base` is the epoch's first position, counted through all epochs.
-    pub fn unseen(ramp: &BundleDivision, epoch: Epoch, base: u64, index: BundleIndex) -> Self {
-        let positions = ramp.positions(index);
+    pub fn unseen(division: &BundleDivision, epoch: Epoch, base: u64, index: BundleIndex) -> Self {
+        let positions = division.positions(index);
         let linear = base + u64::from(positions.start);
         Self { epoch, index, positions, linear, version: 0, item: None }
     }
 
-    /// The bundles of a course, in its order.
-    pub fn all_unseen(course: &BundleRanges) -> Vec<Self> {
-        let of = |leg: &EpochBundleRange| {
-            let (epoch, base) = (leg.epoch, leg.base);
-            move |index| Self::unseen(&course.ramp, epoch, base, index)
+    /// The bundles of ranges, in their order.
+    pub fn all_unseen(ranges: &BundleRanges) -> Vec<Self> {
+        let of = |range: &EpochBundleRange| {
+            let (epoch, base) = (range.epoch, range.base);
+            move |index| Self::unseen(&ranges.division, epoch, base, index)
         };
-        course.legs.iter().flat_map(|leg| leg.bundles.clone().map(of(leg))).collect()
+        ranges.by_epoch.iter().flat_map(|range| range.bundles.clone().map(of(range))).collect()
     }
 
     /// Sets the bundle to the item that the table holds.
@@ -65,7 +65,7 @@ impl ScannedBundle {
     }
 
     /// The bundle's positions, counted through all epochs.
-    pub fn stretch(&self) -> Range<u64> {
+    pub fn span(&self) -> Range<u64> {
         self.linear..self.linear + u64::from(self.positions.end - self.positions.start)
     }
 
@@ -120,23 +120,23 @@ impl ScannedBundle {
 }
 
 impl JobRecords {
-    /// The bundles of `course`, in its order.
+    /// The bundles of `ranges`, in their order.
     pub(crate) async fn read_bundles(
         &self,
         job: &JobName,
         item: &JobItem,
-        course: &BundleRanges,
+        ranges: &BundleRanges,
     ) -> Result<Vec<ScannedBundle>, CallRefusal> {
-        let mut bundles = ScannedBundle::all_unseen(course);
+        let mut bundles = ScannedBundle::all_unseen(ranges);
         if bundles.len() <= FEW.max(item.partitions() as usize) {
             self.read_by_key(job, item, &mut bundles).await?;
             return Ok(bundles);
         }
-        let mut of_leg = bundles.as_mut_slice();
-        for leg in &course.legs {
-            let (bundles, rest) = of_leg.split_at_mut(leg.bundles.len());
-            self.read_by_partition(job, item, leg, bundles).await?;
-            of_leg = rest;
+        let mut of_range = bundles.as_mut_slice();
+        for range in &ranges.by_epoch {
+            let (bundles, rest) = of_range.split_at_mut(range.bundles.len());
+            self.read_by_partition(job, item, range, bundles).await?;
+            of_range = rest;
         }
         Ok(bundles)
     }
@@ -148,7 +148,8 @@ impl JobRecords {
         item: &JobItem,
         bundles: &mut [ScannedBundle],
     ) -> Result<(), CallRefusal> {
-        let name = |b: &ScannedBundle| ItemName::Bundle(job, item.home(b.index), b.epoch, b.index);
+        let name =
+            |b: &ScannedBundle| ItemName::Bundle(job, item.partition(b.index), b.epoch, b.index);
         let names: Vec<_> = bundles.iter().map(name).collect();
         let items = self.store.read_raw(&names).await?;
         for ((bundle, name), item) in bundles.iter_mut().zip(&names).zip(items) {
@@ -157,26 +158,26 @@ impl JobRecords {
         Ok(())
     }
 
-    /// Reads the bundles of one leg with one query per partition, concurrently.
+    /// Reads the bundles of one range with one query per partition, concurrently.
     async fn read_by_partition(
         &self,
         job: &JobName,
         item: &JobItem,
-        leg: &EpochBundleRange,
+        range: &EpochBundleRange,
         bundles: &mut [ScannedBundle],
     ) -> Result<(), CallRefusal> {
-        let (first, last) = (leg.bundles.start, leg.bundles.end.saturating_sub(1));
+        let (first, last) = (range.bundles.start, range.bundles.end.saturating_sub(1));
         let (from, to) = (&bundle_sk(first), &bundle_sk(last));
         let queries = (0..item.partitions()).map(|partition| async move {
-            let home = item.homes(partition);
-            let pk = bundle_partition(&self.settings.ns, job, home, leg.epoch);
+            let partition = item.partition_at(partition);
+            let pk = bundle_partition(&self.settings.ns, job, partition, range.epoch);
             self.store.range(&pk, from, to).await
         });
         for (sk, stored) in try_join_all(queries).await?.into_iter().flatten() {
             let bundle = parse_bundle_sk(&sk).and_then(|index| index.checked_sub(first));
             let Some(bundle) = bundle.and_then(|at| bundles.get_mut(at as usize)) else { continue };
-            let home = item.home(bundle.index);
-            let name = ItemName::Bundle(job, home, bundle.epoch, bundle.index);
+            let partition = item.partition(bundle.index);
+            let name = ItemName::Bundle(job, partition, bundle.epoch, bundle.index);
             bundle.read(&name, Some(&stored))?;
         }
         Ok(())
@@ -209,7 +210,8 @@ impl JobRecords {
         let index = item.state.is_ended().then_some(INDEX_EPOCH);
         for epoch in (swept.pruned..until).chain(index) {
             for partition in 0..item.partitions() {
-                let pk = bundle_partition(&self.settings.ns, job, item.homes(partition), epoch);
+                let pk =
+                    bundle_partition(&self.settings.ns, job, item.partition_at(partition), epoch);
                 for (sk, stored) in self.store.query(&pk).await? {
                     let key = ItemKey { pk: pk.clone(), sk };
                     deleted += u64::from(self.store.delete(&key, &stored).await?);

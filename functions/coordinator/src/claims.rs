@@ -14,7 +14,7 @@ use gristmill_model::{
     splits::{
         self, Bundle, BundleState, DeathEvidence, DeathLog, DeathRecord, JobProgress, LeaseTerm,
         SplitPlace, TransitionRefusal as SplitRefusal,
-        course::{BundleRanges, EpochBundle, FEWEST_PARTITIONS},
+        ranges::{BundleRanges, EpochBundle, FEWEST_PARTITIONS},
         search::{BundleSearch, PartitionEnd, SearchScope, SearchStep},
         window::WindowOccupancy,
     },
@@ -40,19 +40,19 @@ struct Claiming<'a> {
 
 impl<'a> Claiming<'a> {
     fn new(claim: &'a ClaimCall, snapshot: &'a JobSnapshot, now_ms: u64) -> Self {
-        let seen = snapshot.frontier.item.as_ref();
+        let seen = snapshot.hints.item.as_ref();
         let (window, ready_bytes) = seen.map_or((0, 0), |seen| (seen.window, seen.ready_bytes));
         let reach = WorkableRange::new(&snapshot.item, &snapshot.progress, window);
         let ahead = WindowOccupancy { delivered: reach.delivered, ready: 0, ready_bytes };
         Self { claim, snapshot, reach, ahead, now_ms }
     }
 
-    fn course(&self) -> BundleRanges {
-        self.snapshot.item.course(self.reach.delivered..self.reach.end)
+    fn ranges(&self) -> BundleRanges {
+        self.snapshot.item.ranges(self.reach.delivered..self.reach.end)
     }
 
     fn admits(&self, bundle: &ScannedBundle) -> bool {
-        let range = bundle.stretch();
+        let range = bundle.span();
         range.start < self.reach.end
             && self.reach.window.is_none_or(|window| window.admits(self.ahead, &range))
     }
@@ -93,7 +93,7 @@ impl CallHandler<ClaimCall> for Splits {
         {
             return Ok(reply);
         }
-        let seen = snapshot.frontier.item.as_ref();
+        let seen = snapshot.hints.item.as_ref();
         if !claim.local && seen.is_some_and(|seen| seen.is_surplus(&claim.invocation)) {
             return Ok(idle(IdleReason::Surplus));
         }
@@ -188,14 +188,14 @@ impl Splits {
     async fn take_next(&self, claiming: &Claiming<'_>) -> Result<Option<ClaimReply>, CallRefusal> {
         let Claiming { claim, snapshot, reach, ahead, .. } = claiming;
         let item = &snapshot.item;
-        let course = claiming.course();
+        let ranges = claiming.ranges();
         let (window, partitions) = (reach.window, item.partitions());
         let few = snapshot.active() < FEW_ACTIVE && partitions == FEWEST_PARTITIONS;
         let scope = SearchScope { partitions, window, ahead: *ahead, few };
         let ends = self.records.memory.ends(&claim.job, item);
-        let mut search = BundleSearch::new(&course, scope, claim.nonce, ends);
-        let taken = self.search(claiming, &course, &mut search).await;
-        let from = course.legs.first().map_or(0, |leg| leg.epoch);
+        let mut search = BundleSearch::new(&ranges, scope, claim.nonce, ends);
+        let taken = self.search(claiming, &ranges, &mut search).await;
+        let from = ranges.by_epoch.first().map_or(0, |range| range.epoch);
         self.records.memory.saw(&claim.job, item, search.into_ends(), from);
         taken
     }
@@ -203,14 +203,14 @@ impl Splits {
     async fn search(
         &self,
         claiming: &Claiming<'_>,
-        course: &BundleRanges,
+        ranges: &BundleRanges,
         search: &mut BundleSearch<'_>,
     ) -> Result<Option<ClaimReply>, CallRefusal> {
         let Claiming { claim, snapshot: JobSnapshot { item, .. }, .. } = claiming;
         loop {
             match search.step() {
                 SearchStep::Look(ends) => {
-                    let latest = self.latest_of(claiming, course, &ends).await?;
+                    let latest = self.latest_of(claiming, ranges, &ends).await?;
                     let own = latest.iter().flatten().find(|bundle| {
                         bundle.item.as_ref().is_some_and(|item| item.is_held_by(claim.nonce))
                     });
@@ -222,9 +222,13 @@ impl Splits {
                     }
                 }
                 SearchStep::Claim(found) => {
-                    let Some(leg) = course.legs.get(found.end.leg) else { return Ok(None) };
-                    let unseen =
-                        ScannedBundle::unseen(&course.ramp, leg.epoch, leg.base, found.bundle);
+                    let Some(range) = ranges.by_epoch.get(found.end.range) else { return Ok(None) };
+                    let unseen = ScannedBundle::unseen(
+                        &ranges.division,
+                        range.epoch,
+                        range.base,
+                        found.bundle,
+                    );
                     if let Some(reply) = self.take(claiming, &unseen, None).await? {
                         search.claimed(found);
                         return Ok(Some(reply));
@@ -239,24 +243,24 @@ impl Splits {
         }
     }
 
-    /// The latest bundles of each of `ends`. If few workers are active and the course has no more bundles
+    /// The latest bundles of each of `ends`. If few workers are active and the ranges have no more bundles
     /// than there are ends, reads them all by key: it costs no more units and is one request.
     async fn latest_of(
         &self,
         claiming: &Claiming<'_>,
-        course: &BundleRanges,
+        ranges: &BundleRanges,
         ends: &[PartitionEnd],
     ) -> Result<Vec<Vec<ScannedBundle>>, CallRefusal> {
         let Claiming { claim: ClaimCall { job, .. }, snapshot, .. } = claiming;
         let item = &snapshot.item;
-        if course.len() > ends.len() || !snapshot.has_few_workers() {
-            let look = |end: &PartitionEnd| self.latest(claiming, course, *end);
+        if ranges.len() > ends.len() || !snapshot.has_few_workers() {
+            let look = |end: &PartitionEnd| self.latest(claiming, ranges, *end);
             return try_join_all(ends.iter().map(look)).await;
         }
-        let bundles = self.records.read_bundles(job, item, course).await?;
+        let bundles = self.records.read_bundles(job, item, ranges).await?;
         let partitions = item.partitions();
         let of_end = |end: &PartitionEnd| {
-            let epoch = course.legs.get(end.leg).map(|leg| leg.epoch);
+            let epoch = ranges.by_epoch.get(end.range).map(|range| range.epoch);
             let lies_there = |bundle: &&ScannedBundle| {
                 let is_stored = bundle.version > 0;
                 let partition = bundle.index % partitions;
@@ -271,20 +275,21 @@ impl Splits {
     async fn latest(
         &self,
         Claiming { claim, snapshot, .. }: &Claiming<'_>,
-        course: &BundleRanges,
+        ranges: &BundleRanges,
         end: PartitionEnd,
     ) -> Result<Vec<ScannedBundle>, CallRefusal> {
         let (job, item) = (&claim.job, &snapshot.item);
-        let Some(leg) = course.legs.get(end.leg) else { return Ok(Vec::new()) };
-        let home = item.homes(end.partition);
-        let pk = bundle_partition(&self.records.settings.ns, job, home, leg.epoch);
+        let Some(range) = ranges.by_epoch.get(end.range) else { return Ok(Vec::new()) };
+        let partition = item.partition_at(end.partition);
+        let pk = bundle_partition(&self.records.settings.ns, job, partition, range.epoch);
         let mut latest = Vec::new();
         let is_again = claim.resent && snapshot.has_many_workers();
         let most = if is_again { LATEST_OF_RESENT } else { LATEST };
         for (sk, stored) in self.records.store.last(&pk, most).await? {
             let Some(index) = parse_bundle_sk(&sk) else { continue };
-            let name = ItemName::Bundle(job, home, leg.epoch, index);
-            let mut bundle = ScannedBundle::unseen(&course.ramp, leg.epoch, leg.base, index);
+            let name = ItemName::Bundle(job, partition, range.epoch, index);
+            let mut bundle =
+                ScannedBundle::unseen(&ranges.division, range.epoch, range.base, index);
             bundle.read(&name, Some(&stored))?;
             latest.push(bundle);
         }
@@ -294,18 +299,18 @@ impl Splits {
 
 /// Returned bundles according to the hints, in order: those that belong to the job and lie within reach.
 fn returned(claiming: &Claiming<'_>) -> Vec<ScannedBundle> {
-    let JobSnapshot { item, frontier, .. } = claiming.snapshot;
-    let ramp = item.ramp();
-    let named = frontier.item.iter().flat_map(|seen| &seen.returned);
+    let JobSnapshot { item, hints, .. } = claiming.snapshot;
+    let division = item.division();
+    let named = hints.item.iter().flat_map(|seen| &seen.returned);
     let of_job = |(epoch, index): &&EpochBundle| {
-        (*epoch == INDEX_EPOCH) == item.plan.is_none() && *index < ramp.bundles()
+        (*epoch == INDEX_EPOCH) == item.plan.is_none() && *index < division.bundles()
     };
     let base = |epoch: Epoch| match epoch {
         INDEX_EPOCH => 0,
-        epoch => u64::from(epoch) * u64::from(ramp.n_splits()),
+        epoch => u64::from(epoch) * u64::from(division.n_splits()),
     };
     let unseen = |&(epoch, index): &(Epoch, BundleIndex)| {
-        ScannedBundle::unseen(&ramp, epoch, base(epoch), index)
+        ScannedBundle::unseen(&division, epoch, base(epoch), index)
     };
     let mut returned: Vec<_> =
         named.filter(of_job).map(unseen).filter(|bundle| claiming.admits(bundle)).collect();
@@ -328,8 +333,8 @@ impl Splits {
         let (claim, item) = (claiming.claim, &claiming.snapshot.item);
         let Some(plan) = item.plan else { return Ok(claiming.idle()) };
         let at = place.linear(plan.n_splits);
-        let course = item.course(at..at.saturating_add(1).min(claiming.reach.most));
-        let mut bundles = ScannedBundle::all_unseen(&course);
+        let ranges = item.ranges(at..at.saturating_add(1).min(claiming.reach.most));
+        let mut bundles = ScannedBundle::all_unseen(&ranges);
         self.records.read_by_key(&claim.job, item, &mut bundles).await?;
         for bundle in &bundles {
             // An earlier sending of the claim has leased it.
@@ -386,8 +391,8 @@ impl Splits {
         control: Option<SplitPlace>,
     ) -> Result<Option<Bundle>, CallRefusal> {
         let Claiming { claim, snapshot: JobSnapshot { item, .. }, now_ms, .. } = claiming;
-        let home = item.home(candidate.index);
-        let name = ItemName::Bundle(&claim.job, home, candidate.epoch, candidate.index);
+        let partition = item.partition(candidate.index);
+        let name = ItemName::Bundle(&claim.job, partition, candidate.epoch, candidate.index);
         let records = records_of(item, candidate);
         let limits = self.records.settings.limits_of(item.spec.settings.on_error);
         let is_new = candidate.version == 0;
@@ -423,7 +428,7 @@ impl Splits {
             let refusal = match claimed {
                 Ok((after, version)) => {
                     if after.is_held_by(claim.nonce) && claiming.snapshot.has_few_workers() {
-                        let at = (claim.job.clone(), home, (candidate.epoch, candidate.index));
+                        let at = (claim.job.clone(), partition, (candidate.epoch, candidate.index));
                         let item = Some(after.clone());
                         self.records.memory.keep_lease(at, VersionedItem { version, item });
                     }
@@ -473,7 +478,7 @@ fn leased(item: &JobItem, candidate: &ScannedBundle, bundle: &Bundle) -> ClaimRe
     // The splits of one bundle are measured in every job, to report what its workers spend their time on.
     cache.profile |= planned && (candidate.epoch, candidate.index) == PROFILED;
     ClaimReply::Leased(Lease {
-        home: item.home(candidate.index),
+        partition: item.partition(candidate.index),
         control: bundle.control,
         epoch: candidate.epoch,
         bundle: candidate.index,
@@ -515,6 +520,6 @@ impl Splits {
         }
         let delivered = scan.ahead.delivered;
         let behind = delivered.saturating_sub(SEARCHED_BACK)..delivered;
-        Ok(longest(&self.records.read_bundles(job, item, &item.course(behind)).await?))
+        Ok(longest(&self.records.read_bundles(job, item, &item.ranges(behind)).await?))
     }
 }

@@ -11,9 +11,9 @@ use crate::{
 use gristmill_model::JobName;
 use gristmill_model::splits::{
     self, JobProgress, SplitKind, SplitPlace,
-    collect::{ChunkName, CollectionDecision, verdict},
-    course::BundleRanges,
+    collect::{ChunkName, CollectionDecision, decide},
     job::JobState,
+    ranges::BundleRanges,
 };
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{CallRefusal, EpochPlan};
@@ -76,13 +76,13 @@ impl Consumers {
             undecided.map_or(horizon, |epoch| horizon.min(SplitPlace { epoch, position: 0 }));
         let from = swept.linear(n);
         let to = decided.linear(n).min(from.saturating_add(MOST_SWEPT));
-        let course = BundleRanges::from_positions(item.ramp(), from..to, |epoch| {
+        let ranges = BundleRanges::from_positions(item.division(), from..to, |epoch| {
             passed(epoch) == ChunkRetention::Deleted
         });
         let mut doomed = Vec::new();
-        for bundle in self.records.read_bundles(job, item, &course).await? {
-            let shelf = caching.and_then(|caching| caching.view.chunks_shelf(bundle.epoch));
-            doomed.extend(self.deletable(job, shelf, &bundle, horizon).await?);
+        for bundle in self.records.read_bundles(job, item, &ranges).await? {
+            let cache_prefix = caching.and_then(|caching| caching.view.chunks_prefix(bundle.epoch));
+            doomed.extend(self.deletable(job, cache_prefix, &bundle, horizon).await?);
         }
         self.objects.delete_objects(&doomed).await?;
         let place = SplitPlace::from_linear(to, n);
@@ -96,13 +96,14 @@ impl Consumers {
     async fn deletable(
         &self,
         job: &JobName,
-        shelf: Option<&str>,
+        cache_prefix: Option<&str>,
         bundle: &ScannedBundle,
         horizon: SplitPlace,
     ) -> Result<Vec<String>, CallRefusal> {
         let Some(item) = &bundle.item else { return Ok(Vec::new()) };
         let own = keys::bundle_prefix(&self.records.settings.ns, job, bundle.epoch, bundle.index);
-        let prefix = shelf.map_or(own, |shelf| keys::shelf_bundle(shelf, bundle.index));
+        let prefix = cache_prefix
+            .map_or(own, |cache_prefix| keys::cached_bundle(cache_prefix, bundle.index));
         let mut doomed = Vec::new();
         for (position, entry) in bundle.positions.clone().zip(&item.entries) {
             let Some(entry) = entry.filter(|entry| entry.outcome.kind == SplitKind::Object) else {
@@ -110,7 +111,7 @@ impl Consumers {
             };
             let (attempt, nonce) = (entry.attempt, entry.nonce);
             let name = ChunkName { epoch: bundle.epoch, position, attempt, nonce };
-            if verdict(&name, Some(item), bundle.positions.start, horizon, false)
+            if decide(&name, Some(item), bundle.positions.start, horizon, false)
                 != CollectionDecision::Keep
             {
                 doomed.push(keys::chunk(&prefix, position, attempt, nonce));
@@ -121,9 +122,9 @@ impl Consumers {
                 let orphan = keys::parse_chunk(&prefix, &info.key).is_some_and(
                     |(position, attempt, nonce)| {
                         let name = ChunkName { epoch: bundle.epoch, position, attempt, nonce };
-                        let verdict =
-                            verdict(&name, Some(item), bundle.positions.start, horizon, false);
-                        verdict == CollectionDecision::DeleteOrphan
+                        let decision =
+                            decide(&name, Some(item), bundle.positions.start, horizon, false);
+                        decision == CollectionDecision::DeleteOrphan
                     },
                 );
                 if orphan {

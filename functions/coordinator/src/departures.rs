@@ -11,7 +11,8 @@ use crate::{
 use gristmill_model::{
     InvocationId, JobName,
     splits::{
-        self, Bundle, BundleState, course::EpochBundle, silence::patience_ms, window::WindowHints,
+        self, Bundle, BundleState, ranges::EpochBundle, silence::silence_limit_ms,
+        window::WindowHints,
     },
     wire::{
         AppliedReply, CallRefusal, DepartedWorkers, LEFT_SHARD, LeaveCall, ReleaseCall, ScaleState,
@@ -89,7 +90,8 @@ impl Splits {
             let Some(lease) = bundle.item.as_ref().filter(held) else { continue };
             let (invocation, attempt) = (&lease.invocation, Some(lease.attempt));
             let command = splits::ReleaseTransition { invocation, attempt, blameless };
-            let name = ItemName::Bundle(job, item.home(bundle.index), bundle.epoch, bundle.index);
+            let name =
+                ItemName::Bundle(job, item.partition(bundle.index), bundle.epoch, bundle.index);
             let decide = |before: Option<&Bundle>| {
                 splits::release(before, &command).map_err(ItemUpdateError::Declined)
             };
@@ -187,7 +189,7 @@ impl Splits {
         let remove = |scale: &mut ScaleState| {
             let known = dead.is_none_or(|dead| !scale.dead.contains(dead));
             if let Some((progress, error)) = ended.filter(|_| known) {
-                scale.barren.note(1, progress, now_ms, error);
+                scale.failed_workers.note(1, progress, now_ms, error);
             }
             scale.outstanding.retain(|number, _| number != worker);
             if let Some(dead) = dead.filter(|dead| !scale.dead.contains(dead)) {
@@ -220,7 +222,8 @@ pub(crate) fn overdue(scan: &WindowScan, steady_since_ms: u64, now_ms: u64) -> V
     let longest_ms = witnesses.iter().map(|witness| witness.split_ms).max().unwrap_or(0);
     let steady_ms = now_ms.saturating_sub(steady_since_ms);
     let is_overdue = |bundle: &Bundle| {
-        let Some(patience_ms) = patience_ms(longest_ms, bundle.entries.len(), bundle.attempt)
+        let Some(silence_limit_ms) =
+            silence_limit_ms(longest_ms, bundle.entries.len(), bundle.attempt)
         else {
             return false;
         };
@@ -231,8 +234,8 @@ pub(crate) fn overdue(scan: &WindowScan, steady_since_ms: u64, now_ms: u64) -> V
         };
         bundle.state == BundleState::Leased
             && bundle.until_ms > now_ms
-            && now_ms.saturating_sub(last_contact_ms) > patience_ms
-            && steady_ms > patience_ms
+            && now_ms.saturating_sub(last_contact_ms) > silence_limit_ms
+            && steady_ms > silence_limit_ms
             && others_went_on()
     };
     let bundles = scan.bundles.iter().enumerate();
@@ -254,7 +257,8 @@ impl Splits {
             let Some(seen) = &bundle.item else { continue };
             let command =
                 splits::LapseTransition { attempt: seen.attempt, until_ms: seen.until_ms, now_ms };
-            let name = ItemName::Bundle(job, item.home(bundle.index), bundle.epoch, bundle.index);
+            let name =
+                ItemName::Bundle(job, item.partition(bundle.index), bundle.epoch, bundle.index);
             let decide = |before: Option<&Bundle>| {
                 splits::lapse(before, &command).map_err(ItemUpdateError::Declined)
             };

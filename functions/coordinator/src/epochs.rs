@@ -53,7 +53,7 @@ impl Jobs {
         bundle: BundleIndex,
     ) -> Result<(), CallRefusal> {
         let epoch = item.closed;
-        let from = SplitPlace { epoch, position: item.ramp().positions(bundle).start };
+        let from = SplitPlace { epoch, position: item.division().positions(bundle).start };
         tracing::warn!(
             %job,
             "epoch {epoch} is passed, and the table has lost its splits from {} on: they are made again",
@@ -101,11 +101,11 @@ impl Jobs {
     ) -> Result<(), ItemUpdateError<SplitRefusal>> {
         let Some(plan) = item.plan else { return Err(invalid("the job has no plan").into()) };
         let (number, name) = (item.closed, ItemName::Epoch(job, item.closed));
-        let cached = item.caching.as_ref().filter(|c| c.view.delivered_shelf(number).is_some());
+        let cached = item.caching.as_ref().filter(|c| c.view.delivered_prefix(number).is_some());
         // An epoch that is delivered from the cache has no bundles.
         let first = u64::from(number) * u64::from(plan.n_splits);
-        let course = item.course(first..first + u64::from(plan.n_splits));
-        let scanned = self.records.read_bundles(job, item, &course).await?;
+        let ranges = item.ranges(first..first + u64::from(plan.n_splits));
+        let scanned = self.records.read_bundles(job, item, &ranges).await?;
         let bundles: Vec<Option<&Bundle>> = scanned.iter().map(|b| b.item.as_ref()).collect();
         let seal = SealTransition {
             bundles: &bundles,

@@ -60,8 +60,8 @@ pub(crate) fn indexing_job() -> JobItem {
 
 /// [`running_job`] with a trainer at the start, and the hints of the last look if there was one.
 pub(crate) fn snapshot(hints: Option<WindowHints>) -> JobSnapshot {
-    let frontier = VersionedItem { version: u64::from(hints.is_some()), item: hints };
-    JobSnapshot { item: running_job(), progress: JobProgress::default(), frontier }
+    let hints = VersionedItem { version: u64::from(hints.is_some()), item: hints };
+    JobSnapshot { item: running_job(), progress: JobProgress::default(), hints }
 }
 
 /// A poll of a plain trainer, which is a run of one rank, that neither joins nor reports.
@@ -87,7 +87,7 @@ pub(crate) fn commit(split_index: u8, rows: u32) -> SplitCommit {
 
 /// A bundle of the first epoch, claimed at `claimed_ms` by `worker`, with commits made at `flushed_ms`.
 pub(crate) fn bundle(
-    ramp: &BundleDivision,
+    division: &BundleDivision,
     index: u32,
     worker: u8,
     claimed_ms: u64,
@@ -95,7 +95,7 @@ pub(crate) fn bundle(
     commits: &[SplitCommit],
     times: WorkerTimes,
 ) -> ScannedBundle {
-    let mut bundle = ScannedBundle::unseen(ramp, 0, 0, index);
+    let mut bundle = ScannedBundle::unseen(division, 0, 0, index);
     let nonce = Nonce([worker; 8]);
     let term = |now_ms| LeaseTerm { now_ms, remaining_ms: 600_000, predicted_ms: 0 };
     let command = ClaimTransition {

@@ -61,7 +61,7 @@ impl Jobs {
         item: &JobItem,
     ) -> Result<DeletedObjects, CallRefusal> {
         let (ns, until_ms) = (&self.records.settings.ns, self.objects.in_time_of_a_call());
-        let mut deleted = self.tidy_shelves(item.caching.as_ref(), until_ms).await?;
+        let mut deleted = self.tidy_cache_prefixes(item.caching.as_ref(), until_ms).await?;
         for prefix in [keys::job_prefix(ns, job), keys::quarantine_prefix(ns, job)] {
             if deleted.all {
                 deleted =
@@ -79,7 +79,12 @@ impl Jobs {
     ) -> Result<u64, CallRefusal> {
         let mut items = 0;
         for partition in 0..item.partitions() {
-            let pk = bundle_partition(&self.records.settings.ns, job, item.homes(partition), epoch);
+            let pk = bundle_partition(
+                &self.records.settings.ns,
+                job,
+                item.partition_at(partition),
+                epoch,
+            );
             items += self.forget_partition(&pk, |_| true).await?;
         }
         Ok(items)

@@ -38,16 +38,16 @@ pub fn decode(key: &ItemKey, body: &[u8]) -> Result<DecodedItem, String> {
 pub fn bundle_key(
     ns: &Namespace,
     job: &JobName,
-    home: BundlePartition,
+    partition: BundlePartition,
     epoch: Epoch,
     bundle: BundleIndex,
 ) -> ItemKey {
-    ItemName::Bundle(job, home, epoch, bundle).key(ns)
+    ItemName::Bundle(job, partition, epoch, bundle).key(ns)
 }
 
-/// The home of a bundle, from the body of the stored job.
-pub fn home(job: &[u8], bundle: BundleIndex) -> Option<BundlePartition> {
-    JobItem::decode(job).ok().map(|job| job.home(bundle))
+/// The partition of a bundle, from the body of the stored job.
+pub fn partition(job: &[u8], bundle: BundleIndex) -> Option<BundlePartition> {
+    JobItem::decode(job).ok().map(|job| job.partition(bundle))
 }
 
 /// The epoch and index of the bundle stored under `key`; none for other keys.

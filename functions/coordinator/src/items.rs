@@ -3,9 +3,9 @@
 use crate::caching::JobCaching;
 use gristmill_model::splits::{
     SplitPlace,
-    course::{BundleRanges, FEWEST_PARTITIONS, partitions},
     job::JobState,
     order::BundleDivision,
+    ranges::{BundleRanges, FEWEST_PARTITIONS, partitions},
 };
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{
@@ -84,9 +84,10 @@ impl ItemName<'_> {
             }
             Self::Numerics => ItemKey { pk: keys::cache_partition(ns), sk: "NUMERICS".to_owned() },
             Self::Epoch(job, epoch) => job_item(job, &format!("E#{epoch:06}")),
-            Self::Bundle(job, home, epoch, bundle) => {
-                ItemKey { pk: bundle_partition(ns, job, *home, *epoch), sk: bundle_sk(*bundle) }
-            }
+            Self::Bundle(job, partition, epoch, bundle) => ItemKey {
+                pk: bundle_partition(ns, job, *partition, *epoch),
+                sk: bundle_sk(*bundle),
+            },
         }
     }
 
@@ -111,10 +112,10 @@ impl ItemName<'_> {
 pub(crate) fn bundle_partition(
     ns: &Namespace,
     job: &JobName,
-    home: BundlePartition,
+    partition: BundlePartition,
     epoch: Epoch,
 ) -> String {
-    let BundlePartition { registered_ms, partition } = home;
+    let BundlePartition { registered_ms, partition } = partition;
     format!("{}#R#{registered_ms:x}#E#{epoch:06}#P#{partition}", keys::job_partition(ns, job))
 }
 
@@ -243,18 +244,18 @@ impl JobItem {
         !self.spec.numerics.is_empty() && unsettled.is_none_or(|first| epoch < first)
     }
 
-    /// The home of a bundle.
-    pub fn home(&self, bundle: BundleIndex) -> BundlePartition {
-        self.homes(bundle % self.partitions())
+    /// The partition of a bundle.
+    pub fn partition(&self, bundle: BundleIndex) -> BundlePartition {
+        self.partition_at(bundle % self.partitions())
     }
 
-    /// The home of the bundles of one partition.
-    pub fn homes(&self, partition: u32) -> BundlePartition {
+    /// The partition with this number.
+    pub fn partition_at(&self, partition: u32) -> BundlePartition {
         BundlePartition { registered_ms: self.registered_ms, partition }
     }
 
     /// How positions form bundles: splits of an epoch, or files to index.
-    pub fn ramp(&self) -> BundleDivision {
+    pub fn division(&self) -> BundleDivision {
         match self.plan {
             Some(plan) => BundleDivision::new(plan.n_splits, plan.max_bundle_splits),
             None => BundleDivision::new(self.n_files, self.layout.index_files),
@@ -264,24 +265,24 @@ impl JobItem {
     /// Number of positions in all epochs, or of files to index.
     pub fn run(&self) -> u64 {
         let epochs = if self.plan.is_some() { self.spec.epochs } else { 1 };
-        u64::from(epochs) * u64::from(self.ramp().n_splits())
+        u64::from(epochs) * u64::from(self.division().n_splits())
     }
 
-    /// The bundles that hold the positions `stretch`, counted through all epochs. Epochs that are delivered
+    /// The bundles that hold the positions `span`, counted through all epochs. Epochs that are delivered
     /// from the cache have no bundles.
-    pub fn course(&self, stretch: Range<u64>) -> BundleRanges {
-        let stretch = stretch.start..stretch.end.min(self.run());
+    pub fn ranges(&self, span: Range<u64>) -> BundleRanges {
+        let span = span.start..span.end.min(self.run());
         if self.plan.is_none() {
             let file = |at: u64| u32::try_from(at).unwrap_or(u32::MAX);
             return BundleRanges::from_epoch(
-                self.ramp(),
+                self.division(),
                 INDEX_EPOCH,
-                file(stretch.start)..file(stretch.end),
+                file(span.start)..file(span.end),
             );
         }
         let caching = self.caching.as_ref().map(|caching| &caching.view);
-        BundleRanges::from_positions(self.ramp(), stretch, |epoch| {
-            caching.is_none_or(|caching| caching.delivered_shelf(epoch).is_none())
+        BundleRanges::from_positions(self.division(), span, |epoch| {
+            caching.is_none_or(|caching| caching.delivered_prefix(epoch).is_none())
         })
     }
 
@@ -349,10 +350,10 @@ mod tests {
             ItemName::Epoch(&job, 0),
             ItemName::Epoch(&job, INDEX_EPOCH),
         ];
-        let home = |registered_ms, b| BundlePartition { registered_ms, partition: b % 8 };
-        names.extend((0..20).map(|b| ItemName::Bundle(&job, home(1, b), 0, b)));
-        names.extend((0..20).map(|b| ItemName::Bundle(&job, home(2, b), 0, b)));
-        names.extend((0..20).map(|b| ItemName::Bundle(&job, home(1, b), 1, b)));
+        let partition = |registered_ms, b| BundlePartition { registered_ms, partition: b % 8 };
+        names.extend((0..20).map(|b| ItemName::Bundle(&job, partition(1, b), 0, b)));
+        names.extend((0..20).map(|b| ItemName::Bundle(&job, partition(2, b), 0, b)));
+        names.extend((0..20).map(|b| ItemName::Bundle(&job, partition(1, b), 1, b)));
         let keys: BTreeSet<_> = names.iter().map(|name| name.key(&ns)).collect();
         assert_eq!(keys.len(), names.len());
         assert!(keys.iter().all(|key| key.pk.starts_with("T#team#")));

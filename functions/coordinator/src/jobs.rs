@@ -83,7 +83,7 @@ impl CallHandler<RegisterCall> for Jobs {
         let reply = self.join_job(read, register).await?;
         let caching = item.caching.as_ref();
         // If the first epoch is delivered from the cache, no workers are needed.
-        if caching.is_none_or(|caching| caching.view.delivered_shelf(0).is_none()) {
+        if caching.is_none_or(|caching| caching.view.delivered_prefix(0).is_none()) {
             let event =
                 scaler_event(&self.records.settings.ns, job, &item, 0, self.records.clock.now_ms());
             let event = ScalerEvent { claimable: n_files, ..event };

@@ -83,11 +83,11 @@ impl Jobs {
             let decide = |before: Option<&Bundle>| {
                 splits::revive(before, now_ms).map_err(|error| invalid(error.to_string()))
             };
-            let home = item.home(bundle.index);
-            let name = ItemName::Bundle(job, home, bundle.epoch, bundle.index);
+            let partition = item.partition(bundle.index);
+            let name = ItemName::Bundle(job, partition, bundle.epoch, bundle.index);
             self.records.store.update(&name, decide).await?;
         }
-        let clear = |scale: &mut ScaleState| scale.barren = WorkerFailureSeries::default();
+        let clear = |scale: &mut ScaleState| scale.failed_workers = WorkerFailureSeries::default();
         self.records.store.change(&ItemName::Scale(job), clear).await.map(|_| ())
     }
 }

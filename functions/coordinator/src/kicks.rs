@@ -126,7 +126,7 @@ fn needs_workers(
     silent: &[u32],
     now_ms: u64,
 ) -> bool {
-    if trouble::resting(&scale.barren, scan.progress(item), now_ms) {
+    if trouble::resting(&scale.failed_workers, scan.progress(item), now_ms) {
         return false;
     }
     let living = scale.outstanding.len().saturating_sub(silent.len() as u32);
@@ -166,7 +166,7 @@ pub(crate) fn kick_due(
     let decides = item.spec.autoscale
         && !held
         && !item.state.is_ended()
-        && !trouble::resting(&scale.barren, progress, now_ms);
+        && !trouble::resting(&scale.failed_workers, progress, now_ms);
     let event = scaler_event(ns, &poll.job, item, epoch, now_ms);
     let Some(training) = poll.training.filter(|_| decides) else {
         let event = ScalerEvent { batches: poll.metrics.batches, ..event };

@@ -85,10 +85,10 @@ impl Splits {
         lease: &LeaseRef,
         mut decide: impl FnMut(Option<&Bundle>) -> Result<TransitionOutcome<Bundle>, SplitRefusal>,
     ) -> Result<Bundle, CallRefusal> {
-        let LeaseRef { job, home, epoch, bundle, .. } = lease;
-        let (home, epoch, bundle) = (*home, *epoch, *bundle);
-        let name = ItemName::Bundle(job, home, epoch, bundle);
-        let at = (job.clone(), home, (epoch, bundle));
+        let LeaseRef { job, partition, epoch, bundle, .. } = lease;
+        let (partition, epoch, bundle) = (*partition, *epoch, *bundle);
+        let name = ItemName::Bundle(job, partition, epoch, bundle);
+        let at = (job.clone(), partition, (epoch, bundle));
         // Use a remembered version only for writes, which the table checks; a refusal could be outdated.
         let writes = |known: &VersionedItem<Bundle>| {
             matches!(decide(known.item.as_ref()), Ok(TransitionOutcome::Write(_)))

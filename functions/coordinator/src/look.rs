@@ -16,8 +16,8 @@ use gristmill_model::{
     JobName,
     splits::{
         self, JobProgress, SplitPlace,
-        course::EpochBundle,
         job::JobState,
+        ranges::EpochBundle,
         window::{MOST_RETURNED, WindowHints},
     },
     wire::{CallRefusal, PollCall, ScaleState, ScalerEvent},
@@ -33,7 +33,7 @@ impl Consumers {
         scale: &ScaleState,
     ) -> Result<WindowHints, CallRefusal> {
         let job = &poll.job;
-        let JobSnapshot { item, progress, frontier } = snapshot;
+        let JobSnapshot { item, progress, hints: stored } = snapshot;
         let scan = self.read_and_advance(job, item, progress).await?;
         if let (Some(plan), Some(_)) = (item.plan, progress.lacking) {
             // Epochs that are delivered from a cache have no splits to make.
@@ -43,7 +43,7 @@ impl Consumers {
                 |before: Option<&JobProgress>| Ok::<_, CallRefusal>(splits::made(before, made));
             *progress = self.records.store.update(&ItemName::Progress(job), decide).await?;
         }
-        let steady_since_ms = steady_since(frontier.item.as_ref(), self.records.clock.now_ms());
+        let steady_since_ms = steady_since(stored.item.as_ref(), self.records.clock.now_ms());
         let scan = self.free_leases(job, item, progress, scan, scale, steady_since_ms).await?;
         let scan = scan.within(window(item, progress, scale));
         let scale = &self.splits.settled(job, scale.clone(), &scan).await?;
@@ -58,10 +58,10 @@ impl Consumers {
         if let Some(error) = failure {
             *item = self.records.fail_job(job, item, error).await?;
         }
-        let read = frontier.item.clone();
+        let read = stored.item.clone();
         let decide = |before: Option<&WindowHints>| hints.clone().looked(read.as_ref(), before);
         let name = ItemName::Frontier(job);
-        Ok(self.records.store.update_hint(&name, frontier.clone(), decide).await)
+        Ok(self.records.store.update_hint(&name, stored.clone(), decide).await)
     }
 
     /// Reads the window and carries out the [`JobChange`]s that it shows to be due. Returns the window as it is
@@ -192,8 +192,9 @@ fn decide(
     let WindowInputs { item, progress, scale, scan, now_ms, .. } = *view;
     let epoch = progress.horizon().slowest.epoch;
     let kick = kick_due(&settings.ns, poll, item, scale, scan, epoch, now_ms);
-    let failure = trouble::given_up(&settings.patience, &scale.barren, scan.progress(item))
-        .filter(|_| !item.state.is_ended());
+    let failure =
+        trouble::given_up(&settings.failure_limits, &scale.failed_workers, scan.progress(item))
+            .filter(|_| !item.state.is_ended());
     // The error of a job that fails now has all that its trouble would say.
     let trouble = match failure {
         Some(_) => None,

@@ -164,7 +164,7 @@ const LOOK_SOON_MS: u64 = 100;
 
 /// Whether a poll reads the whole window; the larger the window, the rarer.
 pub fn is_look_due(snapshot: &JobSnapshot, poll: &PollCall, has_moved: bool, now_ms: u64) -> bool {
-    let Some(seen) = &snapshot.frontier.item else { return true };
+    let Some(seen) = &snapshot.hints.item else { return true };
     let item = &snapshot.item;
     // The window of several ranks may be wider than planned.
     let bundles = item.plan.map_or(item.n_files / 8, |plan| {
@@ -324,7 +324,7 @@ impl CommittedPrefix {
     /// Appends splits of `bundles` from position `from` on, counted through all epochs, up to `most` entries.
     fn extend(&mut self, bundles: Vec<ScannedBundle>, from: u64, most: usize) {
         for bundle in bundles {
-            let positions = bundle.positions.clone().zip(bundle.stretch());
+            let positions = bundle.positions.clone().zip(bundle.span());
             for (i, (position, linear)) in (0u8..).zip(positions) {
                 if linear < from {
                     continue;
@@ -387,9 +387,9 @@ impl Consumers {
         let mut prefix = CommittedPrefix::default();
         let Some(plan) = item.plan else { return Ok(prefix) };
         let from = from.linear(plan.n_splits);
-        let mut rest = item.course(from..from.saturating_add(most as u64));
-        let (course, behind) = rest.clone().divided(first.len());
-        if course.is_of(first.iter().map(|bundle| (bundle.epoch, bundle.index))) {
+        let mut rest = item.ranges(from..from.saturating_add(most as u64));
+        let (ranges, behind) = rest.clone().divided(first.len());
+        if ranges.is_of(first.iter().map(|bundle| (bundle.epoch, bundle.index))) {
             prefix.extend(first, from, most);
             rest = behind;
         }
@@ -398,11 +398,11 @@ impl Consumers {
         }
         let pages = PAGES.into_iter().chain(std::iter::repeat(PAGES[PAGES.len() - 1]));
         for page in pages {
-            let (course, behind) = rest.divided(page);
-            if course.is_empty() {
+            let (ranges, behind) = rest.divided(page);
+            if ranges.is_empty() {
                 break;
             }
-            prefix.extend(self.records.read_bundles(job, item, &course).await?, from, most);
+            prefix.extend(self.records.read_bundles(job, item, &ranges).await?, from, most);
             if prefix.gap.is_some() || prefix.entries.len() >= most {
                 break;
             }

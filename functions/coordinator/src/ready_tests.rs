@@ -2,19 +2,19 @@
 
 use super::*;
 use crate::fixtures::{bundle, commit};
-use gristmill_model::splits::{course::BundleRanges, order::BundleDivision};
+use gristmill_model::splits::{order::BundleDivision, ranges::BundleRanges};
 use proptest::prelude::*;
 
 /// Bundles of `n` splits; those in `open` are not committed.
 fn bundles(n: u32, open: &[u32]) -> Vec<ScannedBundle> {
-    let course = BundleRanges::from_epoch(BundleDivision::new(n, 4), 0, 0..n);
+    let ranges = BundleRanges::from_epoch(BundleDivision::new(n, 4), 0, 0..n);
     let bundle = |index| {
-        let positions = (0u8..).zip(course.ramp.positions(index));
+        let positions = (0u8..).zip(ranges.division.positions(index));
         let committed = positions.filter(|(_, position)| !open.contains(position));
         let commits: Vec<_> = committed.map(|(at, position)| commit(at, position)).collect();
-        bundle(&course.ramp, index, 7, 0, 0, &commits, WorkerTimes::default())
+        bundle(&ranges.division, index, 7, 0, 0, &commits, WorkerTimes::default())
     };
-    course.legs[0].bundles.clone().map(bundle).collect()
+    ranges.by_epoch[0].bundles.clone().map(bundle).collect()
 }
 
 proptest! {

@@ -42,7 +42,7 @@ impl WindowScan {
     }
 
     fn admits(&self, bundle: &ScannedBundle) -> bool {
-        self.window.is_none_or(|window| window.admits(self.ahead, &bundle.stretch()))
+        self.window.is_none_or(|window| window.admits(self.ahead, &bundle.span()))
     }
 
     /// Number of positions that are claimable now.
@@ -103,7 +103,7 @@ impl WindowScan {
         self.bundles.iter().find_map(|bundle| {
             let item = bundle.item.as_ref();
             let is_open = |i| item.and_then(|item| item.entry(i)).is_none();
-            let mut splits = (0u8..).zip(bundle.stretch());
+            let mut splits = (0u8..).zip(bundle.span());
             let open = splits.find(|(i, linear)| *linear >= self.ahead.delivered && is_open(*i));
             open.map(|(_, linear)| linear)
         })
@@ -111,7 +111,7 @@ impl WindowScan {
 
     /// Whether every split before the linear position `linear` is committed.
     pub fn is_done_before(&self, linear: u64) -> bool {
-        let reached = self.bundles.last().map_or(self.ahead.delivered, |last| last.stretch().end);
+        let reached = self.bundles.last().map_or(self.ahead.delivered, |last| last.span().end);
         let before = self.bundles.iter().filter(|bundle| bundle.linear < linear);
         reached.max(self.ahead.delivered) >= linear
             && before.map(ScannedBundle::open).sum::<u32>() == 0
@@ -142,7 +142,7 @@ impl WindowScan {
     /// behind it. A worker is then needed even if the window is full.
     pub fn is_head_of_line_blocked(&self, now_ms: u64) -> bool {
         let Some(window) = self.window else { return false };
-        let is_awaited = |bundle: &ScannedBundle| window.is_awaited(self.ahead, &bundle.stretch());
+        let is_awaited = |bundle: &ScannedBundle| window.is_awaited(self.ahead, &bundle.span());
         self.bundles.iter().any(|bundle| is_awaited(bundle) && bundle.is_claimable(now_ms))
     }
 
@@ -196,7 +196,7 @@ impl WindowScan {
 /// of workers, unless the steps of several ranks need more; 0 means that the limit is not known. None while indexing.
 pub(crate) fn window(item: &JobItem, progress: &JobProgress, splits: u32) -> Option<WindowBounds> {
     let plan = item.plan?;
-    let max_bundle_splits = item.ramp().max_bundle_splits();
+    let max_bundle_splits = item.division().max_bundle_splits();
     let workers = item.spec.workers.saturating_add(progress.local_workers);
     let widest = plan.window_splits.max(window_of(workers, plan.max_bundle_splits));
     let window = WindowBounds::new(widest, plan.window_bytes, max_bundle_splits);
@@ -250,7 +250,7 @@ impl JobRecords {
         let WorkableRange { delivered, end, window, goes_on, .. } =
             WorkableRange::new(item, progress, 0);
         let from = item.plan.map_or(0, |plan| from.linear(plan.n_splits));
-        let bundles = self.read_bundles(job, item, &item.course(from.min(delivered)..end)).await?;
+        let bundles = self.read_bundles(job, item, &item.ranges(from.min(delivered)..end)).await?;
         let ahead = ahead(&bundles, delivered, self.settings.object_sizes);
         Ok(WindowScan { ahead, bundles, window, goes_on })
     }
@@ -262,7 +262,7 @@ fn ahead(bundles: &[ScannedBundle], delivered: u64, sizes: ObjectSizes) -> Windo
     for bundle in bundles {
         let Some(item) = &bundle.item else { continue };
         for ((position, linear), entry) in
-            bundle.positions.clone().zip(bundle.stretch()).zip(&item.entries)
+            bundle.positions.clone().zip(bundle.span()).zip(&item.entries)
         {
             if let Some(entry) = entry.filter(|_| linear >= delivered) {
                 let place = SplitPlace::new(bundle.epoch, position);

@@ -33,7 +33,7 @@ pub struct CoordinatorSettings {
     /// Whether bundles of passed epochs are deleted, and not left to expire.
     pub prunes_bundles: bool,
     /// When to fail a job whose workers achieve nothing.
-    pub patience: WorkerFailureLimits,
+    pub failure_limits: WorkerFailureLimits,
     /// Pairs of (active workers, milliseconds), most workers first: from that many workers on, claims may
     /// use job items that this process read up to that long ago. Otherwise, claims of many workers would
     /// exceed the read throughput of the job's partition.
@@ -69,7 +69,7 @@ impl CoordinatorSettings {
                 poison_strikes: POISON_STRIKES,
                 ..BundleRetryLimits::default()
             },
-            patience: WorkerFailureLimits { workers: 20, lasting: Duration::from_secs(120) },
+            failure_limits: WorkerFailureLimits { workers: 20, lasting: Duration::from_secs(120) },
             shared_reads: vec![(1_500, 1_000), (32, 250)],
         }
     }

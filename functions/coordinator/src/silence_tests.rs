@@ -75,13 +75,13 @@ fn silence_says_nothing_while_nobody_was_answered() {
 
 #[test]
 fn a_bundle_that_came_back_is_waited_for_twice_as_long_and_in_the_end_as_its_lease_says() {
-    let patience = |attempt| {
+    let failure_limits = |attempt| {
         let mut bundles = dead_and_living(100);
         bundles[0].item.as_mut().unwrap().attempt = attempt;
         (100_000..132_000).find(|now_ms| !ended(bundles.clone(), 0, *now_ms).is_empty())
     };
     let expected = [Some(102_501), Some(105_001), Some(110_001), None];
-    assert_eq!([1, 2, 3, 4].map(patience), expected);
+    assert_eq!([1, 2, 3, 4].map(failure_limits), expected);
 }
 
 proptest! {

@@ -8,7 +8,7 @@ use crate::{
     store::{ItemCodec as _, VersionedItem, decode, invalid},
 };
 use gristmill_model::splits::{
-    Bundle, JobProgress, ReaderProgress, SplitPlace, course::EpochBundle, search::PartitionEnds,
+    Bundle, JobProgress, ReaderProgress, SplitPlace, ranges::EpochBundle, search::PartitionEnds,
     window::WindowHints,
 };
 use gristmill_model::wire::{BundlePartition, CallRefusal, ClaimCall, ScaleState};
@@ -33,7 +33,7 @@ const FIRST_BUNDLES: usize = 4;
 pub(crate) struct JobSnapshot {
     pub item: JobItem,
     pub progress: JobProgress,
-    pub frontier: VersionedItem<WindowHints>,
+    pub hints: VersionedItem<WindowHints>,
 }
 
 /// Further items that a poll reads at the same time; writes to them start from these versions.
@@ -61,12 +61,12 @@ impl JobSnapshot {
 
     /// Active workers at the time of the last look.
     pub fn active(&self) -> u32 {
-        self.frontier.item.as_ref().map_or(0, |seen| seen.remote_workers + seen.local_workers)
+        self.hints.item.as_ref().map_or(0, |seen| seen.remote_workers + seen.local_workers)
     }
 
     /// Hints from the last look; default hints if there was none.
     pub fn hints(&self) -> WindowHints {
-        self.frontier.item.clone().unwrap_or_default()
+        self.hints.item.clone().unwrap_or_default()
     }
 }
 
@@ -224,8 +224,9 @@ impl JobRecords {
         names.extend(reader.map(|rank| ItemName::Reader(job, rank)));
         let others = names.len();
         if let Some((item, _)) = &known {
-            let name =
-                |b: &ScannedBundle| ItemName::Bundle(job, item.home(b.index), b.epoch, b.index);
+            let name = |b: &ScannedBundle| {
+                ItemName::Bundle(job, item.partition(b.index), b.epoch, b.index)
+            };
             names.extend(first.iter().map(name));
         }
         let items = self.store.read_raw(&names).await?;
@@ -266,24 +267,24 @@ fn snapshot(
     names: &[ItemName<'_>],
     items: &[Option<TableItem>],
 ) -> Result<JobSnapshot, CallRefusal> {
-    let [item, progress, frontier, ..] = items else {
+    let [item, progress, hints, ..] = items else {
         return Err(invalid("the table answered another number of items than asked for"));
     };
     let item = decode::<JobItem>(&names[0], item.as_ref())?.item.ok_or_else(|| no_job(job))?;
     let progress = decode::<JobProgress>(&names[1], progress.as_ref())?.item.unwrap_or_default();
     // An unreadable hint counts as absent.
-    let stored = frontier.as_ref();
-    let frontier = VersionedItem {
+    let stored = hints.as_ref();
+    let hints = VersionedItem {
         version: stored.map_or(0, |stored| stored.version),
         item: stored.and_then(|stored| WindowHints::decode(&stored.body).ok()),
     };
-    Ok(JobSnapshot { item, progress, frontier })
+    Ok(JobSnapshot { item, progress, hints })
 }
 
 /// The first [`FIRST_BUNDLES`] bundles from `from` on.
 fn first(item: &JobItem, from: SplitPlace) -> Vec<ScannedBundle> {
     let Some(plan) = item.plan else { return Vec::new() };
     let from = from.linear(plan.n_splits);
-    let (course, _) = item.course(from..item.run()).divided(FIRST_BUNDLES);
-    ScannedBundle::all_unseen(&course)
+    let (ranges, _) = item.ranges(from..item.run()).divided(FIRST_BUNDLES);
+    ScannedBundle::all_unseen(&ranges)
 }

@@ -161,7 +161,7 @@ impl CoordinatorFunction {
         if deleted.all {
             let item = self.jobs.records.store.read::<JobItem>(&ItemName::Job(job)).await?.item;
             let caching = item.and_then(|item| item.caching);
-            deleted = deleted.and(self.jobs.tidy_shelves(caching.as_ref(), until_ms).await?);
+            deleted = deleted.and(self.jobs.tidy_cache_prefixes(caching.as_ref(), until_ms).await?);
         }
         if !deleted.all {
             return Ok(deleted);

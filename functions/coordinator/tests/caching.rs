@@ -353,7 +353,7 @@ async fn stored_cache_is_read_by_the_next_job_and_not_removed_meanwhile() {
     let view = world.caching("a").await;
     let modes: Vec<CacheMode> = view.modes.iter().map(|mode| mode.mode).collect();
     assert_eq!(modes, [CacheMode::Profile, CacheMode::Get { point: 0 }]);
-    assert_eq!((view.unsettled, view.delivered_shelf(1).is_some()), (None, true));
+    assert_eq!((view.unsettled, view.delivered_prefix(1).is_some()), (None, true));
     assert!(world.work("a").await.is_empty(), "nobody works on what is cached");
 
     // The numerics class of the workers is known by now, though the job does not name it.
@@ -380,7 +380,10 @@ async fn stored_cache_is_read_by_the_next_job_and_not_removed_meanwhile() {
         world.stop(job).await;
     }
     assert!(matches!(world.remove(listed).await, Ok(CacheRemoveReply { objects: 1 })));
-    assert_eq!((world.cached().await.len(), world.on(&listed.entry.shelf).await.len()), (0, 0));
+    assert_eq!(
+        (world.cached().await.len(), world.on(&listed.entry.cache_prefix).await.len()),
+        (0, 0)
+    );
     world.register("d", 1, "one").await;
     assert_eq!(world.modes("d").await, [CacheMode::Profile]);
 }
@@ -391,9 +394,13 @@ async fn an_entry_whose_manifest_is_gone_is_replaced_by_the_next_job() {
     world.register("a", 1, "").await;
     world.work("a").await;
     world.caching("a").await;
-    let shelf = world.cached().await[0].entry.shelf.clone();
-    let manifests: Vec<String> =
-        world.on(&shelf).await.into_iter().filter(|key| key.ends_with("manifest.json")).collect();
+    let cache_prefix = world.cached().await[0].entry.cache_prefix.clone();
+    let manifests: Vec<String> = world
+        .on(&cache_prefix)
+        .await
+        .into_iter()
+        .filter(|key| key.ends_with("manifest.json"))
+        .collect();
     assert_eq!(manifests.len(), 1);
     world.objects.delete("bucket", &manifests).await.unwrap();
     world.register("b", 1, "").await;
@@ -402,7 +409,7 @@ async fn an_entry_whose_manifest_is_gone_is_replaced_by_the_next_job() {
     world.caching("b").await;
     world.register("c", 1, "").await;
     assert_eq!(world.modes("c").await, [CacheMode::Get { point: 0 }]);
-    assert_ne!(world.cached().await[0].entry.shelf, shelf);
+    assert_ne!(world.cached().await[0].entry.cache_prefix, cache_prefix);
 }
 
 #[tokio::test]
@@ -452,11 +459,11 @@ async fn two_jobs_that_store_the_same_do_not_meet_and_one_of_them_stays() {
         world.work(job).await;
         assert_eq!(world.modes(job).await.len(), 2);
     }
-    let shelf = |view: CachingView| view.modes[1].shelf.clone().unwrap();
-    let (a, b) = (shelf(world.caching("a").await), shelf(world.caching("b").await));
+    let cache_prefix = |view: CachingView| view.modes[1].cache_prefix.clone().unwrap();
+    let (a, b) = (cache_prefix(world.caching("a").await), cache_prefix(world.caching("b").await));
     assert_ne!(a, b);
-    assert_eq!(world.cached().await[0].entry.shelf, a);
-    assert_eq!(world.on(&b).await, [keys::shelf_manifest(&b)]);
+    assert_eq!(world.cached().await[0].entry.cache_prefix, a);
+    assert_eq!(world.on(&b).await, [keys::cache_manifest(&b)]);
     for job in ["a", "b"] {
         world.stop(job).await;
     }
@@ -464,7 +471,7 @@ async fn two_jobs_that_store_the_same_do_not_meet_and_one_of_them_stays() {
     world.clock.0.fetch_add(7_200_000, Ordering::Relaxed);
     world.coordinator.upkeep().await.unwrap();
     assert_eq!(world.on(&b).await, Vec::<String>::new());
-    assert_eq!(world.on(&a).await, [keys::shelf_manifest(&a)]);
+    assert_eq!(world.on(&a).await, [keys::cache_manifest(&a)]);
     world.register("c", 1, "one").await;
     assert_eq!(world.modes("c").await, [CacheMode::Get { point: 0 }]);
 }
@@ -496,7 +503,7 @@ async fn a_removal_that_dies_between_any_two_calls_is_finished_by_the_next_calle
                 After::Retry => match world.remove(&listed).await {
                     Ok(CacheRemoveReply { .. }) => {}
                     Err(CallRefusal { kind: RefusalKind::NotFound, .. }) => {
-                        assert!(world.on(&listed.entry.shelf).await.is_empty(), "{at}");
+                        assert!(world.on(&listed.entry.cache_prefix).await.is_empty(), "{at}");
                     }
                     other => panic!("{at}: {other:?}"),
                 },
@@ -512,7 +519,7 @@ async fn a_removal_that_dies_between_any_two_calls_is_finished_by_the_next_calle
             assert_eq!(world.modes("c").await, got, "{at}: after {modes:?}");
             let begun = modes != got;
             if begun {
-                assert!(world.on(&listed.entry.shelf).await.is_empty(), "{at}: left behind");
+                assert!(world.on(&listed.entry.cache_prefix).await.is_empty(), "{at}: left behind");
             }
             let Ok(CacheListReply { removing, .. }) = world.call(CacheListCall {}).await else {
                 panic!()

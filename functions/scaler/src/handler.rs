@@ -175,7 +175,7 @@ impl ScalerFunction {
         let note = |state: &mut ScaleState| {
             state.outstanding.retain(|worker, _| !workers.contains(&worker));
             let count = workers.len() as u32;
-            state.barren.note(count, event.progress, event.at_ms, &error.to_string());
+            state.failed_workers.note(count, event.progress, event.at_ms, &error.to_string());
             let kept = state.worker_function.as_deref();
             if error.gone
                 && kept == Some(&error.function)

@@ -208,16 +208,16 @@ impl InvocationTotals {
     }
 }
 
-/// The coordinator, with a tally of this worker's calls.
+/// The coordinator, with totals of this worker's calls.
 pub(crate) struct CountingCoordinator {
     inner: Arc<dyn Coordinator>,
-    tally: Mutex<InvocationTotals>,
+    totals: Mutex<InvocationTotals>,
 }
 
 impl CountingCoordinator {
     /// Counts the calls of `inner`.
     pub fn new(inner: Arc<dyn Coordinator>) -> Self {
-        Self { inner, tally: Mutex::default() }
+        Self { inner, totals: Mutex::default() }
     }
 
     /// Returns the totals and resets them.
@@ -226,7 +226,7 @@ impl CountingCoordinator {
     }
 
     fn lock(&self) -> MutexGuard<'_, InvocationTotals> {
-        self.tally.lock().unwrap_or_else(PoisonError::into_inner)
+        self.totals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -266,7 +266,7 @@ mod tally_tests {
         FlushCall {
             lease: LeaseRef {
                 job: "j".parse().unwrap(),
-                home: BundlePartition { registered_ms: 0, partition: 0 },
+                partition: BundlePartition { registered_ms: 0, partition: 0 },
                 epoch: 0,
                 bundle: 0,
                 attempt: 1,
@@ -284,11 +284,11 @@ mod tally_tests {
 
     #[test]
     fn committed_bytes_count_once() {
-        let mut tally = InvocationTotals::default();
+        let mut totals = InvocationTotals::default();
         let call = flush(2);
-        tally.note(&call, &Err(CallError::Unavailable("the answer was lost".to_owned())));
-        tally.note(&call, &Ok(AnyReply::Flush(AppliedReply {})));
-        tally.note(&flush(1), &Ok(AnyReply::Flush(AppliedReply {})));
+        totals.note(&call, &Err(CallError::Unavailable("the answer was lost".to_owned())));
+        totals.note(&call, &Ok(AnyReply::Flush(AppliedReply {})));
+        totals.note(&flush(1), &Ok(AnyReply::Flush(AppliedReply {})));
         let expected = InvocationTotals {
             splits: 3,
             rows: 30,
@@ -296,16 +296,16 @@ mod tally_tests {
             times: WorkerTimes { source_ms: 4, compute_ms: 6, put_ms: 8 },
             ..InvocationTotals::default()
         };
-        assert_eq!(tally, expected);
+        assert_eq!(totals, expected);
     }
 
     #[test]
     fn bundles_that_others_took_are_lost() {
-        let mut tally = InvocationTotals::default();
+        let mut totals = InvocationTotals::default();
         let kind = RefusalKind::LeaseLost;
         let refusal = CallRefusal { kind, message: "lost".to_owned() };
-        tally.note(&flush(2), &Err(CallError::Refused(refusal)));
-        assert_eq!(tally, InvocationTotals { bundles_lost: 1, ..InvocationTotals::default() });
+        totals.note(&flush(2), &Err(CallError::Refused(refusal)));
+        assert_eq!(totals, InvocationTotals { bundles_lost: 1, ..InvocationTotals::default() });
     }
 
     /// Keeps the version that it is to speak.

@@ -74,11 +74,11 @@ impl WorkerProcess {
         process_cpu_ms(self.pid)
     }
 
-    /// Works for `order`, for at most `patience`. `tell` gets what hinders the worker.
+    /// Works for `order`, for at most `limit`. `tell` gets what hinders the worker.
     pub async fn run(
         &mut self,
         order: &WorkerOrder,
-        patience: Duration,
+        limit: Duration,
         tell: impl Fn(Option<String>),
     ) -> Result<(), WorkerProcessError> {
         let order = serde_json::to_string(order);
@@ -94,13 +94,13 @@ impl WorkerProcess {
                 }
             }
         };
-        match tokio::time::timeout(patience, working).await {
+        match tokio::time::timeout(limit, working).await {
             Ok(Some(WorkerAnswer::Failed(error))) => Err(WorkerProcessError::Failed(error)),
             Ok(Some(_)) => Ok(()),
             Ok(None) => Err(WorkerProcessError::Died(self.how_it_ended().await)),
             Err(_) => {
                 // It is killed when it is dropped.
-                let seconds = patience.as_secs();
+                let seconds = limit.as_secs();
                 Err(WorkerProcessError::Died(format!("the worker took longer than {seconds} s")))
             }
         }

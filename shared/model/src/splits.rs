@@ -14,7 +14,6 @@
 pub mod batches;
 mod bundle;
 pub mod collect;
-pub mod course;
 mod deaths;
 pub mod epoch;
 pub mod invariants;
@@ -23,6 +22,7 @@ mod job_progress;
 mod lease;
 pub mod order;
 mod plan;
+pub mod ranges;
 pub mod ranks;
 pub mod readers;
 mod refusal;

@@ -107,7 +107,7 @@ fn reply_to<C: CoordinatorCall>(reply: AnyReply) -> Result<C::Reply, CallError> 
     })
 }
 
-/// Sends `call` until it is answered or this process has run for `patience`; every call is idempotent. Waits 20 ms,
+/// Sends `call` until it is answered or this process has run for `limit`; every call is idempotent. Waits 20 ms,
 /// doubling to 1 s, so that a restarted coordinator is found within a second of its return. After refusals the waits
 /// differ by chance: callers that were refused together do not return together.
 ///
@@ -117,9 +117,9 @@ pub async fn call_with_retry<C: CoordinatorCall>(
     coordinator: &dyn Coordinator,
     clock: &dyn Clock,
     call: C,
-    patience: Duration,
+    limit: Duration,
 ) -> Result<C::Reply, CallError> {
-    let mut over = pin!(outlast(clock, patience));
+    let mut over = pin!(outlast(clock, limit));
     let mut wait = Duration::from_millis(20);
     let mut call: AnyCall = call.into();
     let mut last = CallError::Unavailable(format!("{} is not answered", call.name()));

@@ -229,33 +229,36 @@ mod patience_tests {
     use std::future::{pending, ready};
 
     /// The patience after each of `times` silences that two reads meet together.
-    async fn silences(patience: &ReadTimeout, times: usize) -> Vec<u64> {
+    async fn silences(read_timeout: &ReadTimeout, times: usize) -> Vec<u64> {
         let mut after = Vec::new();
         for _ in 0..times {
-            let both = tokio::join!(patience.wait(pending::<()>()), patience.wait(pending::<()>()));
+            let both = tokio::join!(
+                read_timeout.wait(pending::<()>()),
+                read_timeout.wait(pending::<()>())
+            );
             assert_eq!(both, (None, None));
-            after.push(patience.now_ms.load(Ordering::Relaxed));
+            after.push(read_timeout.now_ms.load(Ordering::Relaxed));
         }
         after
     }
 
     #[tokio::test]
     async fn a_silent_server_is_waited_for_twice_as_long_up_to_a_limit() {
-        let patience = ReadTimeout::from_shortest(Duration::from_millis(10));
-        assert_eq!(patience.wait(ready(7)).await, Some(7));
-        assert_eq!(silences(&patience, 5).await, [20, 40, 80, 100, 100]);
+        let read_timeout = ReadTimeout::from_shortest(Duration::from_millis(10));
+        assert_eq!(read_timeout.wait(ready(7)).await, Some(7));
+        assert_eq!(silences(&read_timeout, 5).await, [20, 40, 80, 100, 100]);
     }
 
     #[tokio::test]
     async fn quick_answers_shorten_the_wait_again_and_slow_ones_do_not() {
-        let patience = ReadTimeout::from_shortest(Duration::from_secs(1));
-        patience.now_ms.store(8_000, Ordering::Relaxed);
+        let read_timeout = ReadTimeout::from_shortest(Duration::from_secs(1));
+        read_timeout.now_ms.store(8_000, Ordering::Relaxed);
         let slow = tokio::time::sleep(Duration::from_millis(2_050));
-        assert!(patience.wait(slow).await.is_some());
-        assert_eq!(patience.now_ms.load(Ordering::Relaxed), 8_000);
+        assert!(read_timeout.wait(slow).await.is_some());
+        assert_eq!(read_timeout.now_ms.load(Ordering::Relaxed), 8_000);
         for _ in 0..20 {
-            assert!(patience.wait(ready(())).await.is_some());
+            assert!(read_timeout.wait(ready(())).await.is_some());
         }
-        assert_eq!(patience.now_ms.load(Ordering::Relaxed), 1_000);
+        assert_eq!(read_timeout.now_ms.load(Ordering::Relaxed), 1_000);
     }
 }

@@ -135,7 +135,7 @@ async fn set_aside(run: &LeaseExecution<'_>, split: &FinishedSplit) -> Result<()
     let RunnerConfig { ns, bucket, .. } = &run.runner.config;
     let (job, runner) = (&run.context.view.job, run.runner);
     for (key, content) in &split.cached {
-        // Every worker stores the same bytes for a split on this shelf. The index of several parts comes last.
+        // Every worker stores the same bytes for a split below this prefix. The index of several parts comes last.
         if !put_cached(runner, &ObjectPath::new(bucket, key), content).await? {
             break;
         }
@@ -244,7 +244,7 @@ pub struct FinishedSplit {
     /// True for an indexed file: no object to store; the outcome's `rows` counts the file's records.
     pub indexed: bool,
     /// Prefix of the object's key; none for the job's own prefix.
-    pub shelf: Option<String>,
+    pub cache_prefix: Option<String>,
     /// The output at an `autocache` point: keys and objects, in the order in which to put them.
     pub cached: Vec<(String, Bytes)>,
     /// Measurements of the operators, if the lease asks for them.
@@ -262,7 +262,7 @@ impl FinishedSplit {
             quarantined: Vec::new(),
             times: WorkerTimes { source_ms, ..WorkerTimes::default() },
             indexed: true,
-            shelf: None,
+            cache_prefix: None,
             cached: Vec::new(),
             profile: None,
         }

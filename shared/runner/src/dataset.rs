@@ -179,9 +179,9 @@ impl DatasetCache {
         let shares = self.blocks.admits(shared_bytes(source, &spans, files)?);
         let reads = spans.iter().map(|&span| self.read_span(objects, source, span, shares, files));
         let reads: Vec<_> = reads.collect();
-        let stretches = stream::iter(reads).buffered(SPANS_AHEAD).try_collect().await?;
+        let fetched = stream::iter(reads).buffered(SPANS_AHEAD).try_collect().await?;
         let picks = picks(&spans, runs, shuffled);
-        Ok(DatasetInput { stretches, picks, source: Arc::clone(source) })
+        Ok(DatasetInput { fetched, picks, source: Arc::clone(source) })
     }
 
     async fn read_span(

@@ -84,8 +84,9 @@ impl SplitSink for ObjectSink {
         }
         let own =
             || keys::bundle_prefix(&self.runner.config.ns, &self.job, name.epoch, name.bundle);
-        let shelf = split.shelf.as_ref();
-        let prefix = shelf.map_or_else(own, |shelf| keys::shelf_bundle(shelf, name.bundle));
+        let cache_prefix = split.cache_prefix.as_ref();
+        let prefix = cache_prefix
+            .map_or_else(own, |cache_prefix| keys::cached_bundle(cache_prefix, name.bundle));
         let key = keys::chunk(&prefix, name.position, name.attempt, name.nonce);
         let checksum = gristmill_chunk::checksum(&split.object)
             .map_err(|error| LeaseError::Passing(error.to_string()))?;

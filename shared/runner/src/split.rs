@@ -51,7 +51,7 @@ enum Content {
 #[derive(Debug, Clone)]
 struct Extras {
     /// Prefix of the chunk's key; none for the job's own prefix.
-    shelf: Option<String>,
+    cache_prefix: Option<String>,
     /// Point whose output to cache, and its key.
     put: Option<(u32, String)>,
     profile: bool,
@@ -325,7 +325,7 @@ impl Task {
             quarantined: output.quarantined,
             times: WorkerTimes::default(),
             indexed: false,
-            shelf: extras.shelf.clone(),
+            cache_prefix: extras.cache_prefix.clone(),
             cached,
             profile,
         }
@@ -395,9 +395,9 @@ impl JobContext {
         // A random prefix that is cached for reuse always has the draws of the first epoch.
         let drawn = if order.is_some_and(|order| order.random) { 0 } else { epoch };
         let key = match order {
-            Some(CachePointOrder { shelf, .. }) => {
+            Some(CachePointOrder { cache_prefix, .. }) => {
                 let visit = self.visit_number(runner, epoch, position).await?;
-                Some(keys::cached_split(shelf, visit))
+                Some(keys::cached_split(cache_prefix, visit))
             }
             None => None,
         };
@@ -420,8 +420,8 @@ impl JobContext {
             Content::Cached { object, .. } => object.len() as u64,
         };
         let took = (bytes, micros(runner.clock.monotonic().saturating_sub(began)));
-        let (shelf, profile) = (orders.chunks.clone(), orders.profile);
-        let extras = Extras { shelf, put, profile, stored: Some(Vec::new()), took };
+        let (cache_prefix, profile) = (orders.chunks.clone(), orders.profile);
+        let extras = Extras { cache_prefix, put, profile, stored: Some(Vec::new()), took };
         Ok(SplitTask { content, extras })
     }
 }

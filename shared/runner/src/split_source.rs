@@ -26,7 +26,7 @@ pub struct SplitSource {
 /// The input from one dataset.
 #[derive(Debug, Clone)]
 pub(crate) struct DatasetInput {
-    pub stretches: Vec<FetchedRecords>,
+    pub fetched: Vec<FetchedRecords>,
     /// Records to run, in order; none for all of them in stored order.
     pub picks: Option<Vec<RecordPick>>,
     pub source: Arc<PipelineSource>,
@@ -43,7 +43,7 @@ pub(crate) struct FetchedRecords {
     pub file: Arc<IndexedFile>,
 }
 
-/// The content of a stretch.
+/// The content of a span.
 #[derive(Debug, Clone)]
 pub(crate) enum FetchedContent {
     /// The byte ranges of the file that its index asked for.
@@ -52,7 +52,7 @@ pub(crate) enum FetchedContent {
     Blocks(Vec<Arc<RecordBlock>>),
 }
 
-/// The opened records of a split: per dataset, one element per stretch.
+/// The opened records of a split: per dataset, one element per span.
 #[derive(Debug)]
 pub struct OpenedSplit {
     first: Vec<OpenedRecords>,
@@ -72,7 +72,7 @@ impl SplitSource {
     /// Number of bytes that were read.
     pub(crate) fn bytes(&self) -> u64 {
         let all = std::iter::once(&self.first).chain(&self.zipped);
-        all.flat_map(|read| &read.stretches).map(|stretch| stretch.read_bytes).sum()
+        all.flat_map(|read| &read.fetched).map(|part| part.read_bytes).sum()
     }
 
     /// The first dataset's input, as the executor takes it.
@@ -89,7 +89,7 @@ impl SplitSource {
     pub(crate) fn zipped<'a>(&'a self, opened: &'a OpenedSplit) -> Vec<ZippedInput<'a>> {
         let zipped = |(read, records): (&'a DatasetInput, &'a Vec<OpenedRecords>)| ZippedInput {
             parts: read.parts(records),
-            files: read.stretches.iter().map(|stretch| stretch.file.path.to_string()).collect(),
+            files: read.fetched.iter().map(|part| part.file.path.to_string()).collect(),
             picks: read.picks.clone(),
         };
         self.zipped.iter().zip(&opened.zipped).map(zipped).collect()
@@ -97,8 +97,8 @@ impl SplitSource {
 
     /// Location of a record for messages: the image, or the file with the record's number.
     pub fn describe(&self, key: RecordKey) -> String {
-        let of_file = |stretch: &&FetchedRecords| stretch.first.file == key.file;
-        let Some(FetchedRecords { file, .. }) = self.first.stretches.iter().find(of_file) else {
+        let of_file = |part: &&FetchedRecords| part.first.file == key.file;
+        let Some(FetchedRecords { file, .. }) = self.first.fetched.iter().find(of_file) else {
             return key.to_string();
         };
         let image = |pack: &ImagePack| {
@@ -112,8 +112,8 @@ impl SplitSource {
 
 impl DatasetInput {
     fn open(&self) -> Result<Vec<OpenedRecords>, LeaseError> {
-        let open = |stretch: &FetchedRecords| {
-            let FetchedRecords { first, n_records, stored, file, .. } = stretch;
+        let open = |part: &FetchedRecords| {
+            let FetchedRecords { first, n_records, stored, file, .. } = part;
             match stored {
                 FetchedContent::Parts(parts) => {
                     let opened = file.index.open(first.record, *n_records, &*self.source, parts);
@@ -124,16 +124,16 @@ impl DatasetInput {
                 }
             }
         };
-        self.stretches.iter().map(open).collect()
+        self.fetched.iter().map(open).collect()
     }
 
     fn parts<'a>(&'a self, opened: &'a [OpenedRecords]) -> Vec<InputRange<'a>> {
-        let part = |(stretch, records): (&'a FetchedRecords, &'a OpenedRecords)| InputRange {
-            first: stretch.first,
-            n_records: stretch.n_records,
+        let part = |(part, records): (&'a FetchedRecords, &'a OpenedRecords)| InputRange {
+            first: part.first,
+            n_records: part.n_records,
             data: records.data.clone(),
-            index: records.index.as_ref().unwrap_or(&stretch.file.index),
+            index: records.index.as_ref().unwrap_or(&part.file.index),
         };
-        self.stretches.iter().zip(opened).map(part).collect()
+        self.fetched.iter().zip(opened).map(part).collect()
     }
 }

@@ -297,7 +297,7 @@ fn index_bytes(entry: &ReadySplit) -> u64 {
     Footer::bytes(u64::from(outcome.batches) + u64::from(outcome.remainder_rows > 0))
 }
 
-/// The key of a chunk: among the job's own objects, on a shelf of this job, or on the shelf of the job that
+/// The key of a chunk: among the job's own objects, below a cache prefix of this job, or below the cache prefix of the job that
 /// cached it. Reads are limited to the committed length: a larger object is not the committed one.
 fn key_of(
     runner: &Runner,
@@ -310,9 +310,11 @@ fn key_of(
         let ns = &runner.config.ns;
         keys::bundle_prefix(ns, &context.view.job, entry.place.epoch, entry.bundle)
     };
-    let delivered = caching.and_then(|caching| caching.delivered_shelf(entry.place.epoch));
-    let shelf = delivered.or_else(|| caching.and_then(|c| c.chunks_shelf(entry.place.epoch)));
-    let prefix = shelf.map_or_else(own, |shelf| keys::shelf_bundle(shelf, entry.bundle));
+    let delivered = caching.and_then(|caching| caching.delivered_prefix(entry.place.epoch));
+    let cache_prefix =
+        delivered.or_else(|| caching.and_then(|c| c.chunks_prefix(entry.place.epoch)));
+    let prefix = cache_prefix
+        .map_or_else(own, |cache_prefix| keys::cached_bundle(cache_prefix, entry.bundle));
     let position = cached.map_or(entry.place.position, |chunk| chunk.position);
     keys::chunk(&prefix, position, entry.attempt, entry.nonce)
 }

@@ -416,7 +416,7 @@ impl Fetcher {
         let (objects, bucket) = (Arc::clone(&ports.objects), config.bucket.clone());
         let poller = CoordinatorPoller {
             stages: Arc::clone(&stages),
-            shelves: CacheManifestReader { objects, bucket },
+            manifests: CacheManifestReader { objects, bucket },
             job: config.job.clone(),
             registered_ms: context.view.registered_ms,
             coordinator: Arc::clone(&ports.coordinator),

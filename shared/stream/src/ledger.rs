@@ -67,7 +67,7 @@ impl Inner {
     fn is_cached(&self, epoch: Epoch) -> bool {
         let view = self.view.as_ref().filter(|view| epoch < view.spec.epochs);
         let caching = view.and_then(|view| view.caching.as_ref());
-        caching.is_some_and(|caching| caching.delivered_shelf(epoch).is_some())
+        caching.is_some_and(|caching| caching.delivered_prefix(epoch).is_some())
     }
 
     fn cached_chunk(&self, SplitPlace { epoch, position }: SplitPlace) -> Option<CachedChunk> {
@@ -339,14 +339,14 @@ impl SplitLedger {
         self.lock().cached_chunk(place)
     }
 
-    /// The shelf that epochs are delivered from without workers, if its manifest is not known yet.
-    pub fn unknown_shelf(&self) -> Option<String> {
+    /// The cache prefix that epochs are delivered from without workers, if its manifest is not known yet.
+    pub fn unknown_prefix(&self) -> Option<String> {
         let inner = self.lock();
         let caching = inner.view.as_ref()?.caching.as_ref()?;
-        caching.whole_shelf().filter(|_| inner.cached.is_none()).map(str::to_owned)
+        caching.whole_prefix().filter(|_| inner.cached.is_none()).map(str::to_owned)
     }
 
-    /// Sets the manifest of that shelf.
+    /// Sets the manifest of that cache prefix.
     pub fn set_cached(&self, manifest: CacheManifest) {
         self.lock().cached = Some(manifest);
         self.changed.notify_waiters();

@@ -103,8 +103,8 @@ impl SplitSink for LocalSink {
         if let Some(plan) = self.ledger.plan() {
             self.store.bound.learn(&plan, place, &split.outcome);
         }
-        // A chunk on a shelf belongs to the cache, or may become part of it.
-        let commit = if self.store.is_shared || split.shelf.is_some() {
+        // A chunk below a cache prefix belongs to the cache, or may become part of it.
+        let commit = if self.store.is_shared || split.cache_prefix.is_some() {
             self.objects.store(name, split).await?
         } else {
             let checksum =
@@ -392,7 +392,7 @@ mod tests {
             quarantined: Vec::new(),
             times: WorkerTimes::default(),
             indexed: false,
-            shelf: None,
+            cache_prefix: None,
             cached: Vec::new(),
             profile: None,
         };

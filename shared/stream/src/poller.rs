@@ -26,7 +26,7 @@ pub(crate) struct CoordinatorPoller {
     pub ledger: Arc<SplitLedger>,
     pub progress: Arc<FetcherProgress>,
     pub stages: Arc<StageClock>,
-    pub shelves: CacheManifestReader,
+    pub manifests: CacheManifestReader,
 }
 
 impl CoordinatorPoller {
@@ -155,8 +155,8 @@ impl CoordinatorPoller {
     /// Reads the cache manifest once the job needs it. Not a separate task: two tasks that wait for the same
     /// change of the ledger run in random order, and simulations must be deterministic.
     async fn learn_cached(&self) {
-        let Some(shelf) = self.ledger.unknown_shelf() else { return };
-        match self.shelves.manifest(&shelf).await {
+        let Some(cache_prefix) = self.ledger.unknown_prefix() else { return };
+        match self.manifests.manifest(&cache_prefix).await {
             Ok(Some(manifest)) => self.ledger.set_cached(manifest),
             // The next poll tries again.
             Ok(None) => {}
@@ -252,9 +252,9 @@ pub(crate) struct CacheManifestReader {
 }
 
 impl CacheManifestReader {
-    /// The manifest of `shelf`; none if it cannot be read now.
-    pub async fn manifest(&self, shelf: &str) -> Result<Option<CacheManifest>, FetchError> {
-        let path = ObjectPath::new(&self.bucket, keys::shelf_manifest(shelf));
+    /// The manifest of `cache_prefix`; none if it cannot be read now.
+    pub async fn manifest(&self, cache_prefix: &str) -> Result<Option<CacheManifest>, FetchError> {
+        let path = ObjectPath::new(&self.bucket, keys::cache_manifest(cache_prefix));
         let bad = |error: String| FetchError::BadObject(error);
         let read = match self.objects.get(&path).await {
             Ok(read) => read,

@@ -40,7 +40,7 @@ pub struct WebObjects {
     client: OnceLock<Result<Client, String>>,
     pub(crate) reach: AllowedServers,
     pub(crate) buffers: BufferPool,
-    pub(crate) patience: ReadTimeout,
+    pub(crate) read_timeout: ReadTimeout,
     /// Authorization header by server.
     authorization: BTreeMap<String, HeaderValue>,
 }
@@ -57,7 +57,7 @@ impl WebObjects {
             client: OnceLock::new(),
             reach,
             buffers: BufferPool::default(),
-            patience: ReadTimeout::default(),
+            read_timeout: ReadTimeout::default(),
             authorization,
         })
     }
@@ -358,7 +358,7 @@ impl WebObjects {
             RangeResponse::Part { .. } => {}
         }
         loop {
-            let Some(chunk) = self.patience.wait_for_more(response.chunk()).await else {
+            let Some(chunk) = self.read_timeout.wait_for_more(response.chunk()).await else {
                 return broken(SILENCE.to_owned());
             };
             match chunk {
@@ -389,7 +389,7 @@ impl WebObjects {
         if let Some(authorization) = self.authorization(url.host_str().unwrap_or_default()) {
             request = request.header(AUTHORIZATION, authorization);
         }
-        let Some(sent) = self.patience.wait(request.send()).await else {
+        let Some(sent) = self.read_timeout.wait(request.send()).await else {
             return Err(ObjectError::Unavailable(SILENCE.to_owned()));
         };
         sent.map_err(|error| {

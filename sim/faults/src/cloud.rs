@@ -271,8 +271,8 @@ impl SimCloud {
     }
 
     fn bundle_key(&self, flush: &FlushCall) -> ItemKey {
-        let LeaseRef { home, epoch, bundle, .. } = flush.lease;
-        inspect::bundle_key(&self.store.ns, &self.store.job, home, epoch, bundle)
+        let LeaseRef { partition, epoch, bundle, .. } = flush.lease;
+        inspect::bundle_key(&self.store.ns, &self.store.job, partition, epoch, bundle)
     }
 
     /// Invariant 13: a permanently refused flush was not applied.

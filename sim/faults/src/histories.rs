@@ -77,7 +77,7 @@ pub fn history(seed: u64) -> io::Result<HistoryOutcome> {
     drop(runtime);
     let batches = trainer.kept().len();
     let mut history = trainer.history;
-    history.violations.extend(sim.tally().violations);
+    history.violations.extend(sim.counts().violations);
     history.batches = batches;
     Ok(history)
 }

@@ -166,10 +166,12 @@ async fn remove_some(cloud: &Arc<SimCloud>, process: &SimProcess) -> Option<usiz
 async fn check_empty(sim: &FaultSimulation, cloud: &SimCloud) {
     let ns = &cloud.store.ns;
     let listed = cloud.store.memory.list(BUCKET, &keys::cache_prefix(ns)).await.unwrap_or_default();
-    let shelves = cloud.store.published.lock();
+    let cache_prefixes = cloud.store.published.lock();
     let left = listed.iter().filter(|object| {
         object.key.starts_with(&keys::cache_entries(ns))
-            || shelves.iter().any(|shelf| object.key.starts_with(shelf.as_str()))
+            || cache_prefixes
+                .iter()
+                .any(|cache_prefix| object.key.starts_with(cache_prefix.as_str()))
     });
     if let Some(object) = left.into_iter().next() {
         sim.violated(format_args!("{} is left of what was removed from the cache", object.key));

@@ -135,7 +135,7 @@ impl SharedObjects {
     /// The chunk named by a key.
     pub fn chunk_name(&self, key: &str) -> Option<ChunkName> {
         if let Some(rest) = key.strip_prefix(&keys::cache_prefix(&self.ns)) {
-            // On a shelf: stored by the first epoch.
+            // Below a cache prefix: stored by the first epoch.
             let (bundle, _) = key.rsplit_once('/').filter(|_| rest.contains("/b"))?;
             let (position, attempt, nonce) = keys::parse_chunk(&format!("{bundle}/"), key)?;
             return Some(ChunkName { epoch: 0, position, attempt, nonce });
@@ -165,7 +165,7 @@ impl SharedObjects {
             && keys::parse_cache_entry(&self.ns, &path.key).is_some()
             && let Ok(entry) = serde_json::from_slice::<CacheEntry>(&body)
         {
-            self.published.lock().insert(entry.shelf);
+            self.published.lock().insert(entry.cache_prefix);
         }
         if let Some(name) = self.chunk_name(&path.key)
             && outcome == PutOutcome::Created
@@ -279,9 +279,11 @@ impl SimObjects {
         if stored.is_none() && self.process.sim().count(&[FaultKind::WritesLost]) > 0 {
             return;
         }
-        let home = stored.and_then(|item| inspect::home(&item.body, bundle));
-        let bundle = match home {
-            Some(home) => decoded(inspect::bundle_key(ns, job, home, name.epoch, bundle)).await,
+        let partition = stored.and_then(|item| inspect::partition(&item.body, bundle));
+        let bundle = match partition {
+            Some(partition) => {
+                decoded(inspect::bundle_key(ns, job, partition, name.epoch, bundle)).await
+            }
             None => None,
         };
         let bundle = match bundle {

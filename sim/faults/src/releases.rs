@@ -254,7 +254,7 @@ pub async fn perform_upgrade(cloud: &Arc<SimCloud>, log: &DeliveryLog) {
             UpgradeMoment::JobRuns | UpgradeMoment::JobWaits => {
                 log.delivered().batches.len() >= BATCHES_BEFORE
             }
-            UpgradeMoment::CacheIsRead => sim.tally().cache_reads >= READS_BEFORE,
+            UpgradeMoment::CacheIsRead => sim.counts().cache_reads >= READS_BEFORE,
         };
         if is_due {
             break;

@@ -27,7 +27,7 @@ const AFTERMATH: Duration = Duration::from_secs(7 * 3600);
 pub struct SimulationOutcome {
     pub seed: u64,
     pub scenario: FaultScenario,
-    pub tally: SimulationCounts,
+    pub counts: SimulationCounts,
     /// Time at which the job was done.
     pub took: Duration,
     pub batches: usize,
@@ -121,8 +121,8 @@ fn expectation(scenario: &FaultScenario) -> io::Result<Arc<ExpectedBatches>> {
     }
     let (outcome, delivered) =
         run(0, scenario, JobArrangement::One, FaultPlan::none(), None, &[], false)?;
-    if !outcome.tally.violations.is_empty() {
-        let what = outcome.tally.violations.join("; ");
+    if !outcome.counts.violations.is_empty() {
+        let what = outcome.counts.violations.join("; ");
         return Err(io::Error::other(format!("undisturbed, {scenario:?}: {what}")));
     }
     let expected = Arc::new(delivered);
@@ -201,7 +201,7 @@ fn run(
     let outcome = SimulationOutcome {
         seed,
         scenario: scenario.clone(),
-        tally: sim.tally(),
+        counts: sim.counts(),
         took,
         batches: delivered.batches.len(),
         replays: log.replays(),
@@ -272,7 +272,7 @@ async fn run_jobs(
             sim.violated("invariant 16: all is delivered, and the job counts as living");
         }
     }
-    // Objects of a shelf whose job the table has lost are named nowhere, and stay.
+    // Objects of a cache prefix whose job the table has lost are named nowhere, and stay.
     let is_whole = sim.count(&[FaultKind::WritesLost]) == 0;
     if scenario.cached != CachePosition::Nowhere && is_whole && !sim.is_violated() {
         remove_all(&clouds[0]).await;

@@ -251,7 +251,7 @@ impl FaultSimulation {
     }
 
     /// The events so far, by kind.
-    pub fn tally(&self) -> SimulationCounts {
+    pub fn counts(&self) -> SimulationCounts {
         let state = self.state.lock();
         SimulationCounts {
             calls: state.calls,

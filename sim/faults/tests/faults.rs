@@ -51,22 +51,22 @@ fn search(
 }
 
 fn is_broken(outcome: &SimulationOutcome) -> bool {
-    !outcome.tally.violations.is_empty()
+    !outcome.counts.violations.is_empty()
 }
 
 #[test]
 fn no_seed_breaks_an_invariant() {
-    if let Some(SimulationOutcome { seed, tally, .. }) = search(simulate, (SEEDS, None), is_broken)
+    if let Some(SimulationOutcome { seed, counts, .. }) = search(simulate, (SEEDS, None), is_broken)
     {
-        panic!("seed {seed}: {:#?}", tally.violations);
+        panic!("seed {seed}: {:#?}", counts.violations);
     }
 }
 
 #[test]
 fn no_seed_of_several_ranks_breaks_an_invariant() {
     let broken = search(simulate_ranks, (SEEDS_OF_RANKS, None), is_broken);
-    if let Some(SimulationOutcome { seed, tally, .. }) = broken {
-        panic!("seed {seed} with ranks: {:#?}", tally.violations);
+    if let Some(SimulationOutcome { seed, counts, .. }) = broken {
+        panic!("seed {seed} with ranks: {:#?}", counts.violations);
     }
 }
 
@@ -76,7 +76,7 @@ fn one_seed_is_one_run() {
         for seed in seeds {
             let run = || simulate(seed, None, false).unwrap();
             let (one, again) = (run(), run());
-            assert_eq!(one.tally, again.tally, "seed {seed}");
+            assert_eq!(one.counts, again.counts, "seed {seed}");
             assert_eq!((one.took, one.replays), (again.took, again.replays), "seed {seed}");
         }
     }
@@ -93,7 +93,7 @@ const LOCKS: [(Simulate, Mutant); 2] =
     [(simulate, Mutant::StoreStopsClaims), (simulate_ranks, Mutant::JudgedBySlowest)];
 
 fn is_locked(outcome: &SimulationOutcome) -> bool {
-    outcome.tally.violations.first().is_some_and(|first| first.contains("no batch came for"))
+    outcome.counts.violations.first().is_some_and(|first| first.contains("no batch came for"))
 }
 
 #[test]
@@ -104,18 +104,18 @@ fn a_bound_that_stops_what_the_trainer_needs_next_is_noticed() {
             panic!("{mutant:?} locks no trainer in {SEEDS_PER_MUTANT} simulations");
         };
         let outcome = simulate(seed, None, false).unwrap();
-        assert_eq!(outcome.tally.violations, Vec::<String>::new(), "{mutant:?}: seed {seed}");
+        assert_eq!(outcome.counts.violations, Vec::<String>::new(), "{mutant:?}: seed {seed}");
     }
 }
 
 fn check_noticed(simulate: Simulate, mutant: Mutant) {
     let began = Instant::now();
     let noticed = search(simulate, (SEEDS_PER_MUTANT, Some(mutant)), is_broken);
-    let Some(SimulationOutcome { seed, tally, .. }) = noticed else {
+    let Some(SimulationOutcome { seed, counts, .. }) = noticed else {
         panic!("{mutant:?} is not noticed in {SEEDS_PER_MUTANT} simulations");
     };
     let seconds = began.elapsed().as_secs_f64();
-    println!("{mutant:?}: seed {seed}, {seconds:.1} s: {}", tally.violations[0]);
+    println!("{mutant:?}: seed {seed}, {seconds:.1} s: {}", counts.violations[0]);
 }
 
 /// Splits of an epoch that is large for the control plane: reporting all of them in one answer to a returning trainer
@@ -125,9 +125,9 @@ const MANY_SPLITS: u32 = 100_000;
 #[test]
 fn a_trainer_comes_back_at_the_end_of_an_epoch_of_many_splits() {
     let began = Instant::now();
-    let SimulationOutcome { tally, batches, replays, took, .. } =
+    let SimulationOutcome { counts, batches, replays, took, .. } =
         simulate_large(MANY_SPLITS).unwrap();
-    assert_eq!(tally.violations, Vec::<String>::new());
+    assert_eq!(counts.violations, Vec::<String>::new());
     assert_eq!(batches, MANY_SPLITS as usize);
     println!(
         "{MANY_SPLITS} splits, {replays} batches again, {} s of virtual time: {:.1} s",
@@ -148,10 +148,10 @@ fn throttling_costs_time_and_little_else() {
     for (fault, spells_per_split) in expected {
         let (mut lasting, mut again) = (0, 0);
         for seed in 0..60 {
-            let SimulationOutcome { tally, .. } = simulate_only(seed, &[fault]).unwrap();
-            assert_eq!(tally.violations, Vec::<String>::new(), "{fault:?}, seed {seed}");
-            lasting += tally.faults.get(&fault).copied().unwrap_or_default();
-            again += tally.computed_again;
+            let SimulationOutcome { counts, .. } = simulate_only(seed, &[fault]).unwrap();
+            assert_eq!(counts.violations, Vec::<String>::new(), "{fault:?}, seed {seed}");
+            lasting += counts.faults.get(&fault).copied().unwrap_or_default();
+            again += counts.computed_again;
         }
         println!("{fault:?}: {lasting} lasting, {again} splits computed again");
         assert!(

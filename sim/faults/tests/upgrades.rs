@@ -30,21 +30,21 @@ fn spoken(order: UpgradeOrder, moment: UpgradeMoment) -> &'static [u32] {
 
 /// Checks that all is delivered, part of it after the upgrade, in the versions `spoken`.
 fn check(outcome: &SimulationOutcome, cell: &str, spoken: &[u32]) {
-    let SimulationOutcome { tally, scenario, batches, .. } = outcome;
-    assert_eq!(tally.violations, Vec::<String>::new(), "{cell}");
+    let SimulationOutcome { counts, scenario, batches, .. } = outcome;
+    assert_eq!(counts.violations, Vec::<String>::new(), "{cell}");
     let of_epoch = scenario.files.iter().sum::<u32>() / scenario.batch_size;
     assert_eq!(*batches, (of_epoch * scenario.epochs) as usize, "{cell}");
-    let upgraded = tally.upgraded.unwrap_or_else(|| panic!("{cell}: no upgrade"));
+    let upgraded = counts.upgraded.unwrap_or_else(|| panic!("{cell}: no upgrade"));
     assert!(upgraded.batches < *batches, "{cell}: it came after the job");
-    let versions: Vec<u32> = tally.versions.keys().copied().collect();
-    assert_eq!(versions, spoken, "{cell}: {:?}", tally.versions);
+    let versions: Vec<u32> = counts.versions.keys().copied().collect();
+    assert_eq!(versions, spoken, "{cell}: {:?}", counts.versions);
 }
 
 fn check_all(moment: UpgradeMoment, cached: CachePosition) {
     for order in ORDERS {
         let cell = format!("{order:?}, {moment:?}, {cached:?}");
         let outcome = upgraded(&FaultScenario::for_upgrade(cached), order, moment);
-        println!("{cell}: {:?}, {:?}", outcome.tally.versions, outcome.tally.upgraded);
+        println!("{cell}: {:?}, {:?}", outcome.counts.versions, outcome.counts.upgraded);
         check(&outcome, &cell, spoken(order, moment));
     }
 }
@@ -65,10 +65,10 @@ fn a_cache_is_read_before_and_after() {
         let scenario = FaultScenario::for_upgrade(cached);
         check_all(UpgradeMoment::CacheIsRead, cached);
         for order in ORDERS {
-            let tally = upgraded(&scenario, order, UpgradeMoment::CacheIsRead).tally;
-            let before = tally.upgraded.unwrap().cache_reads;
+            let counts = upgraded(&scenario, order, UpgradeMoment::CacheIsRead).counts;
+            let before = counts.upgraded.unwrap().cache_reads;
             assert!(before > 0, "{order:?}, {cached:?}: nothing was read before");
-            assert!(tally.cache_reads > before, "{order:?}, {cached:?}: nothing was read after");
+            assert!(counts.cache_reads > before, "{order:?}, {cached:?}: nothing was read after");
         }
     }
 }
@@ -79,6 +79,6 @@ fn peers_that_speak_one_version_alone_end_the_job() {
     for order in ORDERS {
         let upgrade = UpgradePlan { order, moment: UpgradeMoment::JobRuns };
         let outcome = simulate_upgrade(&scenario, upgrade, Some(Mutant::SpeaksOneVersion)).unwrap();
-        assert!(!outcome.tally.violations.is_empty(), "{order:?}");
+        assert!(!outcome.counts.violations.is_empty(), "{order:?}");
     }
 }

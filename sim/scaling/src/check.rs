@@ -65,7 +65,7 @@ pub fn check(scenario: &ScalingScenario, first: u64, seeds: u32) -> ScenarioChec
     let runs: Vec<SimulatedRun> = (0..u64::from(seeds))
         .map(|seed| simulate(scenario, first.wrapping_add(seed), PolicyName::default()))
         .collect();
-    let mut verdict = ScenarioCheck {
+    let mut checked = ScenarioCheck {
         name: scenario.name.clone(),
         paper: scenario.paper.as_ref().and_then(|paper| paper.workers),
         seeds,
@@ -75,8 +75,8 @@ pub fn check(scenario: &ScalingScenario, first: u64, seeds: u32) -> ScenarioChec
         cachew: cachew(&sweeps[0], &scenario.settings),
         failures: Vec::new(),
     };
-    verdict.failures = failures(&verdict, scenario.at_least);
-    verdict
+    checked.failures = failures(&checked, scenario.at_least);
+    checked
 }
 
 /// Whether a count is equivalent to one of the optima.
@@ -152,9 +152,9 @@ fn cachew(sweep: &PhaseSweep, settings: &Settings) -> Option<(usize, u32)> {
     None
 }
 
-fn failures(verdict: &ScenarioCheck, at_least: f64) -> Vec<String> {
+fn failures(checked: &ScenarioCheck, at_least: f64) -> Vec<String> {
     let mut failures = Vec::new();
-    for phase in &verdict.phases {
+    for phase in &checked.phases {
         let at = phase.phase;
         if phase.within < at_least {
             failures.push(format!(
@@ -173,12 +173,12 @@ fn failures(verdict: &ScenarioCheck, at_least: f64) -> Vec<String> {
         }
     }
     // One decision is the least possible if the start is not the optimum.
-    if let Some((theirs, _)) = verdict
+    if let Some((theirs, _)) = checked
         .cachew
-        .filter(|(theirs, _)| verdict.decisions > 1 && 2 * verdict.decisions > *theirs)
+        .filter(|(theirs, _)| checked.decisions > 1 && 2 * checked.decisions > *theirs)
     {
         failures
-            .push(format!("{} decisions, more than half of Cachew's {theirs}", verdict.decisions));
+            .push(format!("{} decisions, more than half of Cachew's {theirs}", checked.decisions));
     }
     failures
 }
@@ -204,27 +204,27 @@ const HEAD: [&str; 11] = [
 ];
 
 /// A line for each phase of each scenario, then the missed bars.
-pub fn table(verdicts: &[ScenarioCheck]) -> String {
+pub fn table(checks: &[ScenarioCheck]) -> String {
     let mut rows: Vec<[String; 11]> = vec![HEAD.map(str::to_owned)];
-    for verdict in verdicts {
-        for phase in &verdict.phases {
+    for checked in checks {
+        for phase in &checked.phases {
             let first = phase.phase == 0;
             let of_first = |text: String| if first { text } else { String::new() };
-            let (theirs, at) = verdict
+            let (theirs, at) = checked
                 .cachew
                 .map_or(("-".into(), "-".into()), |(n, at)| (n.to_string(), at.to_string()));
             rows.push([
-                if first { verdict.name.clone() } else { format!("  from change {}", phase.phase) },
-                of_first(verdict.paper.map_or(String::new(), |workers| workers.to_string())),
+                if first { checked.name.clone() } else { format!("  from change {}", phase.phase) },
+                of_first(checked.paper.map_or(String::new(), |workers| workers.to_string())),
                 phase.chosen.to_string(),
                 phase.optimum.to_string(),
                 format!("{:.0} %", phase.within),
                 phase.followed.map_or(String::new(), |share| format!("{share:.0} %")),
-                of_first(verdict.decisions.to_string()),
+                of_first(checked.decisions.to_string()),
                 of_first(theirs),
                 of_first(at),
                 phase.reversals.to_string(),
-                of_first(if verdict.holds() { "ok".into() } else { "FAILS".into() }),
+                of_first(if checked.holds() { "ok".into() } else { "FAILS".into() }),
             ]);
         }
     }
@@ -242,9 +242,9 @@ pub fn table(verdicts: &[ScenarioCheck]) -> String {
         }
         let _ = writeln!(text, "{}", line.trim_end());
     }
-    for verdict in verdicts {
-        for failure in &verdict.failures {
-            let _ = writeln!(text, "{}: {failure}", verdict.name);
+    for checked in checks {
+        for failure in &checked.failures {
+            let _ = writeln!(text, "{}: {failure}", checked.name);
         }
     }
     text

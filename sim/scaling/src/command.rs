@@ -74,9 +74,9 @@ pub fn run(args: &ScalingArgs, out: &mut dyn Write) -> Result<SimulateOutcome, S
         if let Some(directory) = &args.write {
             write_all(directory, &texts)?;
         }
-        let verdicts = check_all(&texts, args.seed, args.seeds.unwrap_or(SEEDS).max(1))?;
-        say(out, &show_verdicts(&verdicts, args.json))?;
-        return Ok(outcome(&verdicts));
+        let checks = check_all(&texts, args.seed, args.seeds.unwrap_or(SEEDS).max(1))?;
+        say(out, &show_checks(&checks, args.json))?;
+        return Ok(outcome(&checks));
     }
     let Some(name) = &args.scenario else {
         let names: Vec<&str> = shipped().iter().map(|(name, _)| *name).collect();
@@ -88,9 +88,9 @@ pub fn run(args: &ScalingArgs, out: &mut dyn Write) -> Result<SimulateOutcome, S
     };
     let scenario = load(name)?;
     if let Some(seeds) = args.seeds {
-        let verdicts = [check(&scenario, args.seed, seeds.max(1))];
-        say(out, &show_verdicts(&verdicts, args.json))?;
-        return Ok(outcome(&verdicts));
+        let checks = [check(&scenario, args.seed, seeds.max(1))];
+        say(out, &show_checks(&checks, args.json))?;
+        return Ok(outcome(&checks));
     }
     let (policy, selected) = select(&args.policy, &scenario)?;
     let run = simulate(&selected, args.seed, policy);
@@ -132,20 +132,20 @@ fn many(args: &ScalingArgs) -> Result<Option<Vec<(String, String)>>, ScenarioErr
     })
 }
 
-fn outcome(verdicts: &[ScenarioCheck]) -> SimulateOutcome {
-    if verdicts.iter().all(ScenarioCheck::holds) {
+fn outcome(checks: &[ScenarioCheck]) -> SimulateOutcome {
+    if checks.iter().all(ScenarioCheck::holds) {
         SimulateOutcome::Held
     } else {
         SimulateOutcome::Failed
     }
 }
 
-fn show_verdicts(verdicts: &[ScenarioCheck], json: bool) -> String {
+fn show_checks(checks: &[ScenarioCheck], json: bool) -> String {
     if json {
-        let holds = verdicts.iter().all(ScenarioCheck::holds);
-        return format!("{}\n", serde_json::json!({ "holds": holds, "scenarios": verdicts }));
+        let holds = checks.iter().all(ScenarioCheck::holds);
+        return format!("{}\n", serde_json::json!({ "holds": holds, "scenarios": checks }));
     }
-    table(verdicts)
+    table(checks)
 }
 
 fn load(name: &str) -> Result<ScalingScenario, ScenarioError> {
@@ -211,19 +211,19 @@ fn check_all(
         .map(|(name, text)| ScalingScenario::parse(text, name))
         .collect::<Result<_, _>>()?;
     let threads = thread::available_parallelism().map_or(1, |count| count.get());
-    let mut verdicts: Vec<Option<ScenarioCheck>> = vec![None; scenarios.len()];
-    let open = Mutex::new(scenarios.iter().zip(&mut verdicts));
+    let mut checks: Vec<Option<ScenarioCheck>> = vec![None; scenarios.len()];
+    let open = Mutex::new(scenarios.iter().zip(&mut checks));
     let next = || open.lock().next();
     thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
-                while let Some((scenario, verdict)) = next() {
-                    *verdict = Some(check(scenario, first, seeds));
+                while let Some((scenario, checked)) = next() {
+                    *checked = Some(check(scenario, first, seeds));
                 }
             });
         }
     });
-    Ok(verdicts.into_iter().flatten().collect())
+    Ok(checks.into_iter().flatten().collect())
 }
 
 fn show_run(

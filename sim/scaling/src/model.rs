@@ -166,7 +166,7 @@ pub(crate) struct ModelSplits {
     /// Positions released because their worker died.
     returned: BTreeSet<u64>,
     /// The first position not committed, and the commits after it.
-    frontier: u64,
+    first_open: u64,
     done: VecDeque<bool>,
     committed: u64,
     delivered: u64,
@@ -251,7 +251,7 @@ impl ModelSplits {
 
     /// Commits a split; `arrived` receives the number of batches that are next in order.
     pub fn commit(&mut self, split: u64, mut arrived: impl FnMut(u64)) {
-        let index = (split - self.frontier) as usize;
+        let index = (split - self.first_open) as usize;
         if self.done.len() <= index {
             self.done.resize(index + 1, false);
         }
@@ -259,7 +259,7 @@ impl ModelSplits {
         self.committed += 1;
         while self.done.front() == Some(&true) {
             self.done.pop_front();
-            self.frontier += 1;
+            self.first_open += 1;
             arrived(self.split_batches);
         }
     }

@@ -129,13 +129,13 @@ fn concurrency_and_deaths_are_accounted_for() {
 
 #[test]
 fn the_bars_hold_here_and_fail_where_they_must() {
-    let verdict = check(&scenario(""), 0, 10);
-    assert!(verdict.holds(), "{:?}", verdict.failures);
-    assert_eq!((verdict.phases[0].optimum, verdict.cachew), (8, Some((9, 8))));
+    let checked = check(&scenario(""), 0, 10);
+    assert!(checked.holds(), "{:?}", checked.failures);
+    assert_eq!((checked.phases[0].optimum, checked.cachew), (8, Some((9, 8))));
     // No policy can follow a change five reports before the end.
     let late = "[[change]]\nat_batch = 39900\nstep = \"10ms\"\n";
-    let verdict = check(&scenario(late), 0, 5);
-    assert!(!verdict.holds() && verdict.failures[0].starts_with("phase 1"));
+    let checked = check(&scenario(late), 0, 5);
+    assert!(!checked.holds() && checked.failures[0].starts_with("phase 1"));
 }
 
 #[test]

@@ -185,12 +185,12 @@ impl Jobs {
         let points: Vec<CachePointView> =
             query.points().into_iter().map(|(_, view)| view).collect();
         let whole = points.iter().find(|point| point.whole).filter(|_| mode == Mode::Profile);
-        let shelf = whole.map(|p| {
-            keys::cache_shelf(&self.records.settings.ns, p.fingerprint, self.records.clock.nonce())
+        let cache_prefix = whole.map(|p| {
+            keys::build_prefix(&self.records.settings.ns, p.fingerprint, self.records.clock.nonce())
         });
         // The reason is part of every poll's answer, so it must stay short.
         let reason = reason.chars().take(MAX_REASON_CHARS).collect();
-        let modes = vec![EpochCacheMode { from: 0, mode, reason, shelf }];
+        let modes = vec![EpochCacheMode { from: 0, mode, reason, cache_prefix }];
         let unsettled = (mode == Mode::Profile).then_some(1);
         JobCaching {
             view: CachingView { points, modes, unsettled },
@@ -348,10 +348,10 @@ fn reading(
     reason: &str,
 ) -> JobCaching {
     let mode = Mode::Get { point };
-    let shelf = Some(entry.shelf.clone());
+    let cache_prefix = Some(entry.cache_prefix.clone());
     let reason = format!("stored by job {}; {reason}", entry.job);
     let points = found.iter().map(|found| found.view.clone()).collect();
-    let modes = vec![EpochCacheMode { from: 0, mode, reason, shelf }];
+    let modes = vec![EpochCacheMode { from: 0, mode, reason, cache_prefix }];
     JobCaching {
         view: CachingView { points, modes, unsettled: None },
         state: CachingState::new(mode),

@@ -27,7 +27,7 @@ const REGISTERING_S: f64 = 300.0;
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct CacheUse {
-    /// The shelf being removed; no job may begin to read it. Any process that finds this finishes the removal.
+    /// The cache prefix being removed; no job may begin to read it. Any process that finds this finishes the removal.
     pub removing: Option<String>,
     pub uses: UseScore,
     /// Jobs that read the entry, including some that have ended.
@@ -89,7 +89,7 @@ impl Jobs {
         match self
             .objects
             .store
-            .get(&ObjectPath::new(bucket, keys::shelf_manifest(&entry.shelf)))
+            .get(&ObjectPath::new(bucket, keys::cache_manifest(&entry.cache_prefix)))
             .await
         {
             Ok(_) => Ok(Some(entry)),
@@ -108,7 +108,7 @@ impl Jobs {
     pub(crate) async fn publish(&self, entry: &CacheEntry) -> Result<CacheEntry, CallRefusal> {
         let key = keys::cache_entry(&self.records.settings.ns, entry.fingerprint);
         // An earlier try or another job may have stored one: the stored entry counts.
-        self.objects.put_json(key.clone(), entry, &entry.shelf).await?;
+        self.objects.put_json(key.clone(), entry, &entry.cache_prefix).await?;
         let there = self.cache_entry(entry.fingerprint).await?;
         there.ok_or_else(|| busy(format!("{key} was removed as soon as it was put")))
     }
@@ -119,7 +119,7 @@ impl Jobs {
         job: &JobName,
         entry: &CacheEntry,
     ) -> Result<bool, CallRefusal> {
-        let CacheEntry { fingerprint, shelf, .. } = entry;
+        let CacheEntry { fingerprint, cache_prefix, .. } = entry;
         let now_s = self.records.clock.now_ms() as f64 / 1e3;
         let usage = self.usage(entry.clone()).await?;
         let ended: Vec<&JobName> = match usage.used.readers.len() {
@@ -128,10 +128,10 @@ impl Jobs {
         };
         let decide = |before: Option<&CacheUse>| {
             let mut used = before.cloned().unwrap_or_default();
-            if used.removing.as_ref() == Some(shelf) {
+            if used.removing.as_ref() == Some(cache_prefix) {
                 return Err(ItemUpdateError::Declined(()));
             }
-            // The mark belongs to an earlier shelf, whose entry and objects are gone.
+            // The mark belongs to an earlier cache prefix, whose entry and objects are gone.
             let unfinished = used.removing.take().is_some();
             if used.readers.contains(job) && !unfinished {
                 return Ok(TransitionOutcome::AlreadyApplied(used));
@@ -147,7 +147,7 @@ impl Jobs {
         }
         // The entry may have been removed after it was found and before the reader was added.
         let there = self.cache_entry(*fingerprint).await?;
-        Ok(there.is_some_and(|there| there.shelf == *shelf))
+        Ok(there.is_some_and(|there| there.cache_prefix == *cache_prefix))
     }
 
     /// All cache entries.
@@ -213,39 +213,39 @@ impl Jobs {
                 return Err(ItemUpdateError::Declined(()));
             }
             // The next entry of this fingerprint starts with no uses.
-            let removing = Some(entry.shelf.clone());
+            let removing = Some(entry.cache_prefix.clone());
             Ok(TransitionOutcome::Write(CacheUse { removing, ..CacheUse::default() }))
         };
         if accepted(self.records.store.update(&name, removing).await)?.is_none() {
             return Ok(None);
         }
         let until_ms = self.objects.in_time_of_a_call();
-        self.finish_removal(entry.fingerprint, &entry.shelf, until_ms).await.map(Some)
+        self.finish_removal(entry.fingerprint, &entry.cache_prefix, until_ms).await.map(Some)
     }
 
-    /// Removes the marked shelf and returns its number of objects. Deletes objects first and the entry
+    /// Removes the marked cache prefix and returns its number of objects. Deletes objects first and the entry
     /// last, so that a later round finds an interrupted removal; repeating any step is safe. Refused as
     /// busy if there are more objects than `until_ms` gives time for.
     async fn finish_removal(
         &self,
         fingerprint: Fingerprint,
-        shelf: &str,
+        cache_prefix: &str,
         until_ms: u64,
     ) -> Result<u64, CallRefusal> {
         let DeletedObjects { objects, all } =
-            self.objects.delete_below(shelf, until_ms, |_| true).await?;
+            self.objects.delete_below(cache_prefix, until_ms, |_| true).await?;
         if !all {
             let text = format!("{objects} objects of {fingerprint} are deleted, and more remain");
             return Err(busy(text));
         }
-        let of_shelf = |entry: CacheEntry| entry.shelf == shelf;
-        if self.cache_entry(fingerprint).await?.is_some_and(of_shelf) {
+        let of_prefix = |entry: CacheEntry| entry.cache_prefix == cache_prefix;
+        if self.cache_entry(fingerprint).await?.is_some_and(of_prefix) {
             self.objects
                 .delete_objects(&[keys::cache_entry(&self.records.settings.ns, fingerprint)])
                 .await?;
         }
         let unmark = |used: &mut CacheUse| {
-            used.removing.take_if(|removing| removing == shelf);
+            used.removing.take_if(|removing| removing == cache_prefix);
         };
         self.records.store.change(&ItemName::CacheUse(fingerprint), unmark).await?;
         tracing::info!(%fingerprint, objects, "removed from the cache");
@@ -261,7 +261,9 @@ impl Jobs {
         let used =
             self.records.store.read::<CacheUse>(&ItemName::CacheUse(fingerprint)).await?.item;
         match used.and_then(|used| used.removing) {
-            Some(shelf) => self.finish_removal(fingerprint, &shelf, until_ms).await.map(Some),
+            Some(cache_prefix) => {
+                self.finish_removal(fingerprint, &cache_prefix, until_ms).await.map(Some)
+            }
             None => Ok(None),
         }
     }
@@ -281,9 +283,9 @@ impl Jobs {
         Ok(found)
     }
 
-    /// Deletes shelves that a job wrote and no job can read: of a put that did not finish, or lost the race
+    /// Deletes cache prefixes that a job wrote and no job can read: of a put that did not finish, or lost the race
     /// for the entry.
-    pub(crate) async fn tidy_shelves(
+    pub(crate) async fn tidy_cache_prefixes(
         &self,
         caching: Option<&super::JobCaching>,
         until_ms: u64,
@@ -293,17 +295,18 @@ impl Jobs {
         let whole = || caching.view.points.iter().find(|point| point.whole);
         for mode in &caching.view.modes {
             use gristmill_policy::caching::Mode;
-            let Some(shelf) = &mode.shelf else { continue };
+            let Some(cache_prefix) = &mode.cache_prefix else { continue };
             let point = match mode.mode {
                 Mode::Profile | Mode::Compute => whole(),
                 Mode::Put { point } => caching.view.points.get(point as usize),
-                // The job that wrote this shelf cleans it up.
+                // The job that wrote this cache prefix cleans it up.
                 Mode::Get { .. } => None,
             };
             let Some(point) = point else { continue };
             let entry = self.cache_entry(point.fingerprint).await?;
-            if deleted.all && entry.is_none_or(|entry| entry.shelf != *shelf) {
-                deleted = deleted.and(self.objects.delete_below(shelf, until_ms, |_| true).await?);
+            if deleted.all && entry.is_none_or(|entry| entry.cache_prefix != *cache_prefix) {
+                deleted =
+                    deleted.and(self.objects.delete_below(cache_prefix, until_ms, |_| true).await?);
             }
         }
         Ok(deleted)

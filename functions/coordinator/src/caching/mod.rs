@@ -1,9 +1,9 @@
 //! Autocaching: which cached data a job finds when it registers, what is decided from its profile, and when
 //! other jobs may read what it stores.
 //!
-//! Stored objects lie on a **shelf**: a key prefix that only one job writes to. Once a shelf is complete,
+//! Stored objects lie below a **cache prefix**: a key prefix that only one job writes to. Once a cache prefix is complete,
 //! one object is put if absent: the **entry** of its fingerprint. Jobs that find the entry may read the
-//! shelf, so no job reads incomplete data, and two jobs that store the same data do not interfere. The mode
+//! cache prefix, so no job reads incomplete data, and two jobs that store the same data do not interfere. The mode
 //! of an epoch is settled before any of its splits is handed out, and never changes.
 
 mod begin;
@@ -65,22 +65,24 @@ impl JobCaching {
 
     /// Fate of the chunks of `epoch` once the trainer has passed them.
     pub fn passed(&self, epoch: Epoch) -> ChunkRetention {
-        if self.view.delivered_shelf(epoch).is_some() {
+        if self.view.delivered_prefix(epoch).is_some() {
             return ChunkRetention::Kept;
         }
-        let Some(shelf) = self.view.chunks_shelf(epoch) else { return ChunkRetention::Deleted };
+        let Some(cache_prefix) = self.view.chunks_prefix(epoch) else {
+            return ChunkRetention::Deleted;
+        };
         match self.state.mode {
             Mode::Profile => ChunkRetention::Undecided,
             Mode::Put { point } if self.view.is_whole(point) => ChunkRetention::Undecided,
-            _ if self.is_read(shelf) => ChunkRetention::Kept,
+            _ if self.is_read(cache_prefix) => ChunkRetention::Kept,
             _ => ChunkRetention::Deleted,
         }
     }
 
-    fn is_read(&self, shelf: &str) -> bool {
+    fn is_read(&self, cache_prefix: &str) -> bool {
         let reads = |mode: &&EpochCacheMode| matches!(mode.mode, Mode::Get { .. });
         let last = self.view.modes.iter().rev().find(reads);
-        last.is_some_and(|mode| mode.shelf.as_deref() == Some(shelf))
+        last.is_some_and(|mode| mode.cache_prefix.as_deref() == Some(cache_prefix))
     }
 
     /// A number that changes whenever the work per batch changes, so that scaling starts over.
@@ -117,11 +119,11 @@ mod tests {
             reuse_random: false,
             whole,
         };
-        let mode = |&(from, mode, shelf): &(Epoch, Mode, Option<&str>)| EpochCacheMode {
+        let mode = |&(from, mode, cache_prefix): &(Epoch, Mode, Option<&str>)| EpochCacheMode {
             from,
             mode,
             reason: String::new(),
-            shelf: shelf.map(str::to_owned),
+            cache_prefix: cache_prefix.map(str::to_owned),
         };
         let modes = modes.iter().map(mode).collect();
         JobCaching {

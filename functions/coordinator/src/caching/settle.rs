@@ -45,7 +45,7 @@ struct Stored {
 pub(crate) enum CachingStep {
     /// Decide by the job's profile what to cache; `complete` if there will be no more of it.
     Decide { complete: bool },
-    /// Publish the shelf that the epoch before `unsettled` has filled.
+    /// Publish the cache prefix that the epoch before `unsettled` has filled.
     Publish { plan: EpochPlan, point: u32, unsettled: Epoch },
 }
 
@@ -143,7 +143,7 @@ impl Jobs {
             let reason = format!("{}; {}", decision.reason, next.reason);
             after.state = next.state;
             let view = &caching.view.points[point as usize];
-            let shelf = keys::cache_shelf(
+            let cache_prefix = keys::build_prefix(
                 &self.records.settings.ns,
                 view.fingerprint,
                 self.records.clock.nonce(),
@@ -153,14 +153,14 @@ impl Jobs {
                 from: unsettled,
                 mode,
                 reason,
-                shelf: Some(shelf),
+                cache_prefix: Some(cache_prefix),
             });
             after.view.unsettled = Some(unsettled + 1);
         }
         Ok(Some(after))
     }
 
-    /// Publishes the shelf of a put once all its splits are committed.
+    /// Publishes the cache prefix of a put once all its splits are committed.
     async fn finish_put(
         &self,
         job: &JobName,
@@ -172,19 +172,22 @@ impl Jobs {
     ) -> Result<JobCaching, CallRefusal> {
         let mut after = caching.clone();
         let stored = self.stored(job, item, plan, point, unsettled - 1).await?;
-        let shelf = caching.view.mode_at(unsettled - 1).and_then(|mode| mode.shelf.clone());
-        let (Some(stored), Some(shelf), Some(view)) =
-            (stored, shelf, caching.view.points.get(point as usize))
+        let cache_prefix =
+            caching.view.mode_at(unsettled - 1).and_then(|mode| mode.cache_prefix.clone());
+        let (Some(stored), Some(cache_prefix), Some(view)) =
+            (stored, cache_prefix, caching.view.points.get(point as usize))
         else {
             let reason = "a split was given up, so that not all of it is stored".to_owned();
             return Ok(computing(after, reason));
         };
-        let entry = self.entry_for(job, item, caching, plan, view, &shelf, &stored).await?;
+        let entry = self.entry_for(job, item, caching, plan, view, &cache_prefix, &stored).await?;
         if let Some(manifest) = &stored.manifest {
-            self.objects.put_json(keys::shelf_manifest(&shelf), manifest, "manifest").await?;
+            self.objects
+                .put_json(keys::cache_manifest(&cache_prefix), manifest, "manifest")
+                .await?;
         }
         let mut there = self.publish(&entry).await?;
-        if there.shelf != shelf
+        if there.cache_prefix != cache_prefix
             && self
                 .finish_begun_removal(entry.fingerprint, self.objects.in_time_of_a_call())
                 .await?
@@ -192,8 +195,8 @@ impl Jobs {
         {
             there = self.publish(&entry).await?;
         }
-        if there.shelf == shelf {
-            // The entry may be in removal already; then this job reads the shelf as long as it exists.
+        if there.cache_prefix == cache_prefix {
+            // The entry may be in removal already; then this job reads the cache prefix as long as it exists.
             self.reads_cache(job, &there).await?;
         }
         let skipped = stored.totals.skipped;
@@ -207,7 +210,12 @@ impl Jobs {
         let why = caching.decided.as_deref().unwrap_or_default();
         let reason = format!("{}; {why}", transition.reason);
         let mode = after.state.mode;
-        after.view.modes.push(EpochCacheMode { from: unsettled, mode, reason, shelf: Some(shelf) });
+        after.view.modes.push(EpochCacheMode {
+            from: unsettled,
+            mode,
+            reason,
+            cache_prefix: Some(cache_prefix),
+        });
         after.view.unsettled = None;
         Ok(after)
     }
@@ -222,8 +230,8 @@ impl Jobs {
         epoch: Epoch,
     ) -> Result<Option<Stored>, CallRefusal> {
         let first = u64::from(epoch) * u64::from(plan.n_splits);
-        let course = item.course(first..first + u64::from(plan.n_splits));
-        let scanned = self.records.read_bundles(job, item, &course).await?;
+        let ranges = item.ranges(first..first + u64::from(plan.n_splits));
+        let scanned = self.records.read_bundles(job, item, &ranges).await?;
         let pipeline = pipeline_of(&item.spec)?;
         let in_order = pipeline.is_in_order();
         let copies = plan.copies.max(1);
@@ -265,20 +273,20 @@ impl Jobs {
         caching: &JobCaching,
         plan: EpochPlan,
         view: &CachePointView,
-        shelf: &str,
+        cache_prefix: &str,
         stored: &Stored,
     ) -> Result<CacheEntry, CallRefusal> {
         let predicted = caching.predicted;
         let bytes = if view.whole {
             stored.totals.object_bytes
         } else if plan.n_splits <= MAX_LISTED_SPLITS {
-            self.objects.list_objects(shelf).await?.iter().map(|object| object.size).sum()
+            self.objects.list_objects(cache_prefix).await?.iter().map(|object| object.size).sum()
         } else {
             predicted.map_or(0, |predicted| predicted.bytes as u64)
         };
         Ok(CacheEntry {
             fingerprint: view.fingerprint,
-            shelf: shelf.to_owned(),
+            cache_prefix: cache_prefix.to_owned(),
             whole: view.whole,
             after: view.after.clone(),
             job: job.clone(),
@@ -300,7 +308,12 @@ impl Jobs {
 fn computing(mut caching: JobCaching, reason: String) -> JobCaching {
     let from = caching.view.unsettled.take().unwrap_or(1);
     caching.state = CachingState::new(Mode::Compute);
-    caching.view.modes.push(EpochCacheMode { from, mode: CacheMode::Compute, reason, shelf: None });
+    caching.view.modes.push(EpochCacheMode {
+        from,
+        mode: CacheMode::Compute,
+        reason,
+        cache_prefix: None,
+    });
     caching
 }
 

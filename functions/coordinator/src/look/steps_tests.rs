@@ -19,10 +19,10 @@ fn settings() -> CoordinatorSettings {
 
 /// Bundles of the first epoch, with this many of their splits committed. Their leases have run out.
 fn bundles(committed: &[u8]) -> Vec<ScannedBundle> {
-    let ramp = BundleDivision::new(N_SPLITS, 4);
+    let division = BundleDivision::new(N_SPLITS, 4);
     let bundle = |(index, committed): (u32, &u8)| {
         let commits: Vec<_> = (0..*committed).map(|split_index| commit(split_index, 10)).collect();
-        bundle(&ramp, index, 1, 0, 0, &commits, WorkerTimes::default())
+        bundle(&division, index, 1, 0, 0, &commits, WorkerTimes::default())
     };
     (0..).zip(committed).map(bundle).collect()
 }
@@ -48,9 +48,9 @@ fn caching(mode: Mode) -> JobCaching {
 #[test]
 fn an_index_is_finished_once_every_file_is_in_it() {
     let committed = |files: u32| {
-        let ramp = indexing_job().ramp();
+        let division = indexing_job().division();
         let bundle =
-            |index| bundle(&ramp, index, 1, 0, 0, &[commit(0, 10)], WorkerTimes::default());
+            |index| bundle(&division, index, 1, 0, 0, &[commit(0, 10)], WorkerTimes::default());
         scanned((0..files).map(bundle).collect())
     };
     assert_eq!(next(&indexing_job(), &committed(15)), None);
@@ -74,8 +74,9 @@ fn caching_is_settled_by_a_profile_at_any_time_and_by_a_complete_epoch() {
     let part = scanned(bundles(&[1]));
     assert_eq!(next(&with(Mode::Profile), &part), Some(JobChange::SettleCaching));
     assert_eq!(next(&with(Mode::Put { point: 0 }), &part), None);
-    let ramp = running_job().ramp();
-    let open: Vec<_> = (0..ramp.bundles()).map(|b| ScannedBundle::unseen(&ramp, 0, 0, b)).collect();
+    let division = running_job().division();
+    let open: Vec<_> =
+        (0..division.bundles()).map(|b| ScannedBundle::unseen(&division, 0, 0, b)).collect();
     let whole = |bundle: &ScannedBundle| u8::try_from(bundle.positions.len()).unwrap();
     let all = scanned(bundles(&open.iter().map(whole).collect::<Vec<_>>()));
     assert_eq!(next(&with(Mode::Put { point: 0 }), &all), Some(JobChange::SettleCaching));
@@ -134,7 +135,8 @@ fn workers_that_all_fail_are_reported_and_in_the_end_fail_the_job() {
         let progress = scan.progress(&running_job());
         let error = "signal: killed".to_owned();
         let latest_ms = NOW_MS - 1;
-        scale.barren = WorkerFailureSeries { workers, progress, lasted_ms, latest_ms, error };
+        scale.failed_workers =
+            WorkerFailureSeries { workers, progress, lasted_ms, latest_ms, error };
         decided(&scale, &scan)
     };
     let some = failing(10, 100_000);

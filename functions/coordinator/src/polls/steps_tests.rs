@@ -70,7 +70,7 @@ fn a_change_a_report_and_a_passed_epoch_make_a_look_due_earlier() {
     let mut snapshot = snapshot(Some(looked(LOOK_SOON_MS)));
     snapshot.item.plan.as_mut().unwrap().window_splits = 1 << 20;
     let seen = |snapshot: &mut JobSnapshot, change: fn(&mut WindowHints)| {
-        change(snapshot.frontier.item.as_mut().unwrap());
+        change(snapshot.hints.item.as_mut().unwrap());
     };
     assert!(!is_look_due(&snapshot, &poll(), true, NOW_MS));
     seen(&mut snapshot, |hints| hints.window_full = true);
@@ -150,7 +150,7 @@ fn only_a_checkpoint_beyond_the_plan_is_refused() {
 
 #[test]
 fn an_answer_says_whether_the_next_split_waits_for_a_worker() {
-    let ramp = BundleDivision::new(N_SPLITS, 4);
+    let division = BundleDivision::new(N_SPLITS, 4);
     let answered = |item: &JobItem, gap: Option<(u64, crate::bundles::ScannedBundle)>| {
         let prefix = CommittedPrefix { entries: Vec::new(), gap };
         let seen = WindowHints {
@@ -166,8 +166,8 @@ fn an_answer_says_whether_the_next_split_waits_for_a_worker() {
         let (scale, reader) = (ScaleState::default(), ReaderStanding::default());
         answer(&job(), snapshot, scale, Some(seen), prefix, reader, NOW_MS)
     };
-    let leased = bundle(&ramp, 0, 1, NOW_MS, 0, &[], WorkerTimes::default());
-    let unclaimed = crate::bundles::ScannedBundle::unseen(&ramp, 0, 0, 0);
+    let leased = bundle(&division, 0, 1, NOW_MS, 0, &[], WorkerTimes::default());
+    let unclaimed = crate::bundles::ScannedBundle::unseen(&division, 0, 0, 0);
     let polled = answered(&running_job(), Some((0, leased)));
     assert!(!polled.head_of_line_blocked, "a worker has it");
     assert_eq!((polled.active_workers(), polled.claimable, polled.window), (2, 9, 40));
@@ -176,7 +176,7 @@ fn an_answer_says_whether_the_next_split_waits_for_a_worker() {
     assert!(!answered(&running_job(), None).head_of_line_blocked);
     let indexing = answered(&indexing_job(), None);
     assert_eq!((indexing.head_of_line_blocked, indexing.indexed_files), (true, 5));
-    let committed = bundle(&ramp, 2, 1, 0, 0, &[commit(0, 10)], WorkerTimes::default());
+    let committed = bundle(&division, 2, 1, 0, 0, &[commit(0, 10)], WorkerTimes::default());
     assert!(
         answered(&running_job(), Some((3, committed))).head_of_line_blocked,
         "its lease ran out"

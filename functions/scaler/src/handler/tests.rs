@@ -272,8 +272,8 @@ async fn a_version_that_is_gone_is_reported_and_given_up_for_the_current_one() {
     assert_eq!((scaled.invoked, scaled.refused), (0, 3));
     let after = state().await;
     assert!(after.outstanding.is_empty(), "{after:?}");
-    assert_eq!((after.barren.workers, after.barren.latest_ms), (3, 60_000));
-    assert!(after.barren.error.contains("Function not found"), "{after:?}");
+    assert_eq!((after.failed_workers.workers, after.failed_workers.latest_ms), (3, 60_000));
+    assert!(after.failed_workers.error.contains("Function not found"), "{after:?}");
     let current = deployed("worker:2");
     assert_eq!(current.handle(&event).await.unwrap().refused, 3);
     let after = state().await;

@@ -54,7 +54,7 @@ pub struct S3Objects {
     client: OnceCell<Client>,
     elsewhere: OtherRegionClients,
     buffers: BufferPool,
-    patience: Arc<ReadTimeout>,
+    read_timeout: Arc<ReadTimeout>,
     paces: Arc<PrefixReadLimits>,
 }
 

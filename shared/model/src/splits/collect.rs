@@ -29,7 +29,7 @@ pub enum CollectionDecision {
 ///
 /// `bundle` is the bundle that holds the object's position, and `first` the bundle's first
 /// position; `cached` is true if a cache entry refers to the object.
-pub fn verdict(
+pub fn decide(
     object: &ChunkName,
     bundle: Option<&Bundle>,
     first: Position,
@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn committed_objects_go_once_passed_and_not_cached() {
         let done = bundle(BundleState::Done, &[OBJECT, OBJECT]);
-        let of = |horizon, cached| verdict(&name(5, 2), Some(&done), 4, place(horizon), cached);
+        let of = |horizon, cached| decide(&name(5, 2), Some(&done), 4, place(horizon), cached);
         assert_eq!(of(5, false), CollectionDecision::Keep);
         assert_eq!(of(6, false), CollectionDecision::DeletePassed);
         assert_eq!(of(6, true), CollectionDecision::Keep);
@@ -109,15 +109,15 @@ mod tests {
             let open = bundle(state, &[None, OBJECT]);
             for orphan in [name(4, 1), name(4, 2), name(5, 1)] {
                 assert_eq!(
-                    verdict(&orphan, Some(&open), 4, place(9), false),
+                    decide(&orphan, Some(&open), 4, place(9), false),
                     CollectionDecision::Keep
                 );
             }
         }
         let done = bundle(BundleState::Done, &[Some(SplitKind::Local), OBJECT]);
         for orphan in [name(4, 1), name(4, 2), name(5, 1)] {
-            let verdict = verdict(&orphan, Some(&done), 4, place(0), false);
-            assert_eq!(verdict, CollectionDecision::DeleteOrphan);
+            let decision = decide(&orphan, Some(&done), 4, place(0), false);
+            assert_eq!(decision, CollectionDecision::DeleteOrphan);
         }
     }
 
@@ -126,10 +126,10 @@ mod tests {
         let done = bundle(BundleState::Done, &[OBJECT]);
         for (object, first) in [(name(4, 2), 5), (name(9, 2), 4), (name(u32::MAX, 2), 0)] {
             assert_eq!(
-                verdict(&object, Some(&done), first, place(99), false),
+                decide(&object, Some(&done), first, place(99), false),
                 CollectionDecision::Keep
             );
         }
-        assert_eq!(verdict(&name(4, 2), None, 4, place(99), false), CollectionDecision::Keep);
+        assert_eq!(decide(&name(4, 2), None, 4, place(99), false), CollectionDecision::Keep);
     }
 }

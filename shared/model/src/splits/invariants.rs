@@ -102,7 +102,7 @@ pub fn invariant_05_needed_objects_exist(world: &SystemView<'_>) -> InvariantChe
 ///    and `progress` are those at the time of the deletion, not of the decision.
 pub fn invariant_06_only_useless_objects_go(
     object: &ChunkName,
-    verdict: CollectionDecision,
+    decision: CollectionDecision,
     bundle: Option<&Bundle>,
     first: Position,
     progress: &[JobProgress],
@@ -120,7 +120,7 @@ pub fn invariant_06_only_useless_objects_go(
     let durable = progress.iter().map(|c| c.durable_place).min().unwrap_or_default();
     hold(6, !committed || place < durable, "an object above a durable cursor was deleted")?;
     let done = bundle.is_some_and(|bundle| bundle.state == BundleState::Done);
-    let orphan = !committed && verdict != CollectionDecision::Keep;
+    let orphan = !committed && decision != CollectionDecision::Keep;
     hold(6, !orphan || done, "an object of a bundle that is not done was deleted")
 }
 
@@ -267,7 +267,7 @@ pub fn invariant_14_poison_needs_strikes(
     hold(14, marks_open, "a committed split is marked as being worked on")
 }
 
-/// 14, against the order of deaths: the last three found by the time of the verdict, at least, were all on this
+/// 14, against the order of deaths: the last three found by the time of the decision, at least, were all on this
 /// very split, and before all but the first a control lived. `found` holds every death, in the order in which
 /// they were found.
 pub fn invariant_14_deaths_were_isolated(
@@ -283,8 +283,8 @@ pub fn invariant_14_deaths_were_isolated(
         let FoundDeath { death, split_index, .. } = found;
         (death.epoch, death.bundle, *split_index) == (epoch, bundle, Some(suspect.split_index))
     };
-    let verdict = after.entry(suspect.split_index).map(|entry| entry.attempt);
-    let latest = |found: &FoundDeath| is_here(found) && Some(found.death.attempt) == verdict;
+    let decision = after.entry(suspect.split_index).map(|entry| entry.attempt);
+    let latest = |found: &FoundDeath| is_here(found) && Some(found.death.attempt) == decision;
     let end = found.iter().rposition(latest).map_or(0, |last| last + 1);
     let last = end.checked_sub(usize::from(POISON_STRIKES)).and_then(|from| found.get(from..end));
     let isolated = last.is_some_and(|last| {

@@ -326,16 +326,16 @@ const LEASE_GRACE_MS: u64 = 2_000;
 pub const POISON_STRIKES: u8 = 3;
 
 /// Half an hour: long enough to notice a full disk or a denied bucket, and to mend it.
-const PATIENCE_MS: u64 = 30 * 60 * 1000;
+const RETRY_MS: u64 = 30 * 60 * 1000;
 
 /// Failure limits of a job's bundles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BundleRetryLimits {
-    /// The job fails after this many claims of one bundle, once `patience_ms` has passed as well.
+    /// The job fails after this many claims of one bundle, once `retry_ms` has passed as well.
     pub max_attempts: Attempt,
     /// Shortest time that a bundle is retried without a commit. A failure that occurs at once, such
     /// as a write to a full store, uses up any number of attempts within minutes.
-    pub patience_ms: u64,
+    pub retry_ms: u64,
     /// Strikes that make a split poison; a value below [`POISON_STRIKES`] counts as that.
     pub poison_strikes: u8,
     /// Policy for poison: fail the job, or skip the split's records.
@@ -346,7 +346,7 @@ impl Default for BundleRetryLimits {
     fn default() -> Self {
         Self {
             max_attempts: 50,
-            patience_ms: PATIENCE_MS,
+            retry_ms: RETRY_MS,
             poison_strikes: POISON_STRIKES,
             on_error: ErrorPolicy::Fail,
         }
@@ -446,7 +446,7 @@ pub fn claim(
     let after = match after.state {
         BundleState::Leased | BundleState::Released | BundleState::Failed
             if before.attempt >= limits.max_attempts
-                && now_ms.saturating_sub(before.since_ms) >= limits.patience_ms =>
+                && now_ms.saturating_sub(before.since_ms) >= limits.retry_ms =>
         {
             let why = after.error.take().unwrap_or_else(|| "its workers died".to_owned());
             let error = format!(
@@ -551,7 +551,7 @@ fn struck(
     SuspectSplit { split_index, strikes, ordinal }
 }
 
-/// Applies the verdict once a suspect has enough strikes.
+/// Applies the decision once a suspect has enough strikes.
 fn settle(after: &mut Bundle, command: &ClaimTransition<'_>, limits: &BundleRetryLimits) {
     let Some(suspect) = after.suspect else { return };
     let needed = limits.poison_strikes.max(POISON_STRIKES);

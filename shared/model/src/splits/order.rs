@@ -283,8 +283,10 @@ mod tests {
     #[test]
     fn bundles_ramp_up() {
         let sizes = |n, r| {
-            let ramp = BundleDivision::new(n, r);
-            (0..ramp.bundles()).map(|bundle| ramp.positions(bundle).len()).collect::<Vec<_>>()
+            let division = BundleDivision::new(n, r);
+            (0..division.bundles())
+                .map(|bundle| division.positions(bundle).len())
+                .collect::<Vec<_>>()
         };
         assert_eq!(sizes(30, 8), [1, 1, 2, 4, 8, 8, 6]);
         assert_eq!(sizes(4, 1), [1, 1, 1, 1]);
@@ -316,21 +318,21 @@ mod tests {
 
         #[test]
         fn every_position_is_in_exactly_its_bundle(n in 1u32..2_000, r in 0u32..12) {
-            let ramp = BundleDivision::new(n, r);
+            let division = BundleDivision::new(n, r);
             let mut next = 0;
-            for bundle in 0..ramp.bundles() {
-                let positions = ramp.positions(bundle);
+            for bundle in 0..division.bundles() {
+                let positions = division.positions(bundle);
                 prop_assert_eq!(positions.start, next);
-                prop_assert!(!positions.is_empty() && positions.len() <= ramp.max_bundle_splits() as usize);
+                prop_assert!(!positions.is_empty() && positions.len() <= division.max_bundle_splits() as usize);
                 for position in positions.clone() {
-                    prop_assert_eq!(ramp.bundle_of(position), Some(bundle));
+                    prop_assert_eq!(division.bundle_of(position), Some(bundle));
                 }
                 next = positions.end;
             }
             prop_assert_eq!(next, n);
-            prop_assert_eq!(ramp.bundle_of(n), None);
-            prop_assert!(ramp.positions(ramp.bundles()).is_empty());
-            prop_assert!(ramp.positions(u32::MAX).is_empty());
+            prop_assert_eq!(division.bundle_of(n), None);
+            prop_assert!(division.positions(division.bundles()).is_empty());
+            prop_assert!(division.positions(u32::MAX).is_empty());
         }
     }
 }

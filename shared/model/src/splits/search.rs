@@ -6,7 +6,7 @@
 //! bundle of that partition. It reports nothing only after it has looked at all partitions.
 
 use crate::splits::{
-    course::BundleRanges,
+    ranges::BundleRanges,
     window::{WindowBounds, WindowOccupancy},
 };
 use crate::{BundleIndex, Epoch, Nonce};
@@ -32,11 +32,11 @@ pub struct SearchScope {
     pub few: bool,
 }
 
-/// The end of a partition, as far as one leg of the course goes.
+/// The end of a partition, as far as one range goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PartitionEnd {
-    /// Index in the course's legs.
-    pub leg: usize,
+    /// Index in the ranges, one for each epoch.
+    pub range: usize,
     pub partition: u32,
 }
 
@@ -99,7 +99,7 @@ enum Behind {
 /// A search under way.
 #[derive(Debug, Clone)]
 pub struct BundleSearch<'a> {
-    course: &'a BundleRanges,
+    ranges: &'a BundleRanges,
     scope: SearchScope,
     ends: PartitionEnds,
     /// Partitions not looked at yet.
@@ -118,14 +118,14 @@ impl<'a> BundleSearch<'a> {
     /// `nonce` decides where the search begins; `ends` holds the findings of earlier searches of
     /// this job.
     pub fn new(
-        course: &'a BundleRanges,
+        ranges: &'a BundleRanges,
         scope: SearchScope,
         nonce: Nonce,
         mut ends: PartitionEnds,
     ) -> Self {
         let partitions = scope.partitions;
         let chance = u64::from_be_bytes(nonce.0);
-        let head = course.legs.first().map_or(0, |leg| leg.bundles.start % partitions);
+        let head = ranges.by_epoch.first().map_or(0, |range| range.bundles.start % partitions);
         let first = if scope.few { head } else { (chance % u64::from(partitions)) as u32 };
         let mut ahead: VecDeque<u32> = (0..partitions).map(|i| (first + i) % partitions).collect();
         if !scope.few && partitions > AT_FIRST as u32 {
@@ -135,7 +135,7 @@ impl<'a> BundleSearch<'a> {
         let was_current = std::mem::replace(&mut ends.is_current, true);
         let at_first = if scope.few { AT_FIRST_OF_FEW } else { AT_FIRST };
         Self {
-            course,
+            ranges,
             scope,
             ends,
             ahead,
@@ -171,13 +171,13 @@ impl<'a> BundleSearch<'a> {
             if !self.found.is_empty() {
                 return SearchStep::Look(self.lowest_unseen());
             }
-            if self.ahead.is_empty() || self.course.legs.is_empty() {
+            if self.ahead.is_empty() || self.ranges.by_epoch.is_empty() {
                 return SearchStep::Nothing;
             }
             // First some, then all that are left.
             let some = std::mem::replace(&mut self.at_first, usize::MAX).min(self.ahead.len());
             self.to_look.extend(
-                self.ahead.drain(..some).map(|partition| PartitionEnd { leg: 0, partition }),
+                self.ahead.drain(..some).map(|partition| PartitionEnd { range: 0, partition }),
             );
         }
     }
@@ -213,7 +213,7 @@ impl<'a> BundleSearch<'a> {
         unseen.into_iter().map(|found| found.end).collect()
     }
 
-    /// The highest bundle of a partition, in that leg's epoch.
+    /// The highest bundle of a partition, in that range's epoch.
     pub fn saw(&mut self, end: PartitionEnd, highest: Option<BundleIndex>) {
         if let Some(at) = self.at(end) {
             let known = self.ends.highest.get(&at);
@@ -229,19 +229,19 @@ impl<'a> BundleSearch<'a> {
     }
 
     fn at(&self, end: PartitionEnd) -> Option<(Epoch, u32)> {
-        Some((self.course.legs.get(end.leg)?.epoch, end.partition))
+        Some((self.ranges.by_epoch.get(end.range)?.epoch, end.partition))
     }
 
     /// The next thing in a partition behind its highest bundle.
     fn behind(&self, end: PartitionEnd, highest: Option<BundleIndex>) -> Behind {
-        let Some(leg) = self.course.legs.get(end.leg) else { return Behind::Nothing };
+        let Some(range) = self.ranges.by_epoch.get(end.range) else { return Behind::Nothing };
         let SearchScope { partitions, window, ahead, .. } = self.scope;
-        let Some(bundle) = leg.first_in(end.partition, partitions, highest) else {
-            let next = PartitionEnd { leg: end.leg + 1, ..end };
-            let is_there = next.leg < self.course.legs.len();
+        let Some(bundle) = range.first_in(end.partition, partitions, highest) else {
+            let next = PartitionEnd { range: end.range + 1, ..end };
+            let is_there = next.range < self.ranges.by_epoch.len();
             return if is_there { Behind::Leg(next) } else { Behind::Nothing };
         };
-        let positions = leg.positions(&self.course.ramp, bundle);
+        let positions = range.positions(&self.ranges.division, bundle);
         if window.is_none_or(|window| window.admits(ahead, &positions)) {
             Behind::Bundle(UnclaimedBundle { end, bundle, linear: positions.start })
         } else {
@@ -283,8 +283,8 @@ mod tests {
     }
 
     impl Table {
-        fn highest(&self, course: &BundleRanges, end: PartitionEnd) -> Option<BundleIndex> {
-            let epoch = course.legs[end.leg].epoch;
+        fn highest(&self, ranges: &BundleRanges, end: PartitionEnd) -> Option<BundleIndex> {
+            let epoch = ranges.by_epoch[end.range].epoch;
             let of = |at: &&(u32, u32)| at.0 == epoch && at.1 % self.partitions == end.partition;
             self.claimed.iter().filter(of).map(|at| at.1).max()
         }
@@ -299,24 +299,24 @@ mod tests {
     /// Searches; `faster` decides for each bundle found whether another worker takes it first.
     fn search(
         table: &mut Table,
-        course: &BundleRanges,
+        ranges: &BundleRanges,
         scope: SearchScope,
         (chance, ends): (u64, &mut PartitionEnds),
         mut faster: impl FnMut() -> bool,
     ) -> (SearchStep, usize) {
         let nonce = Nonce(chance.to_be_bytes());
-        let mut search = BundleSearch::new(course, scope, nonce, ends.clone());
+        let mut search = BundleSearch::new(ranges, scope, nonce, ends.clone());
         let mut looks = 0;
         loop {
             match search.step() {
                 SearchStep::Look(ends) => {
                     for end in ends {
                         looks += 1;
-                        search.saw(end, table.highest(course, end));
+                        search.saw(end, table.highest(ranges, end));
                     }
                 }
                 SearchStep::Claim(found) => {
-                    let at = (course.legs[found.end.leg].epoch, found.bundle);
+                    let at = (ranges.by_epoch[found.end.range].epoch, found.bundle);
                     let is_free = table.claimed.insert(at);
                     assert!(is_free || scope.few, "found what was claimed");
                     if is_free && !faster() {
@@ -340,12 +340,12 @@ mod tests {
             n in 1u32..120, log in 0u32..5, window in 1u32..200, delivered in 0u64..200,
             epochs in 1u64..4, few: bool, chance: u64, processes in 1usize..4, faster in proptest::collection::vec(0u8..5, 1..40),
         ) {
-            let ramp = BundleDivision::new(n, 4);
+            let division = BundleDivision::new(n, 4);
             let run = u64::from(n) * epochs;
             let delivered = delivered.min(run);
             let scope = scope(1 << log, window, delivered, few);
             let end = scope.window.unwrap().end(delivered).min(run);
-            let course = BundleRanges::from_positions(ramp, delivered..end, |_| true);
+            let ranges = BundleRanges::from_positions(division, delivered..end, |_| true);
             let mut table = Table { claimed: BTreeSet::new(), partitions: scope.partitions };
             let mut races = faster.iter().cycle();
             // Each process remembers its own findings.
@@ -353,16 +353,16 @@ mod tests {
             for i in 0.. {
                 let chance = chance.wrapping_mul(i + 1);
                 let known = &mut ends[chance as usize % processes];
-                let step = search(&mut table, &course, scope, (chance, known), || *races.next().unwrap() == 0).0;
+                let step = search(&mut table, &ranges, scope, (chance, known), || *races.next().unwrap() == 0).0;
                 if step == SearchStep::Nothing {
                     break;
                 }
                 prop_assert!(matches!(step, SearchStep::Claim(_)), "{step:?}");
             }
-            let admitted = course.legs.iter().flat_map(|leg| {
-                leg.bundles.clone().filter_map(|bundle| {
-                    let positions = leg.positions(&ramp, bundle);
-                    scope.window.unwrap().admits(scope.ahead, &positions).then_some((leg.epoch, bundle))
+            let admitted = ranges.by_epoch.iter().flat_map(|range| {
+                range.bundles.clone().filter_map(|bundle| {
+                    let positions = range.positions(&division, bundle);
+                    scope.window.unwrap().admits(scope.ahead, &positions).then_some((range.epoch, bundle))
                 })
             });
             prop_assert_eq!(table.claimed, admitted.collect::<BTreeSet<_>>());
@@ -371,14 +371,14 @@ mod tests {
 
     #[test]
     fn two_looks_are_enough_where_there_is_plenty() {
-        let course =
+        let ranges =
             BundleRanges::from_positions(BundleDivision::new(10_000, 4), 0..9_000, |_| true);
         let scope = scope(32, 9_000, 0, false);
         let mut table = Table { claimed: BTreeSet::new(), partitions: 32 };
         for i in 0..1_000_u64 {
             let chance = i.wrapping_mul(0x9e37_79b9_7f4a_7c15);
             let (step, looks) =
-                search(&mut table, &course, scope, (chance, &mut PartitionEnds::default()), || {
+                search(&mut table, &ranges, scope, (chance, &mut PartitionEnds::default()), || {
                     false
                 });
             assert!(matches!(step, SearchStep::Claim(_)) && looks == 2);
@@ -389,12 +389,12 @@ mod tests {
 
     #[test]
     fn head_comes_first_with_few_bundles() {
-        let course =
+        let ranges =
             BundleRanges::from_positions(BundleDivision::new(1_000, 4), 100..900, |_| true);
         let mut table = Table { claimed: BTreeSet::new(), partitions: 8 };
         let (step, _) = search(
             &mut table,
-            &course,
+            &ranges,
             scope(8, 800, 100, true),
             (7, &mut PartitionEnds::default()),
             || false,
@@ -404,7 +404,7 @@ mod tests {
 
     #[test]
     fn few_bundles_are_not_looked_at_twice() {
-        let course =
+        let ranges =
             BundleRanges::from_positions(BundleDivision::new(1_000, 4), 0..1_000, |_| true);
         let (scope, mut ends) =
             (scope(8, 1_000, 0, true), [PartitionEnds::default(), PartitionEnds::default()]);
@@ -413,7 +413,7 @@ mod tests {
         for chance in 0..80_u64 {
             let process = usize::from(chance % 16 == 15);
             let known = &mut ends[process];
-            let (step, some) = search(&mut table, &course, scope, (chance, known), || false);
+            let (step, some) = search(&mut table, &ranges, scope, (chance, known), || false);
             assert!(matches!(step, SearchStep::Claim(_)), "{step:?}");
             looks[process] += some;
         }
@@ -425,12 +425,12 @@ mod tests {
 
     #[test]
     fn a_crowd_is_asked_to_send_again() {
-        let course =
+        let ranges =
             BundleRanges::from_positions(BundleDivision::new(10_000, 4), 0..9_000, |_| true);
         let mut table = Table { claimed: BTreeSet::new(), partitions: 8 };
         let (step, _) = search(
             &mut table,
-            &course,
+            &ranges,
             scope(8, 9_000, 0, false),
             (7, &mut PartitionEnds::default()),
             || true,
@@ -439,12 +439,12 @@ mod tests {
     }
     #[test]
     fn partition_with_all_claimed_is_looked_at_once() {
-        let course = BundleRanges::from_positions(BundleDivision::new(300, 4), 0..600, |_| true);
+        let ranges = BundleRanges::from_positions(BundleDivision::new(300, 4), 0..600, |_| true);
         let (scope, mut ends) = (scope(8, 900, 0, false), PartitionEnds::default());
         let mut table = Table { claimed: BTreeSet::new(), partitions: 8 };
         let mut looks = 0;
         for chance in 0_u64.. {
-            let (step, some) = search(&mut table, &course, scope, (chance, &mut ends), || false);
+            let (step, some) = search(&mut table, &ranges, scope, (chance, &mut ends), || false);
             looks = some;
             if step == SearchStep::Nothing {
                 break;
@@ -454,11 +454,11 @@ mod tests {
         // Another process looks at each partition once, in both epochs.
         let mut others = PartitionEnds::default();
         assert_eq!(
-            search(&mut table, &course, scope, (1, &mut others), || false),
+            search(&mut table, &ranges, scope, (1, &mut others), || false),
             (SearchStep::Nothing, 16)
         );
         assert_eq!(
-            search(&mut table, &course, scope, (2, &mut others), || false),
+            search(&mut table, &ranges, scope, (2, &mut others), || false),
             (SearchStep::Nothing, 0)
         );
         assert_eq!(ends.highest, others.highest);

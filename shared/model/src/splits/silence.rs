@@ -27,7 +27,7 @@ pub fn sign_of_life_ms(split_ms: u64, splits: usize) -> u64 {
 /// Milliseconds of silence after which the owner of a bundle of `splits` is presumed dead, if
 /// splits take other workers `longest_ms`. The time doubles with each attempt; `None` means that
 /// the lease lasts to its end.
-pub fn patience_ms(longest_ms: u64, splits: usize, attempt: Attempt) -> Option<u64> {
+pub fn silence_limit_ms(longest_ms: u64, splits: usize, attempt: Attempt) -> Option<u64> {
     let to_a_flush = (splits as u64).div_ceil(FLUSHES);
     let tried = attempt.saturating_sub(1);
     let at_first = longest_ms.saturating_mul(to_a_flush * 3).max(PATIENCE_MS.0);
@@ -43,9 +43,9 @@ mod tests {
         #[test]
         fn a_live_worker_gives_a_sign_of_life_in_time(split_ms in 0u64..100_000, splits in 1usize..=8, attempt in 1u32..6) {
             let sign = sign_of_life_ms(split_ms, splits);
-            let patience = patience_ms(split_ms, splits, attempt);
-            prop_assert!(patience.is_none_or(|patience| sign + 1_000 <= patience));
-            prop_assert_eq!(patience.is_none(), attempt >= TOO_OFTEN);
+            let limit = silence_limit_ms(split_ms, splits, attempt);
+            prop_assert!(limit.is_none_or(|limit| sign + 1_000 <= limit));
+            prop_assert_eq!(limit.is_none(), attempt >= TOO_OFTEN);
         }
     }
 }

@@ -84,7 +84,7 @@ enum Step {
 
 /// Neighbours at one stage of the view.
 #[derive(Debug, Clone, Copy)]
-struct Stretch {
+struct RecordSpan {
     start: u64,
     records: u64,
     copy: u32,
@@ -142,17 +142,17 @@ impl DatasetView {
     ) -> Vec<Vec<RecordRange>> {
         let end = places.end.min(self.records);
         let records = end.saturating_sub(places.start);
-        let mut stretches = vec![Stretch { start: places.start, records, copy: 0 }];
+        let mut spans = vec![RecordSpan { start: places.start, records, copy: 0 }];
         for step in self.steps.iter().rev() {
-            let mut before = Vec::with_capacity(stretches.len());
-            for stretch in stretches {
-                step.undo(stretch, seed, epoch, &mut before);
+            let mut before = Vec::with_capacity(spans.len());
+            for span in spans {
+                step.undo(span, seed, epoch, &mut before);
             }
-            stretches = before;
+            spans = before;
         }
         let of = |sequence: &Sequence| {
-            let mut runs = Vec::with_capacity(stretches.len());
-            stretches.iter().for_each(|stretch| sequence.cut(*stretch, &mut runs));
+            let mut runs = Vec::with_capacity(spans.len());
+            spans.iter().for_each(|span| sequence.cut(*span, &mut runs));
             runs
         };
         self.sequences.iter().map(of).collect()
@@ -222,8 +222,8 @@ impl Sequence {
     }
 
     /// Cuts neighbours in the sequence at the ends of runs.
-    fn cut(&self, stretch: Stretch, runs: &mut Vec<RecordRange>) {
-        let Stretch { mut start, records, copy } = stretch;
+    fn cut(&self, span: RecordSpan, runs: &mut Vec<RecordRange>) {
+        let RecordSpan { mut start, records, copy } = span;
         let total = self.total();
         let end = start.saturating_add(records).min(self.records().unwrap_or(0));
         while start < end {
@@ -256,18 +256,18 @@ fn follows(last: &RecordRange, run: &RecordRange) -> bool {
 }
 
 impl Step {
-    /// Maps `stretch` of this operator's output to stretches of its input.
-    fn undo(&self, stretch: Stretch, seed: u64, epoch: Epoch, before: &mut Vec<Stretch>) {
-        let Stretch { mut start, records, copy } = stretch;
+    /// Maps `span` of this operator's output to spans of its input.
+    fn undo(&self, span: RecordSpan, seed: u64, epoch: Epoch, before: &mut Vec<RecordSpan>) {
+        let RecordSpan { mut start, records, copy } = span;
         let end = start + records;
         match *self {
-            Step::Skip { count } => before.push(Stretch { start: start + count, records, copy }),
+            Step::Skip { count } => before.push(RecordSpan { start: start + count, records, copy }),
             Step::Repeat { input, count } => {
                 while start < end {
                     let (time, at) = (start / input, start % input);
                     let records = (input - at).min(end - start);
                     let copy = copy.saturating_mul(count).saturating_add(time as u32);
-                    before.push(Stretch { start: at, records, copy });
+                    before.push(RecordSpan { start: at, records, copy });
                     start += records;
                 }
             }
@@ -286,7 +286,11 @@ impl Step {
                     let length = if chosen + 1 == blocks { block - missing } else { block };
                     let at = place % block;
                     let records = (length - at).min(end - start);
-                    before.push(Stretch { start: u64::from(chosen) * block + at, records, copy });
+                    before.push(RecordSpan {
+                        start: u64::from(chosen) * block + at,
+                        records,
+                        copy,
+                    });
                     start += records;
                 }
             }

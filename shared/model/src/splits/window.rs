@@ -8,7 +8,7 @@
 
 use crate::{
     InvocationId,
-    splits::{TransitionOutcome, course::EpochBundle},
+    splits::{TransitionOutcome, ranges::EpochBundle},
 };
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -214,7 +214,7 @@ impl WindowHints {
         TransitionOutcome::new(before, after)
     }
 
-    /// The frontier to write after a look. `read` was stored when the look began, `before` is
+    /// The hints to write after a look. `read` was stored when the look began, `before` is
     /// stored now; bundles freed in between are kept.
     pub fn looked(mut self, read: Option<&Self>, before: Option<&Self>) -> Self {
         let Some(before) = before.filter(|before| Some(*before) != read) else { return self };
@@ -295,11 +295,11 @@ mod tests {
         fn split_that_the_trainer_waits_for_is_always_admitted(
             n in 1u32..500, r in 0u32..4, splits in 0u32..40, at in 0u32..500, bytes: u64, cap: u64,
         ) {
-            let ramp = BundleDivision::new(n, 1 << r);
+            let division = BundleDivision::new(n, 1 << r);
             let position = at % n;
-            let bundle = ramp.positions(ramp.bundle_of(position).unwrap());
+            let bundle = division.positions(division.bundle_of(position).unwrap());
             let bundle = u64::from(bundle.start)..u64::from(bundle.end);
-            let window = WindowBounds::new(splits, cap, ramp.max_bundle_splits());
+            let window = WindowBounds::new(splits, cap, division.max_bundle_splits());
             prop_assert!(window.admits(ahead(u64::from(position), 0, bytes), &bundle));
         }
 
@@ -326,9 +326,9 @@ mod frontier_tests {
         #[test]
         fn exactly_those_leave_that_are_too_many(n in 0u32..60, target in 0u32..60, at_ms: u64) {
             let workers = workers(n);
-            let mut frontier = WindowHints { at_ms, ..WindowHints::default() };
-            frontier.note_workers(&workers, target);
-            let leave = workers.iter().filter(|worker| frontier.is_surplus(worker)).count();
+            let mut hints = WindowHints { at_ms, ..WindowHints::default() };
+            hints.note_workers(&workers, target);
+            let leave = workers.iter().filter(|worker| hints.is_surplus(worker)).count();
             prop_assert_eq!(leave, n.saturating_sub(target) as usize);
         }
     }
@@ -337,9 +337,9 @@ mod frontier_tests {
     fn leaving_worker_changes_from_look_to_look() {
         let workers = workers(100);
         let leaving = |at_ms| {
-            let mut frontier = WindowHints { at_ms, ..WindowHints::default() };
-            frontier.note_workers(&workers, 90);
-            workers.iter().map(|worker| frontier.is_surplus(worker)).collect::<Vec<_>>()
+            let mut hints = WindowHints { at_ms, ..WindowHints::default() };
+            hints.note_workers(&workers, 90);
+            workers.iter().map(|worker| hints.is_surplus(worker)).collect::<Vec<_>>()
         };
         assert_ne!(leaving(1_000), leaving(2_000));
     }
@@ -370,9 +370,9 @@ mod frontier_tests {
 
     #[test]
     fn an_old_look_shows_nothing() {
-        let frontier = WindowHints { at_ms: 10_000, delivered: 5, ..WindowHints::default() };
-        assert!(frontier.shows_nothing(5, 11_000) && frontier.shows_nothing(5, 9_000));
-        assert!(!frontier.shows_nothing(6, 11_000) && !frontier.shows_nothing(5, 12_000));
-        assert!(!WindowHints { claimable: 1, ..frontier }.shows_nothing(5, 11_000));
+        let hints = WindowHints { at_ms: 10_000, delivered: 5, ..WindowHints::default() };
+        assert!(hints.shows_nothing(5, 11_000) && hints.shows_nothing(5, 9_000));
+        assert!(!hints.shows_nothing(6, 11_000) && !hints.shows_nothing(5, 12_000));
+        assert!(!WindowHints { claimable: 1, ..hints }.shows_nothing(5, 11_000));
     }
 }

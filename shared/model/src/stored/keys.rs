@@ -45,25 +45,25 @@ pub fn parse_cache_entry(ns: &Namespace, key: &str) -> Option<Fingerprint> {
     key.strip_prefix(&cache_entries(ns))?.strip_suffix(".json")?.parse().ok()
 }
 
-/// The shelf on which one job stores a prefix: a concurrent job has a `build` of its own.
-pub fn cache_shelf(ns: &Namespace, prefix: Fingerprint, build: Nonce) -> String {
+/// The key prefix below which one job stores the output of a pipeline's prefix: a concurrent job has a `build` of its own.
+pub fn build_prefix(ns: &Namespace, prefix: Fingerprint, build: Nonce) -> String {
     format!("{}{prefix}/{build}/", cache_prefix(ns))
 }
 
-/// All attempts at the splits of one bundle on a shelf.
-pub fn shelf_bundle(shelf: &str, bundle: BundleIndex) -> String {
-    format!("{shelf}b{bundle:08}/")
+/// All attempts at the splits of one bundle below a cache prefix.
+pub fn cached_bundle(cache_prefix: &str, bundle: BundleIndex) -> String {
+    format!("{cache_prefix}b{bundle:08}/")
 }
 
-/// The manifest of a shelf that holds delivered chunks.
-pub fn shelf_manifest(shelf: &str) -> String {
-    format!("{shelf}manifest.json")
+/// The manifest of a cache prefix that holds delivered chunks.
+pub fn cache_manifest(cache_prefix: &str) -> String {
+    format!("{cache_prefix}manifest.json")
 }
 
 /// The output at an inner point of the pipeline for one visit of a split (split x copies + copy).
 /// The visit determines the content, so that every worker stores the same.
-pub fn cached_split(shelf: &str, visit: u64) -> String {
-    format!("{shelf}{visit:010}.gmc")
+pub fn cached_split(cache_prefix: &str, visit: u64) -> String {
+    format!("{cache_prefix}{visit:010}.gmc")
 }
 
 /// One part of [`cached_split`], when that is an index of several parts.
@@ -236,9 +236,9 @@ mod tests {
     fn only_chunks_and_their_parts_are_computed_again() {
         let (ns, job, print) =
             ("a".parse().unwrap(), "j".parse().unwrap(), Fingerprint::from_content("test", b"x"));
-        let shelf = cache_shelf(&ns, print, Nonce([1; 8]));
+        let cache_prefix = build_prefix(&ns, print, Nonce([1; 8]));
         let chunk = chunk(&bundle_prefix(&ns, &job, 1, 2), 3, 1, Nonce([1; 8]));
-        let split = cached_split(&shelf, 5);
+        let split = cached_split(&cache_prefix, 5);
         for key in [&chunk, &cached_part(&split, 12), &split] {
             assert!(is_recomputed(key), "{key}");
         }
@@ -247,7 +247,7 @@ mod tests {
             index(&ns, print, "images", None),
             pack(&ns, print),
             listing(&ns, print),
-            shelf_manifest(&shelf),
+            cache_manifest(&cache_prefix),
             cache_entry(&ns, print),
             skipped(&ns, &job, 12, 3),
             quarantined(&ns, &job, record),

@@ -69,7 +69,8 @@ pub struct EpochCacheMode {
     pub reason: String,
     /// Key prefix of the objects that the mode stores or reads.
     #[serde(default)]
-    pub shelf: Option<String>,
+    #[serde(rename = "shelf")]
+    pub cache_prefix: Option<String>,
 }
 
 /// The caching of a job, by epoch.
@@ -91,41 +92,41 @@ impl CachingView {
 
     /// The prefix under which the chunks of `epoch` are put if they are, or may become, part of the
     /// cache; `None` for the job's own chunks.
-    pub fn chunks_shelf(&self, epoch: Epoch) -> Option<&str> {
+    pub fn chunks_prefix(&self, epoch: Epoch) -> Option<&str> {
         let mode = self.mode_at(epoch)?;
         match mode.mode {
-            CacheMode::Profile => mode.shelf.as_deref(),
-            CacheMode::Put { point } if self.is_whole(point) => mode.shelf.as_deref(),
+            CacheMode::Profile => mode.cache_prefix.as_deref(),
+            CacheMode::Put { point } if self.is_whole(point) => mode.cache_prefix.as_deref(),
             _ => None,
         }
     }
 
     /// The prefix that already holds all chunks that `epoch` delivers, so that no worker is needed.
-    pub fn delivered_shelf(&self, epoch: Epoch) -> Option<&str> {
+    pub fn delivered_prefix(&self, epoch: Epoch) -> Option<&str> {
         let mode =
             self.mode_at(epoch).filter(|_| self.unsettled.is_none_or(|first| epoch < first))?;
         match mode.mode {
-            CacheMode::Get { point } if self.is_whole(point) => mode.shelf.as_deref(),
+            CacheMode::Get { point } if self.is_whole(point) => mode.cache_prefix.as_deref(),
             _ => None,
         }
     }
 
-    /// The shelf from which epochs are delivered without workers, if there is one.
-    pub fn whole_shelf(&self) -> Option<&str> {
-        self.modes.iter().find_map(|mode| self.delivered_shelf(mode.from))
+    /// The cache prefix from which epochs are delivered without workers, if there is one.
+    pub fn whole_prefix(&self) -> Option<&str> {
+        self.modes.iter().find_map(|mode| self.delivered_prefix(mode.from))
     }
 
     /// The orders of a worker for an epoch.
     pub fn orders(&self, epoch: Epoch) -> CacheOrders {
-        let Some(EpochCacheMode { mode, shelf, .. }) = self.mode_at(epoch) else {
+        let Some(EpochCacheMode { mode, cache_prefix, .. }) = self.mode_at(epoch) else {
             return CacheOrders::default();
         };
         let profile = *mode == CacheMode::Profile;
-        let chunks = self.chunks_shelf(epoch).map(str::to_owned);
+        let chunks = self.chunks_prefix(epoch).map(str::to_owned);
         let inner = |point: u32| {
-            let shelf = shelf.clone().filter(|_| !self.is_whole(point))?;
+            let cache_prefix = cache_prefix.clone().filter(|_| !self.is_whole(point))?;
             let random = self.points.get(point as usize).is_some_and(|point| point.random);
-            Some(CachePointOrder { point, shelf, random })
+            Some(CachePointOrder { point, cache_prefix, random })
         };
         let (put, get) = match *mode {
             CacheMode::Put { point } => (inner(point), None),
@@ -155,11 +156,12 @@ pub struct CacheOrders {
     pub get: Option<CachePointOrder>,
 }
 
-/// A point within the pipeline, and the shelf of its objects.
+/// A point within the pipeline, and the cache prefix of its objects.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CachePointOrder {
     pub point: u32,
-    pub shelf: String,
+    #[serde(rename = "shelf")]
+    pub cache_prefix: String,
     /// The prefix draws as in epoch 0, in any epoch that stores it.
     pub random: bool,
 }
@@ -249,7 +251,8 @@ pub struct OpWork {
 pub struct CacheEntry {
     pub fingerprint: Fingerprint,
     /// Prefix of the keys of its objects.
-    pub shelf: String,
+    #[serde(rename = "shelf")]
+    pub cache_prefix: String,
     /// Whether it holds delivered chunks rather than the output at an inner point.
     pub whole: bool,
     /// The operator before the point.
@@ -297,8 +300,13 @@ mod tests {
         CachingView { points: vec![point(false), point(true)], modes, unsettled: None }
     }
 
-    fn from(from: Epoch, mode: CacheMode, shelf: &str) -> EpochCacheMode {
-        EpochCacheMode { from, mode, reason: String::new(), shelf: Some(shelf.to_owned()) }
+    fn from(from: Epoch, mode: CacheMode, cache_prefix: &str) -> EpochCacheMode {
+        EpochCacheMode {
+            from,
+            mode,
+            reason: String::new(),
+            cache_prefix: Some(cache_prefix.to_owned()),
+        }
     }
 
     #[test]
@@ -309,10 +317,10 @@ mod tests {
             from(2, CacheMode::Get { point: 0 }, "b/"),
         ];
         let view = view(modes);
-        assert_eq!(view.chunks_shelf(0), Some("a/"));
-        assert_eq!((view.chunks_shelf(1), view.delivered_shelf(2)), (None, None));
+        assert_eq!(view.chunks_prefix(0), Some("a/"));
+        assert_eq!((view.chunks_prefix(1), view.delivered_prefix(2)), (None, None));
         assert!(view.orders(0).profile && view.orders(0).put.is_none());
-        assert_eq!(view.orders(1).put.map(|order| order.shelf).as_deref(), Some("b/"));
+        assert_eq!(view.orders(1).put.map(|order| order.cache_prefix).as_deref(), Some("b/"));
         assert_eq!(view.orders(9).get.map(|order| order.point), Some(0));
         assert_eq!(view.orders(9).chunks, None);
     }
@@ -324,11 +332,11 @@ mod tests {
             from(3, CacheMode::Get { point: 1 }, "a/"),
         ];
         let mut view = view(modes);
-        assert_eq!((view.chunks_shelf(2), view.delivered_shelf(2)), (Some("a/"), None));
-        assert_eq!((view.chunks_shelf(3), view.delivered_shelf(3)), (None, Some("a/")));
+        assert_eq!((view.chunks_prefix(2), view.delivered_prefix(2)), (Some("a/"), None));
+        assert_eq!((view.chunks_prefix(3), view.delivered_prefix(3)), (None, Some("a/")));
         assert_eq!(view.orders(3), CacheOrders::default());
         view.unsettled = Some(4);
-        assert_eq!((view.delivered_shelf(3), view.delivered_shelf(4)), (Some("a/"), None));
+        assert_eq!((view.delivered_prefix(3), view.delivered_prefix(4)), (Some("a/"), None));
     }
 
     #[test]

@@ -319,7 +319,8 @@ pub struct BundlePartition {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct LeaseRef {
     pub job: JobName,
-    pub home: BundlePartition,
+    #[serde(rename = "home")]
+    pub partition: BundlePartition,
     pub epoch: Epoch,
     pub bundle: BundleIndex,
     pub attempt: Attempt,
@@ -329,7 +330,8 @@ pub struct LeaseRef {
 /// A bundle leased to one worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
-    pub home: BundlePartition,
+    #[serde(rename = "home")]
+    pub partition: BundlePartition,
     pub epoch: Epoch,
     pub bundle: BundleIndex,
     pub attempt: Attempt,
@@ -356,8 +358,8 @@ pub struct Lease {
 impl Lease {
     /// The name of this lease, obtained by a claim with `nonce`.
     pub fn reference(&self, job: &JobName, nonce: Nonce) -> LeaseRef {
-        let Self { home, epoch, bundle, attempt, .. } = *self;
-        LeaseRef { job: job.clone(), home, epoch, bundle, attempt, nonce }
+        let Self { partition, epoch, bundle, attempt, .. } = *self;
+        LeaseRef { job: job.clone(), partition, epoch, bundle, attempt, nonce }
     }
 
     /// Whether each split is marked before it starts: from the second attempt on, to distinguish a

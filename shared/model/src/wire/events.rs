@@ -87,7 +87,8 @@ pub struct ScaleState {
     pub log: Vec<ScaleDecision>,
     /// Workers that ended without a result since the last commit.
     #[serde(default)]
-    pub barren: WorkerFailureSeries,
+    #[serde(rename = "barren")]
+    pub failed_workers: WorkerFailureSeries,
 }
 
 fn is_unsaid(spoken: &SpokenVersions) -> bool {
@@ -165,14 +166,22 @@ mod tests {
 
     #[test]
     fn workers_in_vain_are_counted_until_something_is_committed() {
-        let mut barren = WorkerFailureSeries::default();
+        let mut failed_workers = WorkerFailureSeries::default();
         for step in 0..5 {
-            barren.note(1, 7, 1_000 + step * 2_000, if step == 1 { "killed\n9" } else { "" });
+            failed_workers.note(
+                1,
+                7,
+                1_000 + step * 2_000,
+                if step == 1 { "killed\n9" } else { "" },
+            );
         }
-        assert_eq!((barren.workers, barren.lasted_ms), (5, 8_000));
-        assert_eq!(barren.error, "killed 9");
-        barren.note(3, 8, 20_000, "");
-        assert_eq!((barren.workers, barren.lasted_ms, barren.error.as_str()), (3, 0, ""));
+        assert_eq!((failed_workers.workers, failed_workers.lasted_ms), (5, 8_000));
+        assert_eq!(failed_workers.error, "killed 9");
+        failed_workers.note(3, 8, 20_000, "");
+        assert_eq!(
+            (failed_workers.workers, failed_workers.lasted_ms, failed_workers.error.as_str()),
+            (3, 0, "")
+        );
     }
 
     #[test]
@@ -189,11 +198,11 @@ mod tests {
 
     #[test]
     fn clocks_that_differ_make_no_time() {
-        let mut barren = WorkerFailureSeries::default();
+        let mut failed_workers = WorkerFailureSeries::default();
         for step in 0..100 {
             let ahead_ms = if step % 2 == 0 { 0 } else { 600_000 };
-            barren.note(1, 7, 1_000_000 + step * 1_000 + ahead_ms, "");
+            failed_workers.note(1, 7, 1_000_000 + step * 1_000 + ahead_ms, "");
         }
-        assert!(barren.lasted_ms <= 15_000, "{barren:?}");
+        assert!(failed_workers.lasted_ms <= 15_000, "{failed_workers:?}");
     }
 }

@@ -199,7 +199,7 @@ impl Mutation {
         }
     }
 
-    pub fn verdict(
+    pub fn decide(
         self,
         object: &ChunkName,
         bundle: Option<&Bundle>,
@@ -211,13 +211,13 @@ impl Mutation {
                 let at = u8::try_from(object.position - first).unwrap();
                 let attempt = bundle.entry(at).map_or(0, |entry| entry.attempt);
                 let object = ChunkName { attempt, ..*object };
-                collect::verdict(&object, Some(bundle), first, horizon, false)
+                collect::decide(&object, Some(bundle), first, horizon, false)
             }
             Some(bundle) if self == Self::CollectOrphansBeforeDone => {
                 let done = Bundle { state: BundleState::Done, ..bundle.clone() };
-                collect::verdict(object, Some(&done), first, horizon, false)
+                collect::decide(object, Some(&done), first, horizon, false)
             }
-            _ => collect::verdict(object, bundle, first, horizon, false),
+            _ => collect::decide(object, bundle, first, horizon, false),
         }
     }
 }

@@ -33,7 +33,7 @@ fn unexpected(what: &'static str) -> InvariantViolation {
 
 const LIMITS: BundleRetryLimits = BundleRetryLimits {
     max_attempts: 50,
-    patience_ms: 0,
+    retry_ms: 0,
     poison_strikes: 3,
     on_error: ErrorPolicy::Skip,
 };
@@ -487,25 +487,25 @@ impl World {
                 let horizon = state.progress.map_or(SplitPlace::default(), |of| of.collected_place);
                 let bundle = state.bundles[b].as_ref();
                 let first = self.bundles[b].start;
-                let verdict = self.mutation.verdict(name, bundle, first, horizon);
-                if verdict != CollectionDecision::Keep {
-                    state.doomed = Some((*name, verdict));
+                let decision = self.mutation.decide(name, bundle, first, horizon);
+                if decision != CollectionDecision::Keep {
+                    state.doomed = Some((*name, decision));
                 }
             }
             Action::Delete => {
-                let Some((name, verdict)) = state.doomed.take() else { return Ok(()) };
+                let Some((name, decision)) = state.doomed.take() else { return Ok(()) };
                 let b = self.bundle_of(name.position);
                 let progress = state.needed();
                 let (bundle, first) = (state.bundles[b].as_ref(), self.bundles[b].start);
                 invariants::invariant_06_only_useless_objects_go(
                     &name,
-                    verdict,
+                    decision,
                     bundle,
                     first,
                     progress.as_slice(),
                 )?;
                 state.objects.remove(&name);
-                state.deleted_passed |= verdict == CollectionDecision::DeletePassed;
+                state.deleted_passed |= decision == CollectionDecision::DeletePassed;
             }
             Action::Seal => self.seal(state)?,
             Action::Close => {

@@ -27,7 +27,7 @@ fn poller() -> CoordinatorPoller {
         ledger: Arc::new(SplitLedger::new(view(), split(0, 0), FolderBuckets::default())),
         progress: Arc::new(progress),
         stages: Arc::new(StageClock::new(Duration::ZERO)),
-        shelves: CacheManifestReader { objects, bucket: "b".into() },
+        manifests: CacheManifestReader { objects, bucket: "b".into() },
     }
 }
 

@@ -217,7 +217,8 @@ mod tests {
 
     #[test]
     fn costs_of_another_mode_are_kept_until_the_trainer_is_there() {
-        let mode = |from, mode| EpochCacheMode { from, mode, reason: String::new(), shelf: None };
+        let mode =
+            |from, mode| EpochCacheMode { from, mode, reason: String::new(), cache_prefix: None };
         let modes = vec![mode(0, CacheMode::Profile), mode(1, CacheMode::Compute)];
         let caching = CachingView { points: Vec::new(), modes, unsettled: None };
         let poll = |epoch, compute_ms| {

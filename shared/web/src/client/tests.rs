@@ -70,7 +70,7 @@ fn said(status: &str, headers: &str) -> Vec<u8> {
 
 fn objects(authorization: &str) -> WebRoutedStore {
     let mut web = WebObjects::new(AllowedServers::Any, authorization).unwrap();
-    web.patience = ReadTimeout::from_shortest(Duration::from_millis(200));
+    web.read_timeout = ReadTimeout::from_shortest(Duration::from_millis(200));
     WebRoutedStore::new(Arc::new(MemoryObjects::default()), web)
 }
 

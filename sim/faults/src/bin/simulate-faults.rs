@@ -81,15 +81,15 @@ impl Sum {
             Ok(outcome) => outcome,
             Err(error) => return self.errors.push(format!("seed {seed}: {error}")),
         };
-        self.calls += outcome.tally.calls;
+        self.calls += outcome.counts.calls;
         self.batches += outcome.batches as u64;
         self.replays += outcome.replays;
         self.given_up += u64::from(outcome.given_up);
         self.virtual_seconds += outcome.took.as_secs();
-        for (fault, count) in &outcome.tally.faults {
+        for (fault, count) in &outcome.counts.faults {
             *self.faults.entry(*fault).or_default() += count;
         }
-        if !outcome.tally.violations.is_empty() {
+        if !outcome.counts.violations.is_empty() {
             self.broken.push(outcome);
         }
     }
@@ -170,7 +170,7 @@ fn print(sum: &Sum, seconds: f64) {
     println!("{:>12}  jobs that failed as their policy says", sum.given_up);
     println!("{:>12}  simulations with violations", sum.broken.len() + sum.errors.len());
     for outcome in sum.broken.iter().take(20) {
-        println!("seed {}: {}", outcome.seed, outcome.tally.violations.join("; "));
+        println!("seed {}: {}", outcome.seed, outcome.counts.violations.join("; "));
     }
     for error in sum.errors.iter().take(20) {
         println!("{error}");

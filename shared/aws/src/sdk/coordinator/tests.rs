@@ -122,7 +122,7 @@ async fn messages_are_capped_both_ways() {
     let fail = gristmill_model::wire::FailCall {
         lease: gristmill_model::wire::LeaseRef {
             job: "a-job".parse().unwrap(),
-            home: gristmill_model::wire::BundlePartition { registered_ms: 0, partition: 0 },
+            partition: gristmill_model::wire::BundlePartition { registered_ms: 0, partition: 0 },
             epoch: 0,
             bundle: 0,
             attempt: 1,

@@ -174,7 +174,7 @@ impl S3Objects {
             let request = request.set_if_match(piece.etag.clone()).customize();
             request.config_override(Config::builder().timeout_config(timeouts)).send()
         };
-        let Some(sent) = self.patience.wait(self.ask(bucket, get)).await else {
+        let Some(sent) = self.read_timeout.wait(self.ask(bucket, get)).await else {
             return Ok(ControlFlow::Continue(Setback::Silence));
         };
         let mut answer = match sent {
@@ -212,7 +212,7 @@ impl S3Objects {
         piece.etag = piece.etag.take().or(answer.e_tag.take());
         let goal = piece.buffer.len() as u64 + length;
         loop {
-            let Some(frame) = self.patience.wait_for_more(answer.body.try_next()).await else {
+            let Some(frame) = self.read_timeout.wait_for_more(answer.body.try_next()).await else {
                 return Ok(ControlFlow::Continue(Setback::Silence));
             };
             match frame {

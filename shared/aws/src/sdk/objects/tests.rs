@@ -138,8 +138,8 @@ async fn a_get_that_breaks_off_goes_on_by_range() {
 }
 
 fn objects(server: &Server) -> S3Objects {
-    let patience = Arc::new(ReadTimeout::from_shortest(Duration::from_millis(300)));
-    S3Objects { patience, ..server.aws().objects() }
+    let read_timeout = Arc::new(ReadTimeout::from_shortest(Duration::from_millis(300)));
+    S3Objects { read_timeout, ..server.aws().objects() }
 }
 
 #[tokio::test]

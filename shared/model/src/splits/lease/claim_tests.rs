@@ -340,8 +340,7 @@ fn poison_in_the_last_open_split_ends_the_bundle() {
 
 #[test]
 fn a_bundle_is_given_up_after_its_attempts() {
-    let limits =
-        BundleRetryLimits { max_attempts: 3, patience_ms: 0, ..BundleRetryLimits::default() };
+    let limits = BundleRetryLimits { max_attempts: 3, retry_ms: 0, ..BundleRetryLimits::default() };
     let mut bundle = leased(1);
     for attempt in 1..=3 {
         assert_eq!((bundle.attempt, bundle.state), (attempt, BundleState::Leased));
@@ -372,7 +371,7 @@ fn attempts_that_fail_at_once_are_not_the_end_before_its_time() {
     assert_eq!((bundle.state, bundle.attempt), (BundleState::Leased, 601));
     // A committed split restarts the time.
     let commit = commit_of_second();
-    let late_ms = begun.since_ms + limits.patience_ms - 1;
+    let late_ms = begun.since_ms + limits.retry_ms - 1;
     let flush = crate::splits::FlushTransition {
         attempt: bundle.attempt,
         nonce: bundle.owner,
@@ -384,7 +383,7 @@ fn attempts_that_fail_at_once_are_not_the_end_before_its_time() {
     let progressed = crate::splits::flush(Some(&bundle), &flush).unwrap().into_item();
     assert_eq!(failed_at(&progressed, late_ms + 60_000).state, BundleState::Leased);
     for bundle in
-        [failed_at(&bundle, late_ms + 1), failed_at(&progressed, late_ms + limits.patience_ms)]
+        [failed_at(&bundle, late_ms + 1), failed_at(&progressed, late_ms + limits.retry_ms)]
     {
         assert_eq!(bundle.state, BundleState::Dead);
         let error = bundle.error.unwrap();

@@ -1,4 +1,4 @@
-//! A stretch of a run as the bundles it consists of, epoch after epoch.
+//! A span of a run as the bundles it consists of, epoch after epoch.
 //!
 //! Bundles of an epoch are spread over partitions of the table, bundle `b` in partition `b mod P`, so that
 //! one job's workers can write faster than a single partition allows.
@@ -24,7 +24,7 @@ pub fn partitions(workers: u32) -> u32 {
     enough.next_power_of_two().clamp(FEWEST_PARTITIONS, MOST_PARTITIONS)
 }
 
-/// The part of a course that lies in one epoch.
+/// The bundles of a span that lie in one epoch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EpochBundleRange {
     pub epoch: Epoch,
@@ -33,49 +33,49 @@ pub struct EpochBundleRange {
     pub bundles: Range<BundleIndex>,
 }
 
-/// A stretch of a run.
+/// A span of a run: its bundles by epoch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BundleRanges {
-    pub ramp: BundleDivision,
-    pub legs: Vec<EpochBundleRange>,
+    pub division: BundleDivision,
+    pub by_epoch: Vec<EpochBundleRange>,
 }
 
 impl BundleRanges {
-    /// The bundles of the epochs worked on that hold positions `stretch`, counted through all
+    /// The bundles of the epochs worked on that hold positions `span`, counted through all
     /// epochs.
     pub fn from_positions(
-        ramp: BundleDivision,
-        stretch: Range<u64>,
+        division: BundleDivision,
+        span: Range<u64>,
         is_worked_on: impl Fn(Epoch) -> bool,
     ) -> Self {
-        let n = u64::from(ramp.n_splits());
-        let mut legs = Vec::new();
-        let mut at = stretch.start;
-        while n > 0 && at < stretch.end {
+        let n = u64::from(division.n_splits());
+        let mut by_epoch = Vec::new();
+        let mut at = span.start;
+        while n > 0 && at < span.end {
             let (number, base) = (at / n, at / n * n);
-            let end = stretch.end.min(base + n);
+            let end = span.end.min(base + n);
             let epoch = u32::try_from(number).unwrap_or(Epoch::MAX);
             if is_worked_on(epoch) {
-                legs.push(EpochBundleRange {
+                by_epoch.push(EpochBundleRange {
                     epoch,
                     base,
-                    bundles: bundles(&ramp, at - base, end - base),
+                    bundles: bundles(&division, at - base, end - base),
                 });
             }
             at = end;
         }
-        Self { ramp, legs }
+        Self { division, by_epoch }
     }
 
     /// The bundles of a single epoch that hold `positions`.
-    pub fn from_epoch(ramp: BundleDivision, epoch: Epoch, positions: Range<Position>) -> Self {
-        let bundles = bundles(&ramp, positions.start.into(), positions.end.into());
-        Self { ramp, legs: vec![EpochBundleRange { epoch, base: 0, bundles }] }
+    pub fn from_epoch(division: BundleDivision, epoch: Epoch, positions: Range<Position>) -> Self {
+        let bundles = bundles(&division, positions.start.into(), positions.end.into());
+        Self { division, by_epoch: vec![EpochBundleRange { epoch, base: 0, bundles }] }
     }
 
     /// Number of bundles.
     pub fn len(&self) -> usize {
-        self.legs.iter().map(|leg| leg.bundles.len()).sum()
+        self.by_epoch.iter().map(|range| range.bundles.len()).sum()
     }
 
     /// Whether there are no bundles.
@@ -85,31 +85,32 @@ impl BundleRanges {
 
     /// Whether it consists of exactly these bundles, in this order.
     pub fn is_of(&self, bundles: impl Iterator<Item = EpochBundle>) -> bool {
-        let of = |leg: &EpochBundleRange| {
-            let epoch = leg.epoch;
-            leg.bundles.clone().map(move |bundle| (epoch, bundle))
+        let of = |range: &EpochBundleRange| {
+            let epoch = range.epoch;
+            range.bundles.clone().map(move |bundle| (epoch, bundle))
         };
-        self.legs.iter().flat_map(of).eq(bundles)
+        self.by_epoch.iter().flat_map(of).eq(bundles)
     }
 
     /// The first `most` bundles, and the rest.
     pub fn divided(mut self, most: usize) -> (Self, Self) {
-        let mut rest = Self { ramp: self.ramp, legs: Vec::new() };
+        let mut rest = Self { division: self.division, by_epoch: Vec::new() };
         let mut room = u32::try_from(most).unwrap_or(u32::MAX);
-        for leg in &mut self.legs {
-            let end = leg.bundles.end.min(leg.bundles.start.saturating_add(room));
-            rest.legs.push(EpochBundleRange { bundles: end..leg.bundles.end, ..leg.clone() });
-            leg.bundles.end = end;
-            room -= end - leg.bundles.start;
+        for range in &mut self.by_epoch {
+            let end = range.bundles.end.min(range.bundles.start.saturating_add(room));
+            rest.by_epoch
+                .push(EpochBundleRange { bundles: end..range.bundles.end, ..range.clone() });
+            range.bundles.end = end;
+            room -= end - range.bundles.start;
         }
-        self.legs.retain(|leg| !leg.bundles.is_empty());
-        rest.legs.retain(|leg| !leg.bundles.is_empty());
+        self.by_epoch.retain(|range| !range.bundles.is_empty());
+        rest.by_epoch.retain(|range| !range.bundles.is_empty());
         (self, rest)
     }
 }
 
-fn bundles(ramp: &BundleDivision, start: u64, end: u64) -> Range<BundleIndex> {
-    let of = |position: u64| u32::try_from(position).ok().and_then(|p| ramp.bundle_of(p));
+fn bundles(division: &BundleDivision, start: u64, end: u64) -> Range<BundleIndex> {
+    let of = |position: u64| u32::try_from(position).ok().and_then(|p| division.bundle_of(p));
     match end.checked_sub(1).filter(|last| *last >= start).and_then(of) {
         Some(last) => of(start).unwrap_or(last)..last + 1,
         None => 0..0,
@@ -118,8 +119,8 @@ fn bundles(ramp: &BundleDivision, start: u64, end: u64) -> Range<BundleIndex> {
 
 impl EpochBundleRange {
     /// The positions of one of its epoch's bundles, counted through all epochs.
-    pub fn positions(&self, ramp: &BundleDivision, bundle: BundleIndex) -> Range<u64> {
-        let positions = ramp.positions(bundle);
+    pub fn positions(&self, division: &BundleDivision, bundle: BundleIndex) -> Range<u64> {
+        let positions = division.positions(bundle);
         self.base + u64::from(positions.start)..self.base + u64::from(positions.end)
     }
 
@@ -150,44 +151,48 @@ mod tests {
 
     #[test]
     fn a_course_goes_through_the_epochs_that_are_worked_on() {
-        let course =
+        let ranges =
             BundleRanges::from_positions(BundleDivision::new(6, 2), 4..14, |epoch| epoch != 1);
-        let legs: Vec<_> = course.legs.iter().map(|leg| (leg.epoch, leg.base)).collect();
-        assert_eq!(legs, [(0, 0), (2, 12)]);
-        assert_eq!(course.legs.iter().map(|l| l.bundles.clone()).collect::<Vec<_>>(), [3..4, 0..2]);
-        assert_eq!(course.len(), 3);
-        let (first, rest) = course.divided(2);
-        assert_eq!((first.len(), rest.len(), rest.legs[0].bundles.clone()), (2, 1, 1..2));
+        let by_epoch: Vec<_> =
+            ranges.by_epoch.iter().map(|range| (range.epoch, range.base)).collect();
+        assert_eq!(by_epoch, [(0, 0), (2, 12)]);
+        assert_eq!(
+            ranges.by_epoch.iter().map(|l| l.bundles.clone()).collect::<Vec<_>>(),
+            [3..4, 0..2]
+        );
+        assert_eq!(ranges.len(), 3);
+        let (first, rest) = ranges.divided(2);
+        assert_eq!((first.len(), rest.len(), rest.by_epoch[0].bundles.clone()), (2, 1, 1..2));
     }
 
     proptest! {
         #[test]
         fn every_bundle_lies_in_one_partition(n in 1u32..400, from in 0u32..400, log in 0u32..5) {
             let from = from.min(n - 1);
-            let course = BundleRanges::from_epoch(BundleDivision::new(n, 4), 0, from..n);
-            let (leg, partitions) = (&course.legs[0], 1 << log);
+            let ranges = BundleRanges::from_epoch(BundleDivision::new(n, 4), 0, from..n);
+            let (range, partitions) = (&ranges.by_epoch[0], 1 << log);
             let mut found = Vec::new();
             for partition in 0..partitions {
                 let mut above = None;
-                while let Some(bundle) = leg.first_in( partition, partitions, above) {
+                while let Some(bundle) = range.first_in( partition, partitions, above) {
                     prop_assert_eq!(bundle % partitions, partition);
                     found.push(bundle);
                     above = Some(bundle);
                 }
             }
             found.sort_unstable();
-            prop_assert_eq!(found, leg.bundles.clone().collect::<Vec<_>>());
+            prop_assert_eq!(found, range.bundles.clone().collect::<Vec<_>>());
         }
 
         #[test]
         fn a_course_holds_its_stretch_and_little_more(
             n in 1u32..60, start in 0u64..200, len in 0u64..120, r in 0u32..4,
         ) {
-            let course = BundleRanges::from_positions(BundleDivision::new(n, 1 << r), start..start + len, |_| true);
+            let ranges = BundleRanges::from_positions(BundleDivision::new(n, 1 << r), start..start + len, |_| true);
             let mut next = None;
-            for leg in &course.legs {
-                for bundle in leg.bundles.clone() {
-                    let positions = leg.positions(&course.ramp, bundle);
+            for range in &ranges.by_epoch {
+                for bundle in range.bundles.clone() {
+                    let positions = range.positions(&ranges.division, bundle);
                     prop_assert!(positions.start < start + len && positions.end > start);
                     prop_assert!(next.is_none_or(|next| next == positions.start));
                     next = Some(positions.end);
