@@ -19,6 +19,7 @@ macro_rules! commands {
         }
 
         impl CliCommand {
+            /// Runs the command.
             pub async fn run(self) -> Result<(), ProgramFailure> {
                 match self {
                     $(Self::$name(args) => args.run().await,)*

@@ -40,15 +40,14 @@ pub fn state(view: &JobView) -> String {
 // Calls to a coordinator, for commands about jobs and caches.
 
 /// Time within which the service must answer.
-const PATIENCE: Duration = Duration::from_secs(15);
+const TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Sends a call until the service answers.
 pub async fn call<C: CoordinatorCall>(
     service: &ServiceConnection,
     call: C,
 ) -> Result<C::Reply, ProgramFailure> {
-    let answer =
-        call_with_retry(&*service.ports.coordinator, &*service.ports.clock, call, PATIENCE);
+    let answer = call_with_retry(&*service.ports.coordinator, &*service.ports.clock, call, TIMEOUT);
     answer.await.map_err(|error| match &error {
         CallError::Refused(refusal) if refusal.kind == RefusalKind::NotFound => {
             ProgramFailure::usage(error)

@@ -157,7 +157,8 @@ pub struct DatasetFindings {
 
 /// Runs the operators over the first `most` elements of the dataset; also finds its division.
 pub async fn measure(
-    (pipeline, assets): (&Pipeline, &dyn AssetLoader),
+    pipeline: &Pipeline,
+    assets: &dyn AssetLoader,
     data: &SampledDatasets,
     most: u32,
 ) -> Result<DatasetFindings, ProgramFailure> {
@@ -217,7 +218,8 @@ fn records(pipeline: &Pipeline, data: &SampledDatasets, sample: &Sample) -> u64 
 /// Measures the first `most` records, operator by operator as they run; also finds the dataset's
 /// division.
 pub async fn profile(
-    (pipeline, assets): (&Pipeline, &dyn AssetLoader),
+    pipeline: &Pipeline,
+    assets: &dyn AssetLoader,
     data: &SampledDatasets,
     most: u32,
 ) -> Result<(plan::MeasuredSample, DatasetDivision), ProgramFailure> {

@@ -35,7 +35,7 @@ pub const RESNET: &str = include_str!("../../examples/resnet50.yaml");
 /// Most synthetic ranks.
 const MAX_RANKS: u32 = 1_024;
 /// How long a service may not answer the request to stop a job whose run failed.
-const STOP_PATIENCE: Duration = Duration::from_secs(1);
+const STOP_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Options of a run.
 #[derive(Debug, Clone, clap::Args)]
@@ -162,7 +162,7 @@ pub async fn train(
     let report = measured(options, prefix, &authored, source).await?;
     // A failure to write is noted and reported at the end: see `output::check`.
     let _ = report.print("gristmill", options.report.json, &mut StandardOutput);
-    report.verdict()
+    report.check()
 }
 
 /// Runs the pipeline as written, and returns its measurements.
@@ -185,7 +185,7 @@ pub async fn measured(
         ..JobConfig::new(authored.clone(), source, options.job.clone())
     };
     let outcome = tokio::select! {
-        outcome = train_on(&service, options, (config, training), began) => {
+        outcome = train_on(&service, options, config, training, began) => {
             outcome.map_err(|failure| failure.in_words(&folders))
         }
         failure = service.given_up(options.stream.patience) => Err(failure),
@@ -221,7 +221,8 @@ async fn open_service(
 async fn train_on(
     service: &ServiceConnection,
     options: &TrainOptions,
-    (config, training): (JobConfig, SyntheticTraining),
+    config: JobConfig,
+    training: SyntheticTraining,
     began: Instant,
 ) -> Result<RunReport, ProgramFailure> {
     let fetchers = RunningFetchers::default();
@@ -262,7 +263,7 @@ async fn train_on(
             // A named job is paused: another run may have taken it over, or goes on with it. Best effort: the failure that
             // led here is the one to report.
             if options.job.job.is_none() {
-                let _ = job.stop(STOP_PATIENCE).await;
+                let _ = job.stop(STOP_TIMEOUT).await;
             }
             return Err(failure);
         }

@@ -61,7 +61,7 @@ fn worker_seconds(report: &Value, epoch: usize) -> f64 {
 }
 
 #[test]
-fn what_is_delivered_is_computed_once() -> Result<()> {
+fn delivered_splits_are_computed_once() -> Result<()> {
     let place = Place::new()?;
     let computed = place.run(&format!("{SLOW}, batch: {{ size: 8 }}"), &[])?;
     assert_eq!(modes(&computed), ["compute", "compute", "compute"]);

@@ -84,7 +84,7 @@ fn take_skip_and_repeat_are_those_of_a_list() -> Result<()> {
 }
 
 #[test]
-fn what_splits_leave_over_keeps_its_place() -> Result<()> {
+fn remainders_of_splits_keep_their_place() -> Result<()> {
     let dataset = Dataset::new()?;
     let workers = ["--workers", "3", "--split-batches", "1"];
     assert_eq!(dataset.epochs("in_order", &workers)?[&1], all());
@@ -131,7 +131,7 @@ fn interleaved_files_take_turns() -> Result<()> {
 }
 
 #[test]
-fn what_cannot_be_resolved_is_refused_in_a_line() -> Result<()> {
+fn unresolvable_operators_are_refused_in_a_line() -> Result<()> {
     let dataset = Dataset::new()?;
     for (ops, said) in [
         ("filter: { field: id, min: 2 }, take: { count: 3 }", "comes after `filter`"),

@@ -118,7 +118,7 @@ fn closed_ports_and_missing_settings_are_named() -> Result<()> {
 }
 
 #[test]
-fn who_does_not_answer_does_not_hold_it_up() -> Result<()> {
+fn a_silent_service_does_not_hold_doctor_up() -> Result<()> {
     let dir = TestDir::new(GRISTMILL)?;
     // The kernel accepts connections, but nobody answers.
     let listener = TcpListener::bind("127.0.0.1:0")?;

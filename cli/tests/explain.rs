@@ -59,7 +59,7 @@ fn simclr_is_not_made_gray_before_its_colours_are_jittered() {
 }
 
 #[test]
-fn who_vouches_for_it_may_jitter_gray() {
+fn gray_images_jitter_if_the_pipeline_vouches_for_them() {
     let vouched = "grayscale: { channels: 1, assume_commutes: true }";
     let order = order(&explain("pecan-simclr", "grayscale: { channels: 1 }", vouched));
     assert!(before(&order, "grayscale", "flip") && before(&order, "grayscale", "color_jitter"));

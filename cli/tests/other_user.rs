@@ -141,7 +141,7 @@ fn may_be_others() -> bool {
 }
 
 #[test]
-fn what_another_user_plants_is_not_used() {
+fn files_planted_by_another_user_are_not_used() {
     if !may_be_others() {
         return;
     }

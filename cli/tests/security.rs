@@ -93,7 +93,7 @@ fn open_to_others(pid: u32) -> Result<Vec<String>> {
 }
 
 #[test]
-fn what_listens_listens_to_its_owner() -> Result<()> {
+fn sockets_accept_their_owner_alone() -> Result<()> {
     let dir = TestDir::new(env!("CARGO_BIN_EXE_gristmill"))?;
     fs::write(dir.path("p.yaml"), PIPELINE)?;
     let state = dir.path("state").display().to_string();

@@ -26,7 +26,7 @@ fn assert_refused(dir: &TestDir, feature: &str, commands: &[(&str, &[&str])]) ->
 }
 
 #[test]
-fn what_is_on_aws_is_refused_with_the_remedy() -> Result<()> {
+fn aws_is_refused_with_the_remedy_in_a_small_build() -> Result<()> {
     let dir = TestDir::new(GRISTMILL)?;
     dir.write_numbers()?;
     let own = "source: { jsonl: 's3://b/k', features: { id: { dtype: i64 } } }\nops: [batch: { size: 8 }]\n";

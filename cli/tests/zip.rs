@@ -223,7 +223,7 @@ fn a_bad_record_of_either_dataset_leaves_out_the_pair() -> Result<()> {
 }
 
 #[test]
-fn what_a_zip_made_is_cached_and_known_by_all_of_it() -> Result<()> {
+fn caches_of_a_zip_depend_on_all_of_its_datasets() -> Result<()> {
     let place = Place::new()?;
     let path = place.pipeline(BOTH, "sleep: { ms: 2 }, autocache, ")?;
     let run = || {
@@ -259,7 +259,7 @@ fn what_a_zip_made_is_cached_and_known_by_all_of_it() -> Result<()> {
 }
 
 #[test]
-fn what_cannot_be_zipped_is_refused_in_a_line() -> Result<()> {
+fn datasets_that_cannot_be_zipped_are_refused_in_a_line() -> Result<()> {
     let place = Place::new()?;
     let data = place.dir.path("images").display().to_string();
     let (command, _) = place.command(BOTH, "", &["--data", &data])?;
@@ -278,7 +278,7 @@ fn what_cannot_be_zipped_is_refused_in_a_line() -> Result<()> {
 }
 
 #[test]
-fn what_comes_before_a_run_knows_of_all_datasets() -> Result<()> {
+fn explain_and_plan_know_all_datasets_of_a_zip() -> Result<()> {
     let place = Place::new()?;
     let repeated = BOTH.replace("dtype: i64 } } }, {", "dtype: i64 } }, repeat: 2 }, {");
     let path = place.pipeline(&repeated, "")?;

@@ -149,7 +149,7 @@ async fn report(
     printed.map_err(|error| {
         ProgramFailure::failed(format!("the report cannot be printed: {error}"))
     })?;
-    report.verdict()
+    report.check()
 }
 
 fn say(what: &str) {

@@ -16,7 +16,7 @@ use tokio::{
 };
 
 /// How long a client waits for another to leave: one that reconnects may overtake its own end.
-const SEAT_PATIENCE: Duration = Duration::from_secs(3);
+const PERMIT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Rest after a connection could not be accepted: there may be no room for another for a while.
 const REST: Duration = Duration::from_millis(100);
 
@@ -87,13 +87,13 @@ impl FetcherSocket {
         visitors: mpsc::Sender<ConnectedClient<UnixStream>>,
         clients: usize,
     ) {
-        let seat = Arc::new(Semaphore::new(clients));
+        let permit = Arc::new(Semaphore::new(clients));
         let mut waiting = JoinSet::new();
         loop {
             tokio::select! {
                 accepted = self.listener.accept() => match accepted {
                     Ok((stream, _)) => {
-                        waiting.spawn(offer(stream, (Arc::clone(&seat), clients), visitors.clone()));
+                        waiting.spawn(offer(stream, Arc::clone(&permit), clients, visitors.clone()));
                     }
                     Err(error) => {
                         tracing::warn!(%error, "cannot accept a connecting trainer now");
@@ -126,13 +126,14 @@ fn id_at(path: &Path) -> Option<(u64, u64)> {
 
 async fn offer(
     mut stream: UnixStream,
-    (seat, clients): (Arc<Semaphore>, usize),
+    permit: Arc<Semaphore>,
+    clients: usize,
     visitors: mpsc::Sender<ConnectedClient<UnixStream>>,
 ) {
-    match tokio::time::timeout(SEAT_PATIENCE, seat.acquire_owned()).await {
-        Ok(Ok(seat)) => {
+    match tokio::time::timeout(PERMIT_TIMEOUT, permit.acquire_owned()).await {
+        Ok(Ok(permit)) => {
             // A server that is done has nothing for anybody.
-            let _ = visitors.send(ConnectedClient::new(stream, seat)).await;
+            let _ = visitors.send(ConnectedClient::new(stream, permit)).await;
         }
         Ok(Err(_)) => {}
         Err(_) => {

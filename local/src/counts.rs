@@ -22,6 +22,7 @@ pub(crate) const EVENTS_EXPIRED: &str = "functions.worker_expired";
 pub(crate) struct ServiceCounts(Arc<Mutex<BTreeMap<String, u64>>>);
 
 impl ServiceCounts {
+    /// All counts by name.
     pub fn read(&self) -> BTreeMap<String, u64> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -42,6 +43,7 @@ impl ServiceCounts {
         }
     }
 
+    /// Adds bytes of batches that fetchers report as read.
     pub fn read_by_clients(&self, bytes: u64) {
         self.add(CHUNK_BYTES_READ, bytes);
     }

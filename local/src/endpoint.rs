@@ -73,6 +73,7 @@ impl ServiceListener {
         listener.map(Self::Port).map_err(taken)
     }
 
+    /// The port, unless clients connect to a socket.
     pub fn port_number(&self) -> Option<u16> {
         match self {
             Self::Socket(..) => None,
@@ -238,12 +239,14 @@ pub(crate) struct ServiceAddress {
 const ADDRESS_FILE: &str = "address.json";
 
 impl ServiceAddress {
+    /// The address that an earlier service left in `dir`, if it can be read.
     pub fn read(dir: &Path) -> Option<Self> {
         /// Far longer than any.
         const MAX_BYTES: u64 = 4 << 10;
         serde_json::from_slice(&read_private(&dir.join(ADDRESS_FILE), MAX_BYTES).ok()?).ok()
     }
 
+    /// Writes the address to `dir`, readable by its user only.
     pub fn write(&self, dir: &Path) -> Result<(), HostError> {
         let path = dir.join(ADDRESS_FILE);
         let text = serde_json::to_vec(self).map_err(std::io::Error::from);

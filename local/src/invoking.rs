@@ -68,6 +68,7 @@ pub(crate) struct CallPlace(LambdaImitation);
 pub(crate) struct WorkerPlace(LambdaImitation);
 
 impl LambdaImitation {
+    /// Lambda with this concurrency and no function at work.
     pub fn new(concurrency: StackConcurrency) -> Self {
         Self { limits: Arc::new(StackLimits::new(concurrency)), event_age: EVENT_AGE }
     }

@@ -128,7 +128,8 @@ impl WorkerPool {
         setup: &WorkerSetup,
         log: LogFile,
         running: Option<PathBuf>,
-        (failed, lambda): (mpsc::UnboundedSender<FailedOrder>, Option<LambdaImitation>),
+        failed: mpsc::UnboundedSender<FailedOrder>,
+        lambda: Option<LambdaImitation>,
     ) -> std::io::Result<Self> {
         if let Some(running) = &running {
             for left in read_left(running)? {

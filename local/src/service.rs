@@ -161,7 +161,7 @@ impl MachineService {
         let disk_bound_bytes = settings.cache_bytes + settings.window_bytes + 2 * FILE_BYTES_MAX;
         let (failed, failures) = mpsc::unbounded_channel();
         let lambda = config.lambda.map(LambdaImitation::new);
-        let pool = pool(&config, &file, (failed, lambda.clone()))?;
+        let pool = pool(&config, &file, failed, lambda.clone())?;
         let invoker = Arc::new(WorkerInvoker { pool: pool.clone(), counts: counts.clone() });
         let scaler = ScalerFunction {
             table: Arc::clone(&table),
@@ -291,13 +291,15 @@ fn files(state: &StateDir) -> Result<Arc<dyn ObjectStore>, HostError> {
 fn pool(
     config: &ServiceConfig,
     file: &ServiceFile,
-    failed: (mpsc::UnboundedSender<FailedOrder>, Option<LambdaImitation>),
+    failed: mpsc::UnboundedSender<FailedOrder>,
+    lambda: Option<LambdaImitation>,
 ) -> Result<WorkerPool, HostError> {
     let dir = config.state.path();
     let log = private_dir(&dir.join("logs"))?.join("worker.log");
     let running = config.keeps_jobs.then(|| dir.join("running"));
     let setup = WorkerSetup { service: file.clone(), memory_mb: config.worker_memory_mb };
-    let pool = WorkerPool::new(config.workers.clone(), &setup, LogFile::new(log), running, failed);
+    let pool =
+        WorkerPool::new(config.workers.clone(), &setup, LogFile::new(log), running, failed, lambda);
     pool.map_err(HostError::at(dir))
 }
 
@@ -371,12 +373,14 @@ impl ServiceParts {
         Ok(place)
     }
 
+    /// Answers a call, and counts it.
     pub async fn call(&self, request: &CallEnvelope) -> AnyReply {
         let reply = self.coordinator.answer(request).await;
         self.counts.answered(&request.call, &reply);
         reply
     }
 
+    /// Workers, disk and counts, as `gristmill status` shows them.
     pub fn status(&self) -> ServiceStatus {
         let pool = self.pool.status();
         ServiceStatus {

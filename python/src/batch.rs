@@ -30,11 +30,7 @@ pub struct PyBatch {
 
 impl PyBatch {
     /// `frame` must be the only reader of its bytes.
-    pub fn new(
-        frame: &ChunkFrame,
-        (at, next): (Cursor, Cursor),
-        repeated_for: Option<u64>,
-    ) -> Self {
+    pub fn new(frame: &ChunkFrame, at: Cursor, next: Cursor, repeated_for: Option<u64>) -> Self {
         let (bytes, layout) = (frame.bytes().clone(), frame.layout().clone());
         let Cursor { epoch, batch_index: index } = at;
         let (rows, next) = (layout.rows(), (next.epoch, next.batch_index));

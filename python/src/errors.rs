@@ -24,14 +24,17 @@ pub fn error(py: Python<'_>, name: &str, message: impl ToString) -> PyErr {
     raise(py, name, &message.to_string(), None)
 }
 
+/// `PipelineError`, with the line of the file.
 pub fn of_pipeline(py: Python<'_>, error: &PipelineError) -> PyErr {
     raise(py, "PipelineError", &error.to_string(), error.line)
 }
 
+/// `CheckpointError`.
 pub fn of_checkpoint(py: Python<'_>, error: &CheckpointError) -> PyErr {
     self::error(py, "CheckpointError", error)
 }
 
+/// The exception of a stream that ended early.
 pub fn of_fetch(py: Python<'_>, failed: &FetchError) -> PyErr {
     let class = match failed {
         FetchError::JobFailed(_) => "DataError",
@@ -47,6 +50,7 @@ pub fn of_fetch(py: Python<'_>, failed: &FetchError) -> PyErr {
     error(py, class, failed)
 }
 
+/// The exception of a request that failed.
 pub fn of_failure(py: Python<'_>, failure: &ProgramFailure) -> PyErr {
     match failure {
         ProgramFailure::Usage(why) => error(py, "OptionError", why),

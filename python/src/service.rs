@@ -150,6 +150,10 @@ pub struct LoaderOptions {
 }
 
 impl LoaderOptions {
+    /// Reads flags of the command line.
+    ///
+    /// # Errors
+    /// `OptionError`, with the first line of the message.
     pub fn read(py: Python<'_>, flags: &[String]) -> PyResult<Self> {
         Self::try_parse_from(flags).map_err(|error| {
             let text = error.to_string();
@@ -179,7 +183,7 @@ pub fn check_options(py: Python<'_>, flags: Vec<String>) -> PyResult<()> {
 }
 
 /// How long a question about a job may take.
-const PATIENCE: Duration = Duration::from_secs(15);
+const TIMEOUT: Duration = Duration::from_secs(15);
 
 /// A job of a service.
 #[pyclass(frozen, name = "Job", module = "gristmill._native")]
@@ -188,6 +192,7 @@ pub struct PyJob {
 }
 
 impl PyJob {
+    /// The Python object of `job`.
     pub fn new(job: gristmill_client::JobHandle) -> Self {
         Self { job: ProcessLocal::new(job) }
     }
@@ -243,7 +248,7 @@ impl PyJob {
     fn position(&self, py: Python<'_>, checkpoint: &str) -> PyResult<(u32, u64)> {
         let checkpoint: Checkpoint =
             checkpoint.parse().map_err(|error| errors::of_checkpoint(py, &error))?;
-        let place = self.job.place_of(&checkpoint, PATIENCE);
+        let place = self.job.place_of(&checkpoint, TIMEOUT);
         let of_index = || Some(WaitReason::patiently("the index of the dataset"));
         let cursor = wait::wait(py, place, of_index)?.map_err(|error| match error {
             ResumeError::Checkpoint(error) => errors::of_checkpoint(py, &error),
@@ -254,7 +259,7 @@ impl PyJob {
 
     /// The place `(epoch, g)` up to which the service knows all to be in a checkpoint.
     fn durable(&self, py: Python<'_>) -> PyResult<(u32, u64)> {
-        let status = wait::wait(py, self.job.status(PATIENCE), || None)?;
+        let status = wait::wait(py, self.job.status(TIMEOUT), || None)?;
         let status = status.map_err(|error| errors::of_fetch(py, &error))?;
         Ok((status.durable.epoch, status.durable.batch_index))
     }
@@ -275,7 +280,7 @@ impl PyJob {
 
     /// Stops the job: no worker continues it.
     fn stop(&self, py: Python<'_>) -> PyResult<()> {
-        let stopped = wait::wait(py, self.job.stop(PATIENCE), || None)?;
+        let stopped = wait::wait(py, self.job.stop(TIMEOUT), || None)?;
         stopped.map_err(|error| errors::of_fetch(py, &error))
     }
 }

@@ -288,11 +288,12 @@ fn batch(py: Python<'_>, given: RankBatch, next: Cursor) -> PyResult<PyBatch> {
     let at = batch.cursor();
     let frame = ChunkFrame::parse(batch.frame, &ChunkLimits::default());
     let frame = frame.map_err(|error| errors::error(py, "ServiceError", error))?;
-    Ok(PyBatch::new(&frame, (at, next), repeated_for))
+    Ok(PyBatch::new(&frame, at, next, repeated_for))
 }
 
 // Opening a stream, until the service has accepted it.
 
+/// Why a stream cannot be opened.
 pub enum StreamOpenError {
     Refused(String),
     Failed(FetchError),
@@ -486,6 +487,10 @@ impl PyStream {
 }
 
 impl StreamGuard<'_> {
+    /// The open stream.
+    ///
+    /// # Errors
+    /// `Error` if the loader or its service is closed.
     pub fn open(&mut self, py: Python<'_>) -> PyResult<&mut Open> {
         let open = self.open.as_mut().and_then(|open| open.as_mut());
         open.ok_or_else(|| errors::error(py, "Error", "the loader is closed, or its service is"))

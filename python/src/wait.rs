@@ -88,6 +88,7 @@ impl PyInterrupt {
 pub struct ProcessLocal<T>(ManuallyDrop<T>);
 
 impl<T> ProcessLocal<T> {
+    /// Keeps `value` for this process alone.
     pub fn new(value: T) -> Self {
         Self(ManuallyDrop::new(value))
     }

@@ -66,7 +66,7 @@ PROVEN = [
     (
         TRAINING,
         "a unix socket that only you can read",
-        "cli/tests/security.rs: what_listens_listens_to_its_owner",
+        "cli/tests/security.rs: sockets_accept_their_owner_alone",
     ),
     (
         TRAINING,
@@ -86,7 +86,7 @@ PROVEN = [
     (
         TRAINING,
         "An acknowledgement of a batch that was not sent is refused",
-        f"{ONE_TRAINER}: what_a_trainer_may_not_say_is_refused_and_the_next_one_is_served",
+        f"{ONE_TRAINER}: an_invalid_message_is_refused_and_the_next_trainer_is_served",
     ),
     (
         TRAINING,

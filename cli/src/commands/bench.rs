@@ -65,6 +65,7 @@ pub struct BenchE2eArgs {
 }
 
 impl BenchArgs {
+    /// Runs the command.
     pub async fn run(self) -> Result<(), ProgramFailure> {
         match self.what {
             BenchCommand::E2e(args) => e2e(args).await,

@@ -33,6 +33,7 @@ pub struct DemoArgs {
 }
 
 impl DemoArgs {
+    /// Runs the command.
     pub async fn run(mut self) -> Result<(), ProgramFailure> {
         let authored: AuthoredPipeline = match &self.pipeline {
             Some(path) => read_pipeline(path)?,

@@ -82,6 +82,7 @@ pub struct DoctorCheck {
 }
 
 impl DoctorArgs {
+    /// Runs the command.
     pub async fn run(self) -> Result<(), ProgramFailure> {
         let findings = probe(&self.service, self.data.as_ref()).await?;
         let checks = checks::judge(&findings, self.workers);
@@ -105,7 +106,7 @@ fn as_line(check: &DoctorCheck) -> String {
 /// A name that no job has: the coordinator answers that it is not found.
 const NO_SUCH_JOB: &str = "gristmill-doctor";
 /// Timeout for keys and region, which may have to come from a metadata service that is not there.
-const CONFIG_PATIENCE: Duration = Duration::from_secs(10);
+const CONFIG_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Findings. `None` means not asked, because a setting is missing.
 #[derive(Debug, Default)]
@@ -188,7 +189,7 @@ async fn probe_deployed(data: Option<&DatasetPrefix>) -> ProbeFindings {
     findings.named = format!("namespace {}", settings.ns);
     note(&mut findings, "bucket", settings.bucket());
     let url = note(&mut findings, "coordinator", settings.coordinator_url());
-    let aws = match tokio::time::timeout(CONFIG_PATIENCE, Aws::from_env()).await {
+    let aws = match tokio::time::timeout(CONFIG_TIMEOUT, Aws::from_env()).await {
         Ok(Ok(aws)) => aws,
         Ok(Err(error)) => {
             findings.wrong.push(wrong(&error));

@@ -33,6 +33,7 @@ pub struct ExplainArgs {
 }
 
 impl ExplainArgs {
+    /// Runs the command.
     pub async fn run(self) -> Result<(), ProgramFailure> {
         let AuthoredPipeline { pipeline, assets } = read_pipeline(&self.pipeline)?;
         let mut left_out = LeftOutFiles::default();
@@ -44,7 +45,7 @@ impl ExplainArgs {
                 let data = sample::data(&pipeline, data, dir).await?;
                 left_out.clone_from(&data.left_out);
                 let most = most.unwrap_or(sample::ELEMENTS);
-                let looked = sample::measure((&pipeline, &assets), &data, most).await?;
+                let looked = sample::measure(&pipeline, &assets, &data, most).await?;
                 idle_buckets = looked.division.idle_buckets(&pipeline);
                 (looked.measured, looked.elements)
             }

@@ -20,6 +20,7 @@ pub struct OperatorsArgs {
 }
 
 impl OperatorsArgs {
+    /// Runs the command.
     pub async fn run(self) -> Result<(), ProgramFailure> {
         let registry = program::operators();
         if self.json {

@@ -75,6 +75,7 @@ pub struct PlanArgs {
 const MAX_PRICES_BYTES: u64 = 1 << 20;
 
 impl PlanArgs {
+    /// Runs the command.
     pub async fn run(self) -> Result<(), ProgramFailure> {
         let AuthoredPipeline { mut pipeline, assets } = read_pipeline(&self.pipeline)?;
         if let Some(size) = self.batch_size {
@@ -84,7 +85,7 @@ impl PlanArgs {
         let dir = self.pipeline.parent().unwrap_or(Path::new("."));
         let data = sample::data(&pipeline, self.data.as_deref(), dir).await?;
         let (mut measured, division) =
-            sample::profile((&pipeline, &assets), &data, self.sample).await?;
+            sample::profile(&pipeline, &assets, &data, self.sample).await?;
         measured.function_slowdown = self.function_slowdown;
         let stored_bytes = measured.source_bytes_per_record() as u64;
         let division = match self.records {

@@ -27,7 +27,7 @@ pub struct PsArgs {
 }
 
 /// How long a service may take to end.
-const END_PATIENCE: Duration = Duration::from_secs(15);
+const END_TIMEOUT: Duration = Duration::from_secs(15);
 const LOOK: Duration = Duration::from_millis(50);
 
 /// A service, and what it says of itself.
@@ -37,6 +37,7 @@ struct Listed {
 }
 
 impl PsArgs {
+    /// Runs the command.
     pub async fn run(self) -> Result<(), ProgramFailure> {
         let services = registered();
         if !self.stop_all && self.stop.is_empty() {
@@ -133,8 +134,8 @@ async fn stop(file: &ServiceFile) -> Result<(), ProgramFailure> {
     HostServiceClient::new(file).stop().await.map_err(|error| failed(error.to_string()))?;
     let began = Instant::now();
     while is_alive(&file.state_dir) {
-        if began.elapsed() > END_PATIENCE {
-            let seconds = END_PATIENCE.as_secs();
+        if began.elapsed() > END_TIMEOUT {
+            let seconds = END_TIMEOUT.as_secs();
             return Err(failed(format!(
                 "it did not end in {seconds} s: kill process {}",
                 file.pid

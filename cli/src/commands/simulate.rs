@@ -17,6 +17,7 @@ pub struct SimulateArgs {
 }
 
 impl SimulateArgs {
+    /// Runs the command.
     pub async fn run(self) -> Result<(), ProgramFailure> {
         match gristmill_scaling::run(&self.simulation, &mut output::StandardOutput)
             .map_err(ProgramFailure::usage)?

@@ -30,6 +30,7 @@ pub struct StatusArgs {
 }
 
 impl StatusArgs {
+    /// Runs the command.
     pub async fn run(self) -> Result<(), ProgramFailure> {
         status(self).await
     }

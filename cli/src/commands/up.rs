@@ -110,6 +110,7 @@ impl UpArgs {
         !self.attended && !self.shared
     }
 
+    /// Runs the command.
     pub async fn run(self) -> Result<(), ProgramFailure> {
         if self.is_by_hand() { run(self).await } else { tell_owner(run(self).await) }
     }

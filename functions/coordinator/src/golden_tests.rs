@@ -85,7 +85,7 @@ fn again(kind: &str, value: &Value) -> Result<Value, String> {
 }
 
 #[test]
-fn what_was_stored_before_is_read_and_written_as_it_was() {
+fn items_of_earlier_releases_are_read_and_written_unchanged() {
     let mut kinds = BTreeSet::new();
     for Sample { kind, value } in golden() {
         let again = again(&kind, &value).unwrap_or_else(|error| panic!("{kind}: {error}"));
@@ -104,7 +104,7 @@ fn later_fields() -> [(&'static str, &'static str, Value); 2] {
 }
 
 #[test]
-fn what_later_versions_store_may_be_lost_in_a_rollback() {
+fn fields_of_later_versions_may_be_lost_in_a_rollback() {
     for (of, field, later) in later_fields() {
         let samples = golden().into_iter().filter(|sample| sample.kind == of);
         for Sample { kind, value: before } in samples {

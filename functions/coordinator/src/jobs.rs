@@ -53,11 +53,7 @@ impl CallHandler<RegisterCall> for Jobs {
         let (plan, state) = match plan {
             Some(plan) => (Some(plan), JobState::Running),
             None => {
-                let key = keys::listing(&self.records.settings.ns, dataset_version);
-                match register.listing {
-                    Some(_) => self.check_listing(key).await?,
-                    None => self.objects.put_json(key, dataset, "content").await?,
-                }
+                self.keep_listing(register, dataset, dataset_version).await?;
                 (None, JobState::Indexing)
             }
         };
@@ -98,6 +94,20 @@ impl CallHandler<RegisterCall> for Jobs {
 }
 
 impl Jobs {
+    /// Stores the listing of a dataset that is to be indexed; one that the trainer has stored must be there.
+    async fn keep_listing(
+        &self,
+        register: &RegisterCall,
+        dataset: &Dataset,
+        version: Fingerprint,
+    ) -> Result<(), CallRefusal> {
+        let key = keys::listing(&self.records.settings.ns, version);
+        match register.listing {
+            Some(_) => self.check_listing(key).await,
+            None => self.objects.put_json(key, dataset, "content").await,
+        }
+    }
+
     /// Refuses to register a job whose listing is not stored.
     async fn check_listing(&self, key: String) -> Result<(), CallRefusal> {
         let path = ObjectPath::new(&self.records.settings.bucket, key);

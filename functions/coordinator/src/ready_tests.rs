@@ -19,7 +19,7 @@ fn bundles(n: u32, open: &[u32]) -> Vec<ScannedBundle> {
 
 proptest! {
     #[test]
-    fn what_is_ready_ends_at_the_first_gap(
+    fn ready_splits_end_at_the_first_gap(
         n in 1u32..60, gaps in proptest::collection::vec(0u32..60, 0..4), from in 0u32..60,
         most in 1usize..40,
     ) {

@@ -341,7 +341,7 @@ fn measured(splits: u32) -> WorkProfile {
 }
 
 #[tokio::test]
-async fn what_one_job_stores_the_next_one_reads_and_nobody_removes_meanwhile() {
+async fn stored_cache_is_read_by_the_next_job_and_not_removed_meanwhile() {
     let world = World::new(1 << 30);
     world.register("a", 1, "").await;
     let leases = world.work("a").await;
@@ -422,7 +422,7 @@ async fn an_epoch_that_the_trainer_has_passed_is_settled_at_once() {
 }
 
 #[tokio::test]
-async fn what_is_of_least_use_makes_room_unless_it_is_read() {
+async fn least_useful_cache_entry_makes_room_unless_it_is_read() {
     let world = World::new(u64::from(SPLITS) * CHUNK_BYTES * 3 / 2);
     for (job, ms) in [("a", 1), ("b", 2)] {
         world.register(job, ms, "").await;

@@ -283,7 +283,7 @@ mod tally_tests {
     }
 
     #[test]
-    fn what_is_committed_counts_once() {
+    fn committed_bytes_count_once() {
         let mut tally = InvocationTotals::default();
         let call = flush(2);
         tally.note(&call, &Err(CallError::Unavailable("the answer was lost".to_owned())));

@@ -3,7 +3,6 @@
 
 mod handler;
 mod orders;
-#[cfg(feature = "aws")]
 mod wiring;
 
 pub use handler::{WorkerFunction, WorkerFunctionError};

@@ -1,14 +1,10 @@
 //! A worker process of a service on this machine: one order a line on its standard input, one answer a line on what was
 //! its standard output. It ends when its input does, however the service ended.
 
-use crate::WorkerFunction;
+use crate::{WorkerFunction, wiring::host_objects};
 use async_trait::async_trait;
 use bytes::Bytes;
-use gristmill_aws::{AwsCredentials, S3Objects};
-use gristmill_host::{
-    ForeignS3, HostError, HostObjects, HostServiceClient, ServiceFile, WorkerAnswer, WorkerOrder,
-    WorkerSetup,
-};
+use gristmill_host::{HostObjects, HostServiceClient, WorkerAnswer, WorkerOrder, WorkerSetup};
 use gristmill_pipeline::OperatorRegistry;
 use gristmill_ports::{
     ChangeStamp, FunctionMetrics, ObjectError, ObjectInfo, ObjectPath, ObjectStore, PutOutcome,
@@ -166,13 +162,4 @@ impl ObjectStore for Telling {
     async fn delete(&self, bucket: &str, keys: &[String]) -> Result<(), ObjectError> {
         self.objects.delete(bucket, keys).await
     }
-}
-
-/// The objects of the service that `file` describes; other buckets are those that the user may read.
-fn host_objects(file: &ServiceFile) -> Result<HostObjects, HostError> {
-    HostObjects::open(file, Arc::new(S3Objects::ambient()), |s3| {
-        let ForeignS3 { endpoint, region, access_key_id, secret_access_key } = s3.clone();
-        let keys = AwsCredentials { access_key_id, secret_access_key, session_token: None };
-        Arc::new(S3Objects::at(endpoint, region, keys))
-    })
 }

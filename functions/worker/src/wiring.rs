@@ -1,59 +1,20 @@
-//! The worker of a stack on AWS: its settings, its ports, and its events.
+//! The objects of a service on this machine; and the worker of a stack on AWS.
 
-use crate::WorkerFunction;
-use gristmill_aws::{Aws, StackSettings};
-use gristmill_model::wire::{WorkerEvent, protocol};
-use gristmill_pipeline::OperatorRegistry;
-use gristmill_policy::cost::FunctionShape;
-use gristmill_ports::{FunctionMetrics, SystemClock};
-use gristmill_runner::{ComputeMode, Runner, RunnerConfig};
-use gristmill_web::{AllowedServers, WebRoutedStore};
-use lambda_runtime::{Error, LambdaEvent, service_fn};
+#[cfg(feature = "aws")]
+mod deployed;
+
+#[cfg(feature = "aws")]
+pub use deployed::serve;
+
+use gristmill_aws::{AwsCredentials, S3Objects};
+use gristmill_host::{ForeignS3, HostError, HostObjects, ServiceFile};
 use std::sync::Arc;
 
-impl WorkerFunction {
-    /// The worker of the stack that `settings` names, with the access that `aws` gives, in a function of `memory_mb`.
-    ///
-    /// # Errors
-    /// A setting is missing or invalid.
-    pub fn from_settings(
-        settings: &StackSettings,
-        aws: &Aws,
-        memory_mb: Option<u32>,
-        operators: Arc<OperatorRegistry>,
-    ) -> Result<Self, Error> {
-        let bucket = settings.bucket()?.to_owned();
-        let shape = FunctionShape::default();
-        let shape = FunctionShape { memory_mb: memory_mb.unwrap_or(shape.memory_mb), ..shape };
-        // The function may reach the account's private networks, and data addresses come from users: restrict
-        // them to public addresses unless the deployment allows private ones.
-        let reach =
-            if settings.private_sources { AllowedServers::Any } else { AllowedServers::Public };
-        let coordinator = aws.coordinator(settings.coordinator_url()?, settings.ns.clone())?;
-        let ns = settings.ns.clone();
-        let runner = Runner {
-            coordinator: Arc::new(coordinator),
-            objects: Arc::new(WebRoutedStore::from_env(Arc::new(aws.objects()), reach)?),
-            clock: Arc::new(SystemClock),
-            compute: ComputeMode::from_function_memory(memory_mb),
-            operators,
-            config: RunnerConfig { ns, bucket, local: false, shape: Some(shape) },
-        };
-        let metrics = FunctionMetrics::new("worker", settings.ns.clone(), settings.metrics);
-        Ok(Self::new(runner, metrics))
-    }
-}
-
-/// Serves worker events until the platform ends the environment.
-pub async fn serve(worker: WorkerFunction) -> Result<(), Error> {
-    let worker = Arc::new(worker);
-    lambda_runtime::run(service_fn(move |event: LambdaEvent<serde_json::Value>| {
-        let worker = Arc::clone(&worker);
-        async move {
-            let (event, context) = event.into_parts();
-            let event = protocol::read_event::<WorkerEvent>(event)?;
-            worker.handle(&event, context.request_id, context.deadline).await.map_err(Error::from)
-        }
-    }))
-    .await
+/// The objects of the service that `file` describes; other buckets are those that the user may read.
+pub(crate) fn host_objects(file: &ServiceFile) -> Result<HostObjects, HostError> {
+    HostObjects::open(file, Arc::new(S3Objects::ambient()), |s3| {
+        let ForeignS3 { endpoint, region, access_key_id, secret_access_key } = s3.clone();
+        let keys = AwsCredentials { access_key_id, secret_access_key, session_token: None };
+        Arc::new(S3Objects::at(endpoint, region, keys))
+    })
 }

@@ -144,6 +144,7 @@ impl ItemStore {
         self.with_database(|database| read(&database.begin_read()?.open_table(ITEMS)?))
     }
 
+    /// The items of `keys`, in their order.
     pub fn read(&self, keys: &[ItemKey]) -> Result<Vec<Option<TableItem>>, redb::Error> {
         self.with_items(|items| {
             let mut found = Vec::with_capacity(keys.len());
@@ -175,6 +176,7 @@ impl ItemStore {
         })
     }
 
+    /// The last items of a partition key, at most `limit`, the last one first.
     pub fn last(&self, pk: &str, limit: usize) -> Result<Vec<(String, TableItem)>, redb::Error> {
         // No partition key sorts between `pk` and `pk` with a zero byte appended.
         let end = format!("{pk}\0");

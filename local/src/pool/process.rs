@@ -47,6 +47,7 @@ pub(super) struct WorkerProcess {
 }
 
 impl WorkerProcess {
+    /// Starts a process, gives it `setup`, and keeps its standard error in `log`.
     pub fn start(program: &WorkerProgram, setup: &str, log: &Arc<LogFile>) -> io::Result<Self> {
         let mut command = Command::new(&program.program);
         command.args(&program.args).kill_on_drop(true);
@@ -68,6 +69,7 @@ impl WorkerProcess {
         self.pid
     }
 
+    /// Milliseconds of processor time so far.
     pub fn cpu_ms(&self) -> u64 {
         process_cpu_ms(self.pid)
     }
@@ -159,6 +161,7 @@ pub(crate) struct LogFile {
 }
 
 impl LogFile {
+    /// A log at `path`, which the first line creates.
     pub fn new(path: PathBuf) -> Self {
         Self { path, open: Mutex::default() }
     }

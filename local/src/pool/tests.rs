@@ -57,7 +57,7 @@ fn pool_of(
     let program = WorkerProgram { program: program.into(), args, max };
     let log = LogFile::new(dir.path().join("worker.log"));
     let running = Some(dir.path().join("running"));
-    let pool = WorkerPool::new(program, &setup, log, running, (send, lambda)).unwrap();
+    let pool = WorkerPool::new(program, &setup, log, running, send, lambda).unwrap();
     World { dir, pool, failed }
 }
 

@@ -25,7 +25,7 @@ def git(root, *args):
 
 
 def version_at(root, commit):
-    """The protocol version of a commit; None if it cannot be told."""
+    """The protocol version of a commit; None if no file has it."""
     for path in VERSION_FILES:
         text = git(root, "show", f"{commit}:{path}")
         found = VERSION.search(text or "")
@@ -46,7 +46,7 @@ def before(root):
     """The newest commit of another protocol version."""
     own = version_at(root, "HEAD")
     if own is None:
-        raise NoRelease("this is no checkout whose protocol version can be told")
+        raise NoRelease("this is no checkout that has a protocol version")
     for commit in candidates(root):
         if version_at(root, commit) not in (None, own):
             return commit

@@ -132,9 +132,9 @@ fn directories_of(path: &Path) -> Result<Vec<String>, String> {
 // have a size limit and a time limit.
 
 /// How long a pipe may deliver no data.
-const PIPE_PATIENCE: Duration = Duration::from_secs(4);
+const PIPE_TIMEOUT: Duration = Duration::from_secs(4);
 /// How long a pipe may have no writer.
-const WRITER_PATIENCE: Duration = Duration::from_secs(1);
+const WRITER_TIMEOUT: Duration = Duration::from_secs(1);
 const PIPE_LOOK: Duration = Duration::from_millis(10);
 
 /// Reads the file `path`, of at most `most` bytes.
@@ -186,7 +186,7 @@ fn read_to_end(mut from: impl Read, is_pipe: bool) -> Result<Vec<u8>, String> {
     loop {
         match from.read(&mut chunk) {
             // The writer may have waited for this process to open it.
-            Ok(0) if is_pipe && content.is_empty() && received.elapsed() < WRITER_PATIENCE => {
+            Ok(0) if is_pipe && content.is_empty() && received.elapsed() < WRITER_TIMEOUT => {
                 sleep(PIPE_LOOK);
             }
             Ok(0) => return Ok(content),
@@ -196,8 +196,8 @@ fn read_to_end(mut from: impl Read, is_pipe: bool) -> Result<Vec<u8>, String> {
             }
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) if error.kind() != ErrorKind::WouldBlock => return Err(in_words(&error)),
-            Err(_) if received.elapsed() > PIPE_PATIENCE => {
-                return Err(format!("no data arrived from it for {} s", PIPE_PATIENCE.as_secs()));
+            Err(_) if received.elapsed() > PIPE_TIMEOUT => {
+                return Err(format!("no data arrived from it for {} s", PIPE_TIMEOUT.as_secs()));
             }
             Err(_) => sleep(PIPE_LOOK),
         }

@@ -175,8 +175,8 @@ impl ServiceConnection {
         };
         let given = config.options.given.options();
         let register = RegisterCall { given, ..RegisterCall::new(name, config.spec(self), files) };
-        let own = (&self.ns, &*self.bucket);
-        let registered = Fetcher::register(&self.ports, own, register, patience).await;
+        let registered =
+            Fetcher::register(&self.ports, &self.ns, &self.bucket, register, patience).await;
         let view = registered.map_err(|error| match error {
             FetchError::Refused(why) => named(ProgramFailure::Usage(why)),
             error => named(error.into()),
@@ -211,8 +211,8 @@ impl ServiceConnection {
             spec.pipeline = resized.map_err(ProgramFailure::usage)?.canonical_json();
         }
         let register = RegisterCall::join(name.clone(), spec, options.given.options());
-        let own = (&self.ns, &*self.bucket);
-        let joined = Fetcher::register(&self.ports, own, register, patience).await;
+        let joined =
+            Fetcher::register(&self.ports, &self.ns, &self.bucket, register, patience).await;
         let view = joined.map_err(refused)?;
         let folders = self.folders().await;
         Ok(JobHandle {

@@ -26,7 +26,7 @@ use std::{
 // The facts of a run: a table for people, one JSON object for programs, a page.
 
 /// Time within which the service must answer.
-const PATIENCE: Duration = Duration::from_secs(15);
+const TIMEOUT: Duration = Duration::from_secs(15);
 /// Most skipped records that are shown; `status --skipped` lists all.
 const SHOWN_SKIPPED: usize = 10;
 /// Part of an epoch, in percent, that a wait must take to be explained in the table.
@@ -70,13 +70,13 @@ impl RunReport {
         } else {
             SkippedRecords::default()
         };
-        let JobStatus { profile, job: known, .. } = job.status(PATIENCE).await?;
+        let JobStatus { profile, job: known, .. } = job.status(TIMEOUT).await?;
         let pipeline = &observed.pipeline;
         let dataset = match &job.dataset {
             Some(dataset) => dataset.clone(),
             None => format!("dataset {}", known.dataset_version),
         };
-        let timeline = timeline(pipeline, (&known, &dataset), &observed, &profile);
+        let timeline = timeline(pipeline, &known, &dataset, &observed, &profile);
         let idle_buckets = idle_buckets(&known, pipeline);
         Ok(Self {
             job: known,
@@ -159,6 +159,7 @@ impl RunReport {
         self.observed.elements_expected.map(|expected| expected.saturating_sub(arrived))
     }
 
+    /// Each epoch of the run, in order.
     pub fn epochs(&self) -> &[EpochReport] {
         &self.observed.epochs
     }
@@ -357,7 +358,7 @@ impl RunReport {
     ///
     /// # Errors
     /// [`ProgramFailure::Failed`], with both numbers.
-    pub fn verdict(&self) -> Result<(), ProgramFailure> {
+    pub fn check(&self) -> Result<(), ProgramFailure> {
         match (self.lost().unwrap_or(0), self.sum(|epoch| epoch.duplicates)) {
             (0, 0) => Ok(()),
             (lost, twice) => {
@@ -460,7 +461,8 @@ fn mode(mode: CacheMode) -> TimelineMode {
 /// The record of a whole run.
 pub fn timeline(
     pipeline: &Pipeline,
-    (view, dataset): (&JobView, &str),
+    view: &JobView,
+    dataset: &str,
     observed: &RunObservations,
     profile: &WorkProfile,
 ) -> Timeline {

@@ -28,6 +28,7 @@ pub struct LeftOutFiles {
 }
 
 impl LeftOutFiles {
+    /// Whether every file is read.
     pub fn is_empty(&self) -> bool {
         self.files.is_empty() && self.classes.is_empty()
     }
@@ -45,6 +46,7 @@ impl LeftOutFiles {
         Self { classes: named.collect(), ..Self::default() }
     }
 
+    /// Adds the counts and examples of `other`.
     pub fn join(&mut self, other: Self) {
         self.of += other.of;
         self.files.extend(other.files);
@@ -106,7 +108,7 @@ struct Glob {
 
 /// The decision about a file.
 #[derive(Debug, PartialEq, Eq)]
-enum Verdict {
+enum FileDecision {
     Read,
     LeftOut(String),
     /// The file was not requested.
@@ -159,18 +161,18 @@ impl PathSelector {
         }
     }
 
-    fn judge(&self, key: &str, format: &FormatDefinition) -> Verdict {
+    fn judge(&self, key: &str, format: &FormatDefinition) -> FileDecision {
         if let Some(glob) = &self.glob {
             return match (glob.matches(key, true), glob.matches(key, false)) {
                 (true, _) => by_extension(key, format),
-                (false, true) => Verdict::LeftOut("hidden".to_owned()),
-                (false, false) => Verdict::Other,
+                (false, true) => FileDecision::LeftOut("hidden".to_owned()),
+                (false, false) => FileDecision::Other,
             };
         }
         match self.below(key) {
-            _ if key == self.text => Verdict::Read,
+            _ if key == self.text => FileDecision::Read,
             Some(below) => judge(below, format),
-            None => Verdict::Other,
+            None => FileDecision::Other,
         }
     }
 
@@ -274,11 +276,11 @@ pub(crate) fn select(
         // A key that ends in a slash marks a directory.
         for info in files.filter(|info| !info.key.ends_with('/')) {
             match selector.judge(&info.key, format) {
-                Verdict::Read => read.push(info.clone()),
-                Verdict::LeftOut(why) => {
+                FileDecision::Read => read.push(info.clone()),
+                FileDecision::LeftOut(why) => {
                     own.files.insert(info.key.clone(), why);
                 }
-                Verdict::Other => {}
+                FileDecision::Other => {}
             }
         }
         for (key, why) in &there.others {
@@ -321,7 +323,7 @@ impl PathSelector {
         }
         let named = self.glob.is_none() && key == self.text;
         match self.judge(key, format) {
-            Verdict::Read
+            FileDecision::Read
                 if named
                     || matches!(
                         why,
@@ -330,9 +332,9 @@ impl PathSelector {
             {
                 Err(unreadable(why))
             }
-            Verdict::Read => Ok(Some(why.to_string())),
-            Verdict::LeftOut(other) => Ok(Some(other)),
-            Verdict::Other => Ok(None),
+            FileDecision::Read => Ok(Some(why.to_string())),
+            FileDecision::LeftOut(other) => Ok(Some(other)),
+            FileDecision::Other => Ok(None),
         }
     }
 }
@@ -356,15 +358,15 @@ fn has_extension(key: &str, format: &FormatDefinition) -> bool {
 }
 
 /// Judges a file of a directory; `below` is its path within the directory.
-fn judge(below: &str, format: &FormatDefinition) -> Verdict {
+fn judge(below: &str, format: &FormatDefinition) -> FileDecision {
     match hidden(below, format) {
-        Some(why) => Verdict::LeftOut(why),
+        Some(why) => FileDecision::LeftOut(why),
         None if format.files.only_these => by_extension(below, format),
         None => {
             if is_foreign(below, format) {
-                Verdict::LeftOut(format!("not {}", format.files.noun))
+                FileDecision::LeftOut(format!("not {}", format.files.noun))
             } else {
-                Verdict::Read
+                FileDecision::Read
             }
         }
     }
@@ -375,13 +377,13 @@ const OTHER_IMAGES: [&str; 12] =
     ["avif", "exr", "gif", "heic", "heif", "ico", "jp2", "jxl", "pbm", "psd", "svg", "tga"];
 
 /// Judges a file that a glob matches: leaves it out only if a strict format does not read its extension.
-fn by_extension(key: &str, format: &FormatDefinition) -> Verdict {
+fn by_extension(key: &str, format: &FormatDefinition) -> FileDecision {
     let extension = key.rsplit_once('.').map(|(_, extension)| extension.to_ascii_lowercase());
     let other = extension.filter(|extension| OTHER_IMAGES.contains(&extension.as_str()));
     match (format.files.only_these && !has_extension(key, format), other) {
-        (true, Some(other)) => Verdict::LeftOut(format!(".{other} is not read")),
-        (true, None) => Verdict::LeftOut(format!("not {}", format.files.noun)),
-        (false, _) => Verdict::Read,
+        (true, Some(other)) => FileDecision::LeftOut(format!(".{other} is not read")),
+        (true, None) => FileDecision::LeftOut(format!("not {}", format.files.noun)),
+        (false, _) => FileDecision::Read,
     }
 }
 

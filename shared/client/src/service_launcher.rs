@@ -23,12 +23,12 @@ use tokio::{
 };
 
 /// How long the service may take to start.
-const START_PATIENCE: Duration = Duration::from_secs(30);
+const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a service that has just started may take to answer.
-const ANSWER_PATIENCE: Duration = Duration::from_secs(15);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 const LOOK: Duration = Duration::from_millis(20);
 /// How long the service may take to end before it is killed.
-const END_PATIENCE: Duration = Duration::from_secs(10);
+const END_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The program `gristmill`, which runs a service as `gristmill up`.
 #[derive(Debug, Clone)]
@@ -185,7 +185,7 @@ impl ChildService {
     async fn end(self) {
         let Self { mut child, stdin, .. } = self;
         drop(stdin);
-        if tokio::time::timeout(END_PATIENCE, child.wait()).await.is_err() {
+        if tokio::time::timeout(END_TIMEOUT, child.wait()).await.is_err() {
             // The exit code means nothing, because it was killed here.
             let _ = child.kill().await;
         }
@@ -256,7 +256,7 @@ async fn answering(dir: &Path) -> Result<Option<RunningService>, ProgramFailure>
         };
         match answers {
             Ok(running) => return Ok(Some(running)),
-            Err(error) if began.elapsed() > ANSWER_PATIENCE => {
+            Err(error) if began.elapsed() > ANSWER_TIMEOUT => {
                 return Err(ProgramFailure::failed(format!(
                     "the service on {} does not answer: {error}: end it with `gristmill ps --stop`",
                     dir.display()
@@ -294,7 +294,7 @@ async fn replace(
     let _ = HostServiceClient::new(file).stop().await;
     let began = Instant::now();
     while is_alive(&file.state_dir) {
-        if began.elapsed() > END_PATIENCE {
+        if began.elapsed() > END_TIMEOUT {
             return Err(ProgramFailure::failed(format!(
                 "the service on {dir} does not end: end it with `gristmill ps --stop`"
             )));
@@ -343,7 +343,7 @@ fn spawn(launcher: &ServiceLauncher, command: &mut Command) -> Result<Child, Pro
 async fn ready(stdout: ChildStdout) -> Result<ServiceFile, ProgramFailure> {
     let mut line = String::new();
     let mut stdout = BufReader::new(stdout);
-    let ready = tokio::time::timeout(START_PATIENCE, stdout.read_line(&mut line)).await;
+    let ready = tokio::time::timeout(START_TIMEOUT, stdout.read_line(&mut line)).await;
     let ready: Option<serde_json::Value> = match ready {
         Ok(Ok(n)) if n > 0 => serde_json::from_str(&line).ok(),
         _ => None,

@@ -6,7 +6,7 @@
 //! has every field of the element, even those that no later step reads; the height and width of images that vary in
 //! size; and the origin of the element, from which later steps draw: key of its record, number among the elements of
 //! the record, position of the record in the split, and occurrence of the record in the epoch. Records that were refused
-//! before the exchange are a frame of their own ([`RefusedRecordTensors`]), so that whoever goes on reports them.
+//! before the exchange are a frame of their own ([`RefusedRecordTensors`]), so that the steps that go on report them.
 //!
 //! A reader checks the schema of a frame, and the sizes of its images, before any step runs: frames may come from
 //! storage. Frames end at 2 MiB. Cache points use all of it (`cached_split`).

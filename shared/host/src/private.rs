@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_may_write_to_is_refused_unless_entries_stay_their_owners() {
+    fn directory_that_others_may_write_to_is_refused_unless_sticky() {
         let base = tempfile::tempdir().unwrap();
         let open = base.path().join("open");
         fs::create_dir(&open).unwrap();

@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_checkpoint_is_refused() {
+    fn malformed_checkpoint_is_refused() {
         let long = " x".repeat(MAX_BYTES);
         let missing = r#"{"job":"j","seed":7,"split_batches":3,"epoch":1,"g":42}"#;
         let of_before = r#"{"job":"j","fingerprint":"","seed":7,"epoch":1,"g":42}"#;

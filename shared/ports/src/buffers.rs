@@ -371,7 +371,7 @@ mod kept_tests {
     }
 
     #[test]
-    fn what_was_let_go_while_it_was_used_is_freed_with_its_pool() {
+    fn buffer_let_go_while_in_use_is_freed_with_its_pool() {
         let pool = BufferPool::default();
         let first = kept(&lent(&pool, 3 * MIB));
         let content = lent(&pool, 3 * MIB);

@@ -253,6 +253,7 @@ struct StackUsage {
 }
 
 impl StackLimits {
+    /// Full limits of a stack in which nothing runs yet.
     pub fn new(concurrency: StackConcurrency) -> Self {
         let url = TokenBucket::new(concurrency.url_requests_per_s);
         let workers = EnvironmentGrowth::new(concurrency.growth);
@@ -272,6 +273,7 @@ impl StackLimits {
         self.lock().begin_coordinator(self.concurrency.coordinators)
     }
 
+    /// Gives back the coordinator that a call had taken.
     pub fn end_call(&self) {
         let mut usage = self.lock();
         usage.coordinators = usage.coordinators.saturating_sub(1);
@@ -286,6 +288,7 @@ impl StackLimits {
         begins
     }
 
+    /// Gives back the environment that a worker had taken.
     pub fn end_worker(&self) {
         self.lock().workers.end();
     }

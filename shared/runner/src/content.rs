@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_index_does_not_need_is_hashed_in_samples() {
+    fn files_that_need_no_index_are_hashed_in_samples() {
         let mut hash = ContentHasher::default();
         hash.add(&[0; 100]);
         assert_eq!(hash.samples(100), []);

@@ -528,7 +528,7 @@ mod stretches_tests {
     }
 
     #[test]
-    fn what_is_read_in_order_needs_no_picks() {
+    fn sequential_read_needs_no_picks() {
         let runs = [run(0, 2, 3, 4), run(1, 0, 2, 4)];
         assert_eq!(picks(&spans(&runs), &runs, None), None);
     }

@@ -26,6 +26,7 @@ pub struct StreamIdentity {
 }
 
 impl StreamIdentity {
+    /// The identity of the stream of the job that `view` describes.
     pub fn from_view(view: &JobView) -> Self {
         Self {
             job: view.job.to_string(),
@@ -300,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_state_file_is_refused_by_name() {
+    fn a_file_that_is_no_state_file_is_refused_by_name() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
         for text in

@@ -34,7 +34,7 @@ use tokio::{
 };
 
 /// How long a connected client may take to send its hello.
-const HELLO_PATIENCE: Duration = Duration::from_secs(5);
+const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long an ended run waits for a client, to notify it.
 const END_NOTICE: Duration = Duration::from_secs(10);
 /// Interval between observations of a run while it delivers nothing.
@@ -123,7 +123,7 @@ pub struct RankServer {
     opened: Cursor,
     phase: Phase,
     acknowledged: AckTiming,
-    seats: RankStates,
+    states: RankStates,
     links: RankLinks,
     /// The position that `cursors` has.
     saved: Cursor,
@@ -168,10 +168,10 @@ impl RankServer {
         let is_done = view.state == JobState::Done;
         let over = clock.monotonic() + END_NOTICE;
         let acknowledged = AckTiming::from_visitation(visitation);
-        let mut seats = RankStates::new(own, (view.spec.epochs, opened), acknowledged);
-        seats.know_end(beginning.ended);
+        let mut states = RankStates::new(own, view.spec.epochs, opened, acknowledged);
+        states.know_end(beginning.ended);
         Ok(Self {
-            seats,
+            states,
             links: RankLinks::new(Arc::clone(&clock)),
             phase: if is_done { Phase::Over(over) } else { Phase::Greeting },
             counter: ServedCounts::new(own.range.first..own.range.end()),
@@ -238,7 +238,7 @@ impl RankServer {
         S: AsyncRead + AsyncWrite + Send + 'static,
     {
         self.acknowledged = AckTiming::Taken;
-        self.seats = self.seats_at(self.opened);
+        self.states = self.states_at(self.opened);
         let (sender, visitors) = mpsc::channel(1);
         // Nobody else connects, and a channel that is closed would end serving.
         let _ = sender.send(ConnectedClient::who_only_reads(out)).await;
@@ -324,7 +324,7 @@ impl RankServer {
             },
             "from": self.opened,
         });
-        OutgoingFrame::new(SocketFrameKind::Hello, self.seats.durable(), hello.to_string())
+        OutgoingFrame::new(SocketFrameKind::Hello, self.states.durable(), hello.to_string())
     }
 
     /// The payload of the last frame.
@@ -355,7 +355,7 @@ impl RankServer {
 
     /// Stores what is durable for all ranks, then reports it.
     fn keep(&mut self) -> Result<(), ServeError> {
-        let durable = self.seats.durable();
+        let durable = self.states.durable();
         if self.phase == Phase::Serving && durable != self.saved {
             self.save(durable)?;
             self.steps.checkpointed(durable);

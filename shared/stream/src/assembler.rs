@@ -55,20 +55,27 @@ pub(crate) struct BatchAssembler {
     rows: LeftoverRows,
     /// Buffers of batches joined here.
     buffers: BufferPool,
-    queue: mpsc::Sender<AssembledItem>,
-    progress: Arc<FetcherProgress>,
+    output: AssemblerOutput,
+}
+
+/// The receivers of an assembler's batches and of its progress.
+pub(crate) struct AssemblerOutput {
+    pub queue: mpsc::Sender<AssembledItem>,
+    pub progress: Arc<FetcherProgress>,
     /// Records the stage of the next batch.
-    stages: (Arc<StageClock>, Arc<dyn Clock>),
+    pub stages: Arc<StageClock>,
+    pub clock: Arc<dyn Clock>,
 }
 
 impl BatchAssembler {
+    /// An assembler that begins at `start`, with batches that `finisher` completes if workers left it work.
     pub fn new(
-        (program, finisher): (Arc<CompiledPipeline>, Option<BatchFinisher>),
+        program: Arc<CompiledPipeline>,
+        finisher: Option<BatchFinisher>,
         plan: EpochPlan,
         epochs: Epoch,
         start: &StreamStart,
-        (queue, progress): (mpsc::Sender<AssembledItem>, Arc<FetcherProgress>),
-        stages: (Arc<StageClock>, Arc<dyn Clock>),
+        output: AssemblerOutput,
     ) -> Self {
         let buffers = BufferPool::default();
         Self {
@@ -80,9 +87,7 @@ impl BatchAssembler {
             from: start.at,
             totals: start.totals,
             buffers,
-            queue,
-            progress,
-            stages,
+            output,
         }
     }
 
@@ -117,21 +122,21 @@ impl BatchAssembler {
                 rooms.insert(content.entry.place.position, content.room);
             }
             self.enter(BatchStage::Decode);
-            if !self.take_in(&entry, picked, (&chunks, &rooms)).await? {
+            if !self.take_in(&entry, picked, &chunks, &rooms).await? {
                 return Ok(());
             }
             // Leftover rows count as delivered: otherwise splits smaller than a batch would block the
             // window.
-            self.progress.acks().passed(entry.place.next(self.plan.n_splits));
+            self.output.progress.acks().passed(entry.place.next(self.plan.n_splits));
         }
         if self.totals.epoch >= self.epochs {
-            let _ = self.queue.send(AssembledItem::End).await;
+            let _ = self.output.queue.send(AssembledItem::End).await;
         }
         Ok(())
     }
 
     fn enter(&self, stage: BatchStage) {
-        let (stages, clock) = &self.stages;
+        let AssemblerOutput { stages, clock, .. } = &self.output;
         stages.enter(stage, clock.monotonic());
     }
 
@@ -140,25 +145,26 @@ impl BatchAssembler {
         &mut self,
         entry: &ReadySplit,
         picked: PickedBatches,
-        objects @ (chunks, _): (&SplitChunks, &Rooms),
+        chunks: &SplitChunks,
+        rooms: &Rooms,
     ) -> Result<bool, FetchError> {
         let PickedBatches { resume_place, .. } = picked;
         if !picked.is_passed {
             add(&mut self.totals, entry);
         }
         for batch in picked.batches {
-            if !self.deliver(batch, entry, objects, Some(resume_place)).await? {
+            if !self.deliver(batch, entry, chunks, rooms, Some(resume_place)).await? {
                 return Ok(false);
             }
         }
         if let Some(Range { start: first, end: next }) = picked.others {
             let others = AssembledItem::OfOthers { first, next, resume_place };
-            if self.queue.send(others).await.is_err() {
+            if self.output.queue.send(others).await.is_err() {
                 return Ok(false);
             }
         }
         for batch in picked.repeats {
-            if !self.deliver(batch, entry, objects, None).await? {
+            if !self.deliver(batch, entry, chunks, rooms, None).await? {
                 return Ok(false);
             }
         }
@@ -177,13 +183,14 @@ impl BatchAssembler {
         &mut self,
         batch: PlannedBatch,
         entry: &ReadySplit,
-        (chunks, rooms): (&SplitChunks, &Rooms),
+        chunks: &SplitChunks,
+        rooms: &Rooms,
         resume_place: Option<SplitPlace>,
     ) -> Result<bool, FetchError> {
         let PlannedBatch { batch_index, rows, source } = batch;
         let epoch = entry.place.epoch;
         // Reserve room first: a joined batch that waits would exceed the memory budget.
-        let Ok(room) = self.queue.reserve().await else { return Ok(false) };
+        let Ok(room) = self.output.queue.reserve().await else { return Ok(false) };
         // Joined rows are copies.
         let mut held = MemoryShare::default();
         let frame = match source {
@@ -225,7 +232,7 @@ impl BatchAssembler {
         let next = self.totals.epoch + 1;
         let fresh = EpochTotals { epoch: next, ..EpochTotals::default() };
         let totals = std::mem::replace(&mut self.totals, fresh);
-        self.progress.acks().passed(SplitPlace::start_of(next));
+        self.output.progress.acks().passed(SplitPlace::start_of(next));
         let end = Cursor::new(totals.epoch, totals.batches);
         if self.from.batch_index > 0 && end <= self.from {
             // Its splits were made again, to learn where it ends. The trainer has it.
@@ -235,7 +242,7 @@ impl BatchAssembler {
                 Err(beyond(self.from, &format!("the epoch has {} batches", totals.batches)))
             };
         }
-        Ok(self.queue.send(AssembledItem::EpochEnd(totals)).await.is_ok())
+        Ok(self.output.queue.send(AssembledItem::EpochEnd(totals)).await.is_ok())
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::{
     EpochTotals, FetchError, ServedRanks,
-    assembler::{AssembledItem, BatchAssembler},
+    assembler::{AssembledItem, AssemblerOutput, BatchAssembler},
     delivery_waits::StageClock,
     downloader::{MemoryBudget, SplitDownloader, ahead},
     ledger::SplitLedger,
@@ -79,20 +79,21 @@ impl BatchSource {
         let most = downloader.context.pipeline.is_one_to_one().then(|| plan.most_batches());
         let start =
             StreamStart::seek(&downloader.ledger, &plan, view.spec.epochs, at, most).await?;
-        let durable = start.durable_at(at, plan.n_splits);
+        let (durable, needed) = start.durable_at(at, plan.n_splits);
         let (at, place) = (start.at, start.place);
-        progress.starts_at(at, durable, SplitPlace::new(at.epoch, start.joiner.position()));
-        let own = BatchPicker::new(part, at, (cut(&plan), plan.n_splits), start.joiner.clone());
+        progress.starts_at(at, durable, needed, SplitPlace::new(at.epoch, start.joiner.position()));
+        let own = BatchPicker::new(part, at, cut(&plan), plan.n_splits, start.joiner.clone());
         let (sender, arrivals) = mpsc::channel(ahead(part));
         let JobContext { program, pipeline, .. } = &*downloader.context;
         let finisher = BatchFinisher::compile(pipeline);
         let finisher = finisher.map_err(|error| FetchError::Refused(error.to_string()))?;
-        let program = (Arc::clone(program), finisher);
-        let stages = (stages, Arc::clone(&downloader.runner.clock));
-        let (epochs, to) = (view.spec.epochs, (queue, progress));
+        let program = Arc::clone(program);
+        let clock = Arc::clone(&downloader.runner.clock);
+        let output = AssemblerOutput { queue, progress, stages, clock };
+        let epochs = view.spec.epochs;
         let budget = Arc::new(MemoryBudget::new(Arc::clone(&downloader.bound)));
-        let assembler = BatchAssembler::new(program, plan, epochs, &start, to, stages);
-        let downloading = downloader.run(place, own, plan, (Arc::clone(&budget), sender));
+        let assembler = BatchAssembler::new(program, finisher, plan, epochs, &start, output);
+        let downloading = downloader.run(place, own, plan, Arc::clone(&budget), sender);
         tokio::try_join!(downloading, assembler.run(arrivals, &budget)).map(|_| ())
     }
 }
@@ -169,7 +170,7 @@ impl StreamStart {
         }
         // Without splits, everything is made before the job begins.
         let has_begun = plan.n_splits > 0 || at > Cursor::default() || ledger.is_done();
-        if has_begun && is_end(ledger, plan, epochs, (epoch, &joiner)).await? {
+        if has_begun && is_end(ledger, plan, epochs, epoch, &joiner).await? {
             return Ok(Self::from_epoch(plan, epochs));
         }
         totals.batches = joiner.batch_index();
@@ -208,7 +209,8 @@ async fn is_end(
     ledger: &SplitLedger,
     plan: &EpochPlan,
     epochs: Epoch,
-    (begins, joiner): (Epoch, &BatchJoiner),
+    begins: Epoch,
+    joiner: &BatchJoiner,
 ) -> Result<bool, FetchError> {
     for epoch in begins..epochs {
         let fresh = || BatchJoiner::new(cut(plan));

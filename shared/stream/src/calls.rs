@@ -18,11 +18,12 @@ impl Fetcher {
     /// [`FetchError::JobFailed`] if it failed at once, such as for a dataset without records.
     pub async fn register(
         ports: &FetcherPorts,
-        own: (&Namespace, &str),
+        ns: &Namespace,
+        own_bucket: &str,
         register: RegisterCall,
         patience: Duration,
     ) -> Result<JobView, FetchError> {
-        let mut register = tell(ports, own, register, patience).await?;
+        let mut register = tell(ports, ns, own_bucket, register, patience).await?;
         register.nonce.get_or_insert_with(|| ports.clock.nonce());
         let mut view = ask(ports, &register, patience).await?;
         if let JobState::Failed { error } = &view.state {
@@ -122,7 +123,8 @@ const FILE_OVERHEAD_BYTES: usize = 48;
 /// [`FetchError::Unreachable`].
 pub(crate) async fn tell(
     ports: &FetcherPorts,
-    (ns, own_bucket): (&Namespace, &str),
+    ns: &Namespace,
+    own_bucket: &str,
     register: RegisterCall,
     patience: Duration,
 ) -> Result<RegisterCall, FetchError> {
@@ -195,7 +197,7 @@ mod tests {
         let job = "j".parse().unwrap();
         let whole = RegisterCall::new(job, JobSpec::new(pipeline.canonical_json()), dataset);
         let ns: Namespace = "team".parse().unwrap();
-        let sent = tell(&ports, (&ns, "own"), whole.clone(), Duration::ZERO).await.unwrap();
+        let sent = tell(&ports, &ns, "own", whole.clone(), Duration::ZERO).await.unwrap();
         (whole, sent, objects)
     }
 

@@ -65,10 +65,12 @@ mod seconds {
     use super::Duration;
     use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
 
+    /// Writes a duration as seconds.
     pub fn serialize<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_f64(time.as_secs_f64())
     }
 
+    /// Reads a duration from seconds.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
         Duration::try_from_secs_f64(f64::deserialize(deserializer)?).map_err(D::Error::custom)
     }
@@ -106,6 +108,7 @@ impl Inner {
 pub(crate) struct StageClock(Mutex<Inner>);
 
 impl StageClock {
+    /// A clock in its first stage since `now`.
     pub fn new(now: Duration) -> Self {
         let (stage, spent) = (BatchStage::Commit, DeliveryWaits::default());
         // Before the first answer no worker can have claimed anything.

@@ -78,7 +78,8 @@ impl SplitDownloader {
         start: SplitPlace,
         mut own: BatchPicker,
         plan: EpochPlan,
-        (budget, arrivals): (Arc<MemoryBudget>, mpsc::Sender<ArrivingSplit>),
+        budget: Arc<MemoryBudget>,
+        arrivals: mpsc::Sender<ArrivingSplit>,
     ) -> Result<(), FetchError> {
         let n_splits = plan.n_splits;
         let mut needs = SplitNeeds::new(plan.batch_size, own.is_part());
@@ -106,11 +107,10 @@ impl SplitDownloader {
                 budget.take(bytes, is_next).await
             };
             let mut here = self.local.take(&entry);
-            for share in shares {
-                let here = here.take_if(|_| share.0.place == place);
+            for (entry, part) in shares {
+                let here = here.take_if(|_| entry.place == place);
                 let (sender, chunk) = oneshot::channel();
-                let entry = share.0.clone();
-                let fetch = self.fetch(share, here);
+                let fetch = self.fetch(entry.clone(), part, here);
                 downloads.spawn(async move { drop(sender.send(fetch.await)) });
                 contents.push(ArrivingObject { entry, chunk, room: room.clone() });
             }
@@ -128,11 +128,12 @@ impl SplitDownloader {
 
     fn fetch(
         &self,
-        (entry, share): (ReadySplit, NeededPart),
+        entry: ReadySplit,
+        part: NeededPart,
         here: Option<Bytes>,
     ) -> impl Future<Output = Result<Chunk, FetchError>> + Send + use<> {
         let source = self.clone();
-        async move { source.chunk((&entry, &share), here).await }
+        async move { source.chunk(&entry, &part, here).await }
     }
 }
 
@@ -149,7 +150,8 @@ impl SplitDownloader {
     /// that is missing, or in which any byte is damaged, is computed again.
     async fn chunk(
         &self,
-        (entry, share): (&ReadySplit, &NeededPart),
+        entry: &ReadySplit,
+        share: &NeededPart,
         here: Option<Bytes>,
     ) -> Result<Chunk, FetchError> {
         let cached = self.ledger.cached_chunk(entry.place);
@@ -374,6 +376,7 @@ struct SplitNeeds {
 }
 
 impl SplitNeeds {
+    /// The needs of a reader of batches of `size`; `is_part` if other readers take some of them.
     pub fn new(size: u32, is_part: bool) -> Self {
         Self { size: size.max(1), is_part, entries: BTreeMap::new() }
     }

@@ -430,7 +430,7 @@ impl Fetcher {
         let patience = ProgressWatchdog { clock, ledger: ledger_of, progress: progress_of, limit };
         tasks.spawn(patience.run());
         for _ in 0..config.local_workers {
-            let sink = LocalSink::new(&runner, &context, (Arc::clone(&store), Arc::clone(&ledger)));
+            let sink = LocalSink::new(&runner, &context, Arc::clone(&store), Arc::clone(&ledger));
             tasks.spawn(local::work(runner.clone(), Arc::clone(&context), sink));
         }
         let downloader = SplitDownloader {
@@ -481,8 +481,8 @@ fn is_shared(own: ServedRanks, visitation: Visitation) -> Result<bool, FetchErro
 
 /// The bound on objects ahead of the trainer.
 fn bound(config: &FetcherConfig, own: ServedRanks) -> Arc<MemoryBound> {
-    let holders = (config.local_workers, own.range.count.get());
-    Arc::new(MemoryBound::new(config.prefetch, holders, config.object_sizes))
+    let ranks = own.range.count.get();
+    Arc::new(MemoryBound::new(config.prefetch, config.local_workers, ranks, config.object_sizes))
 }
 
 /// Reads the job, with the epochs to read of its own, and compiles its pipeline. Returns the job's epochs as well.

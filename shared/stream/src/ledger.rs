@@ -52,7 +52,7 @@ struct Inner {
     /// Why the stream cannot begin at the requested place; it may begin elsewhere.
     misplaced: Option<FetchError>,
     /// First place not committed at the last poll, which reported everything before it.
-    frontier: Option<SplitPlace>,
+    first_uncommitted: Option<SplitPlace>,
     /// Whether a poll was ever answered.
     answered: bool,
     /// The cached chunks of epochs that are delivered without workers.
@@ -136,7 +136,7 @@ impl SplitLedger {
     pub fn reopen(&self, start: SplitPlace) {
         let mut inner = self.lock();
         inner.entries.clear();
-        (inner.known_until, inner.frontier, inner.misplaced) = (start, None, None);
+        (inner.known_until, inner.first_uncommitted, inner.misplaced) = (start, None, None);
         inner.asking.awaited = None;
         inner.asking.answered(None);
         drop(inner);
@@ -168,7 +168,7 @@ impl SplitLedger {
             inner.known_until = SplitPlace::start_of(inner.known_until.epoch + 1);
         }
         let is_complete = plan.is_some() && from == inner.known_until;
-        inner.frontier = is_complete.then_some(from);
+        inner.first_uncommitted = is_complete.then_some(from);
         let is_blocked = polled.head_of_line_blocked;
         let next = inner.known_until;
         inner.asking.answered(is_blocked.then_some(next));
@@ -328,7 +328,7 @@ impl SplitLedger {
     pub async fn peek(&self, place: SplitPlace) -> Result<Option<ReadySplit>, FetchError> {
         let known = |inner: &Inner| {
             let entry = inner.entries.get(&place).cloned().or_else(|| inner.cached_entry(place));
-            let is_absent = inner.frontier == Some(place);
+            let is_absent = inner.first_uncommitted == Some(place);
             entry.map(Some).or(is_absent.then_some(None))
         };
         self.wait(|inner| known(inner)).await

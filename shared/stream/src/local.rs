@@ -45,7 +45,8 @@ impl LocalSink {
     pub fn new(
         runner: &Runner,
         context: &JobContext,
-        (store, ledger): (Arc<LocalStore>, Arc<SplitLedger>),
+        store: Arc<LocalStore>,
+        ledger: Arc<SplitLedger>,
     ) -> Self {
         let objects = ObjectSink { runner: runner.clone(), job: context.view.job.clone() };
         Self { store, ledger, objects, has_nothing: AtomicBool::new(false) }
@@ -281,6 +282,7 @@ impl Inner {
 }
 
 impl LocalStore {
+    /// An empty store within `bound`; `is_shared` if other readers of the run need every split.
     pub fn new(bound: Arc<MemoryBound>, is_shared: bool) -> Self {
         Self { inner: Mutex::default(), bound, is_shared, freed: Notify::new() }
     }
@@ -403,7 +405,7 @@ mod tests {
     /// A sink over a store of `bytes`, and the objects that it puts.
     async fn sink(bytes: u64, is_shared: bool) -> (LocalSink, Arc<dyn ObjectStore>, String) {
         let (_, ports, config) = SampleJob::new(0, 0).await;
-        let bound = MemoryBound::new(PrefetchMemory::Bytes(bytes), (1, 1), ObjectSizes::Real);
+        let bound = MemoryBound::new(PrefetchMemory::Bytes(bytes), 1, 1, ObjectSizes::Real);
         let store = Arc::new(LocalStore::new(Arc::new(bound), is_shared));
         let ledger =
             SplitLedger::new(crate::samples::view(), split(0, 0), FolderBuckets::default());
@@ -500,7 +502,7 @@ mod tests {
     }
 
     fn store(bytes: u64, is_shared: bool) -> LocalStore {
-        let bound = MemoryBound::new(PrefetchMemory::Bytes(bytes), (1, 1), ObjectSizes::Real);
+        let bound = MemoryBound::new(PrefetchMemory::Bytes(bytes), 1, 1, ObjectSizes::Real);
         LocalStore::new(Arc::new(bound), is_shared)
     }
 
@@ -527,7 +529,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_never_taken_goes() {
+    fn splits_that_are_never_taken_are_dropped() {
         let store = store(1, false);
         for (position, nonce) in [(0, 1), (1, 1), (1, 2), (2, 1), (3, 1)] {
             put(&store, position, nonce);
@@ -574,7 +576,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_waits_for_room_learns_of_it() {
+    async fn a_waiter_for_room_wakes_when_there_is_some() {
         let store = store(1, false);
         put(&store, 0, 1);
         let freed = store.freed();

@@ -78,11 +78,7 @@ pub(crate) struct MemoryBound {
 }
 
 impl MemoryBound {
-    pub fn new(
-        asked: PrefetchMemory,
-        (local_workers, ranks): (u32, u32),
-        sizes: ObjectSizes,
-    ) -> Self {
+    pub fn new(asked: PrefetchMemory, local_workers: u32, ranks: u32, sizes: ObjectSizes) -> Self {
         let bytes = match asked {
             PrefetchMemory::Bytes(bytes) => bytes,
             PrefetchMemory::AsNeeded { most } => most.min(LEAST_BYTES),
@@ -155,6 +151,7 @@ pub(crate) struct MemoryBudget {
 }
 
 impl MemoryBudget {
+    /// A budget of which nothing is taken.
     pub fn new(bound: Arc<MemoryBound>) -> Self {
         Self { bound, held: Arc::default() }
     }
@@ -241,11 +238,8 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn learnt(most: u64, (workers, ranks): (u32, u32), object_bytes: u64) -> u64 {
-        let bound = MemoryBound::new(
-            PrefetchMemory::AsNeeded { most },
-            (workers, ranks),
-            ObjectSizes::Real,
-        );
+        let bound =
+            MemoryBound::new(PrefetchMemory::AsNeeded { most }, workers, ranks, ObjectSizes::Real);
         let plan = EpochPlan { max_bundle_splits: 8, ..view().plan.unwrap() };
         let mut ready = entry(0, 0, 4);
         ready.outcome.object_bytes = object_bytes;
@@ -268,7 +262,7 @@ mod tests {
     #[test]
     fn a_given_bound_stays() {
         let bound =
-            MemoryBound::new(PrefetchMemory::from_mib(Some(3), None), (14, 1), ObjectSizes::Real);
+            MemoryBound::new(PrefetchMemory::from_mib(Some(3), None), 14, 1, ObjectSizes::Real);
         let ready = entry(0, 0, 4);
         bound.learn(&view().plan.unwrap(), ready.place, &ready.outcome);
         assert_eq!(bound.bytes(), 3 * MIB);
@@ -291,7 +285,7 @@ mod tests {
     }
 
     fn budget(bytes: u64) -> MemoryBudget {
-        let bound = MemoryBound::new(PrefetchMemory::Bytes(bytes), (0, 1), ObjectSizes::Real);
+        let bound = MemoryBound::new(PrefetchMemory::Bytes(bytes), 0, 1, ObjectSizes::Real);
         MemoryBudget::new(Arc::new(bound))
     }
 

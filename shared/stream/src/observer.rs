@@ -452,6 +452,7 @@ pub struct RunRecorder {
 }
 
 impl RunRecorder {
+    /// A recording of a run that began at `started`.
     pub fn new(started: Instant) -> Self {
         Self { started, sampled: None, last: (0, 0.0), recorded: RunRecording::default() }
     }

@@ -30,6 +30,7 @@ pub(crate) struct CoordinatorPoller {
 }
 
 impl CoordinatorPoller {
+    /// Polls until the job or its stream has ended.
     pub async fn run(self) {
         let mut pace = PollInterval::new();
         let mut last_ack_ms = 0;
@@ -49,7 +50,7 @@ impl CoordinatorPoller {
             match self.poll(from, &request).await {
                 Ok(polled) => {
                     let (said, lot) = ((polled.generation, &polled.reader), self.clock.nonce());
-                    let stop = self.progress.acks().answered(&request, said, (now_ms, lot));
+                    let stop = self.progress.acks().answered(&request, said, now_ms, lot);
                     if let Some(why) = stop {
                         self.ledger.fail(FetchError::Fenced(why));
                     }
@@ -203,6 +204,7 @@ pub(crate) struct PollInterval<T> {
 }
 
 impl<T: PartialEq> PollInterval<T> {
+    /// The interval before the first poll.
     pub fn new() -> Self {
         Self { wait: FASTEST, answer: None }
     }

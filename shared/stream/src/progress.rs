@@ -103,8 +103,8 @@ impl FetcherProgress {
 
     /// The stream continues with batch `at` and the split at `next`; a restart at `durable` needs splits from
     /// `needed` on.
-    pub fn starts_at(&self, at: Cursor, durable: (Cursor, SplitPlace), next: SplitPlace) {
-        self.acks().start_at(at, durable, next);
+    pub fn starts_at(&self, at: Cursor, durable: Cursor, needed: SplitPlace, next: SplitPlace) {
+        self.acks().start_at(at, durable, needed, next);
         self.wake();
     }
 
@@ -114,6 +114,7 @@ impl FetcherProgress {
         self.urgent.notify_one();
     }
 
+    /// Whether every poll acknowledges.
     pub fn acknowledges_always(&self) -> bool {
         self.always.load(Ordering::Relaxed)
     }
@@ -190,6 +191,7 @@ pub(crate) struct ReaderMembership {
 }
 
 impl ReaderMembership {
+    /// A reader of these ranks that has not joined its run yet.
     pub fn new(own: ServedRanks) -> Self {
         let readers = own.run.ranks.count.get().div_ceil(own.range.count.get());
         Self {
@@ -202,6 +204,7 @@ impl ReaderMembership {
         }
     }
 
+    /// The ranks that this reader serves.
     pub fn own(&self) -> &ServedRanks {
         &self.own
     }
@@ -337,10 +340,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn those_who_wait_learn_of_an_acknowledgement() {
+    async fn waiters_wake_at_an_acknowledgement() {
         let progress = new();
         progress.acks().take_over(0, 1, Nonce([0; 8]));
-        progress.starts_at(batch(0, 0), (batch(0, 0), split(0, 0)), split(0, 0));
+        progress.starts_at(batch(0, 0), batch(0, 0), split(0, 0), split(0, 0));
         progress.announce();
         let first = progress.acks().request(true, false).ack().unwrap();
         progress.acknowledged(first);

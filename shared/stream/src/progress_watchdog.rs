@@ -23,6 +23,7 @@ pub(crate) struct ProgressWatchdog {
 }
 
 impl ProgressWatchdog {
+    /// Watches until the stream fails, which it does when nothing has arrived for the limit.
     pub async fn run(self) {
         let Self { clock, ledger, progress, limit } = self;
         let reached = || (ledger.advance(), progress.acks().delivered());

@@ -1,5 +1,7 @@
 //! Answers of a coordinator, and a whole job, for unit tests.
 
+#![allow(clippy::unwrap_used, reason = "only tests call it")]
+
 #[cfg(test)]
 pub(crate) mod computed;
 
@@ -46,14 +48,17 @@ fn job() -> Value {
     })
 }
 
+/// The cursor of a batch.
 pub fn batch(epoch: u32, batch_index: u64) -> Cursor {
     Cursor { epoch, batch_index }
 }
 
+/// The place of a split.
 pub fn split(epoch: u32, position: u32) -> SplitPlace {
     SplitPlace { epoch, position }
 }
 
+/// A running job of 640 records.
 pub fn view() -> JobView {
     serde_json::from_value(job()).unwrap()
 }
@@ -170,6 +175,7 @@ pub struct SampleJobShape {
 }
 
 impl SampleJobShape {
+    /// Splits of these numbers of rows, each row one number, stored uncompressed.
     pub fn from_rows(rows: &[u32]) -> Self {
         Self { rows: rows.to_vec(), width: 1, codec: FrameCodec::Stored, in_order: false }
     }

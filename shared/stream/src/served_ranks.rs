@@ -108,7 +108,8 @@ impl BatchPicker {
     pub fn new(
         part: Option<ServedRanks>,
         from: Cursor,
-        (cut, n_splits): (BatchRules, Position),
+        cut: BatchRules,
+        n_splits: Position,
         joiner: BatchJoiner,
     ) -> Self {
         Self { part, from, cut, n_splits, joiner, recent: VecDeque::new() }
@@ -249,7 +250,7 @@ mod tests {
         let run = TrainingRun { token: RunToken::from_name("run"), ranks, epochs: None };
         let range = RankRange { first: rank, count: NonZeroU32::MIN };
         let own = ServedRanks { run, range, is_successor: false, local_workers: 0 };
-        BatchPicker::new(Some(own), Cursor::default(), (CUT, n_splits), BatchJoiner::new(CUT))
+        BatchPicker::new(Some(own), Cursor::default(), CUT, n_splits, BatchJoiner::new(CUT))
     }
 
     fn push(
@@ -314,8 +315,7 @@ mod tests {
         {
             let mut seed: u64 = seed;
             let splits: Vec<_> = (0..12).map(|_| drawn(&mut seed)).collect();
-            let mut all =
-                BatchPicker::new(None, Cursor::default(), (CUT, 12), BatchJoiner::new(CUT));
+            let mut all = BatchPicker::new(None, Cursor::default(), CUT, 12, BatchJoiner::new(CUT));
             let mut readers: Vec<_> = (0..3).map(|rank| picker(rank, 12, tail)).collect();
             let mut kept = [0; 3];
             for (position, counts) in (0..).zip(splits) {

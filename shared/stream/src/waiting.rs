@@ -115,6 +115,7 @@ impl WaitExplainer {
         }
     }
 
+    /// The reason as of now.
     pub fn waiting(&self) -> WaitReason {
         reason(&self.ledger.facts(self.stages.stage()))
     }
@@ -222,6 +223,7 @@ struct Known {
 }
 
 impl TrackedCoordinator {
+    /// Calls go to `coordinator`.
     pub fn new(coordinator: Arc<dyn Coordinator>) -> Self {
         Self { coordinator, known: Mutex::default() }
     }
@@ -288,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_nearest_to_the_cause_is_named() {
+    fn the_wait_nearest_to_the_cause_is_named() {
         let text = |facts: WaitFacts| reason(&facts).text;
         assert!(text(facts()).contains("claim split 7 of epoch 0: 1 at work elsewhere, 2 started"));
         assert!(text(WaitFacts { unclaimed: false, ..facts() }).contains("which a worker has"));

@@ -132,6 +132,7 @@ pub struct WebRoutedStore {
 }
 
 impl WebRoutedStore {
+    /// Reads web addresses from `web`, and everything else from `rest`.
     pub fn new(rest: Arc<dyn ObjectStore>, web: WebObjects) -> Self {
         Self { rest, web }
     }

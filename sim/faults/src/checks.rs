@@ -95,7 +95,8 @@ pub fn judge(
     sim: &FaultSimulation,
     error: &FetchError,
     spec: &JobSpec,
-    (accepted, entitled): (bool, bool),
+    accepted: bool,
+    entitled: bool,
 ) -> TrainerEnd {
     // Joining a failed job is refused with the job's own error.
     let joined = match error {

@@ -4,6 +4,7 @@ use crate::{
     FaultKind, FaultSimulation, ProcessKind, SimProcess,
     cloud::SimCloud,
     host::{TrainerHost, is_done},
+    scenario::BatchName,
     trainer::{DeliveryLog, ReceivedBatch, choose_checkpoint},
 };
 use bytes::Bytes;
@@ -41,6 +42,7 @@ pub struct ReceivedFrame {
     pub payload: Bytes,
 }
 
+/// Reads one frame of the server. `None` at the end of the connection.
 pub async fn receive(stream: &mut DuplexStream) -> Option<ReceivedFrame> {
     let mut magic = [0; 4];
     stream.read_exact(&mut magic).await.ok()?;
@@ -62,7 +64,9 @@ pub async fn send_hello(
     stream.write_all(text.as_bytes()).await.ok()
 }
 
-pub async fn send_ack(stream: &mut DuplexStream, (epoch, g): (u32, u64)) -> Option<()> {
+/// Acknowledges all batches before `at` in this and earlier epochs. `None` if the connection has ended.
+pub async fn send_ack(stream: &mut DuplexStream, at: BatchName) -> Option<()> {
+    let (epoch, g) = at;
     stream.write_all(b"GMA1").await.ok()?;
     stream.write_u32_le(epoch).await.ok()?;
     stream.write_u64_le(g).await.ok()

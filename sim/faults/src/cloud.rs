@@ -37,9 +37,11 @@ use std::{
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
+/// The bucket of batches.
 pub const BUCKET: &str = "chunks";
 const SCALER: &str = "scaler";
 const WORKER: &str = "worker";
+/// Longest latency of a request in milliseconds, without faults.
 pub const LATENCY_MS: u64 = 30;
 /// Timeout of an invocation.
 const COORDINATOR_TIMEOUT: Duration = Duration::from_secs(30);
@@ -72,6 +74,7 @@ pub struct SimCloud {
 }
 
 impl SimCloud {
+    /// A stack with an empty table, in the releases of the simulation's plan.
     pub fn new(sim: &Arc<FaultSimulation>, store: SharedObjects) -> Arc<Self> {
         let (coordinators, others) = sim.plan.concurrency.unwrap_or((UNLIMITED, UNLIMITED));
         Arc::new(Self {
@@ -80,7 +83,11 @@ impl SimCloud {
             store: Arc::new(store),
             is_shared: false,
             events: Arc::default(),
-            deployed: Arc::new(DeployedStack::new(sim.mutant, sim.plan.releases)),
+            deployed: Arc::new(DeployedStack::new(
+                sim.mutant,
+                sim.plan.stack_release,
+                sim.plan.hosts_release,
+            )),
             slots: [coordinators, others].map(|most| Arc::new(Semaphore::new(most as usize))),
             workers: Mutex::default(),
             warm: Arc::default(),
@@ -149,13 +156,14 @@ impl SimCloud {
         Arc::new(SimCoordinator::new(process.clone(), Arc::clone(self), spoken))
     }
 
+    /// The objects as `process` reaches them.
     pub fn objects(&self, process: &SimProcess) -> Arc<SimObjects> {
         let (store, items) = (Arc::clone(&self.store), Arc::clone(&self.items));
         Arc::new(SimObjects { process: process.clone(), store, items })
     }
 
     fn table(&self, process: &SimProcess) -> Arc<SimTable> {
-        Arc::new(self.items.opened_by(process, (&self.store, &self.deployed)))
+        Arc::new(self.items.opened_by(process, &self.store, &self.deployed))
     }
 
     /// Cuts the power of a local service now and then, until the faults end.
@@ -232,11 +240,7 @@ impl SimCloud {
     }
 
     /// Delivers a call to the coordinator, in a version of the protocol; none for a call that the coordinator makes itself.
-    pub fn deliver(
-        self: &Arc<Self>,
-        (call, version): (AnyCall, Option<u32>),
-        answer: Option<Answer>,
-    ) {
+    pub fn deliver(self: &Arc<Self>, call: AnyCall, version: Option<u32>, answer: Option<Answer>) {
         let cloud = Arc::clone(self);
         tokio::spawn(async move {
             let Some(_slot) = cloud.slot(ProcessKind::Coordinator) else {
@@ -436,7 +440,8 @@ impl SimCloud {
 
     fn run_worker(
         self: &Arc<Self>,
-        (event, spoken): (WorkerEvent, SpokenVersions),
+        event: WorkerEvent,
+        spoken: SpokenVersions,
         request_id: String,
     ) {
         let cloud = Arc::clone(self);
@@ -474,11 +479,11 @@ impl SimCloud {
             error: String::new(),
         };
         if !sim.happens(FaultKind::ReportLost) {
-            self.deliver((release.clone().into(), None), None);
+            self.deliver(release.clone().into(), None, None);
         }
         if sim.happens(FaultKind::ReportRepeated) {
             sim.time.sleep(sim.between_ms(1, LATEST_MS)).await;
-            self.deliver((release.into(), None), None);
+            self.deliver(release.into(), None, None);
         }
     }
 
@@ -516,7 +521,7 @@ impl SimCloud {
             let late = self.delay();
             tokio::spawn(async move {
                 cloud.sim.time.sleep(late).await;
-                cloud.run_worker((event, spoken), request_id);
+                cloud.run_worker(event, spoken, request_id);
             });
         }
     }

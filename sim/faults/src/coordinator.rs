@@ -42,6 +42,7 @@ pub struct SimCoordinator {
 }
 
 impl SimCoordinator {
+    /// The coordinator as `process`, which speaks the versions `spoken`, calls it.
     pub fn new(process: SimProcess, cloud: Arc<SimCloud>, spoken: SpokenVersions) -> Self {
         let version = CallVersion::new(spoken);
         Self { process, cloud, leave_is_lost: OnceLock::new(), version }
@@ -77,7 +78,7 @@ impl SimCoordinator {
             tokio::spawn(async move {
                 cloud.sim.time.sleep(late).await;
                 if cloud.cuts() == cuts {
-                    cloud.deliver((call, Some(version)), None);
+                    cloud.deliver(call, Some(version), None);
                 }
             });
         }
@@ -110,7 +111,7 @@ impl SimCoordinator {
         let Self { cloud, .. } = self;
         let sim = &cloud.sim;
         let (sender, answer) = oneshot::channel();
-        cloud.deliver((call.clone(), Some(version)), Some(sender));
+        cloud.deliver(call.clone(), Some(version), Some(sender));
         tokio::select! {
             biased;
             reply = answer => reply.map_err(|_| no_answer("the coordinator died"))?,

@@ -224,8 +224,10 @@ pub struct FaultPlan {
     pub concurrency: Option<(u32, u32)>,
     pub rates: SmallRates,
     pub memory: ModelledMemory,
-    /// The releases of stack and hosts at the beginning.
-    pub releases: (SimRelease, SimRelease),
+    /// The release of the stack at the beginning.
+    pub stack_release: SimRelease,
+    /// That of the hosts.
+    pub hosts_release: SimRelease,
     /// The upgrade that a test has chosen.
     pub upgrade: Option<UpgradePlan>,
 }
@@ -241,15 +243,21 @@ impl FaultPlan {
             concurrency: None,
             rates: SmallRates::default(),
             memory: ModelledMemory::usual(),
-            releases: (SimRelease::Present, SimRelease::Present),
+            stack_release: SimRelease::Present,
+            hosts_release: SimRelease::Present,
             upgrade: None,
         }
     }
 
     /// No faults but an upgrade from the release before.
     pub fn upgrading(upgrade: UpgradePlan) -> Self {
-        let releases = (SimRelease::Before, SimRelease::Before);
-        Self { upgrade: Some(upgrade), releases, ..Self::none() }
+        let release = SimRelease::Before;
+        Self {
+            upgrade: Some(upgrade),
+            stack_release: release,
+            hosts_release: release,
+            ..Self::none()
+        }
     }
 
     /// Only these faults, each at one occasion in twenty.
@@ -315,7 +323,8 @@ impl FaultPlan {
             self.probability[fault as usize] = if random.bool() { usual } else { 0.0 };
         }
         let mut release = || [SimRelease::Before, SimRelease::Present][random.usize(0..2)];
-        self.releases = (release(), release());
+        self.stack_release = release();
+        self.hosts_release = release();
         self
     }
 
@@ -338,6 +347,7 @@ impl FaultPlan {
         self
     }
 
+    /// The probability at each occasion, from 0 to 1.
     pub fn probability(&self, fault: FaultKind) -> f64 {
         self.probability[fault as usize]
     }
@@ -384,6 +394,7 @@ pub struct RemainingRates {
 }
 
 impl RemainingRates {
+    /// All of `rates`, unused.
     pub fn new(rates: SmallRates) -> Self {
         let url = Mutex::new(TokenBucket::new(rates.url.unwrap_or_default()));
         let buckets = Mutex::new(KeyedRates::new(rates.prefix.unwrap_or_default()));

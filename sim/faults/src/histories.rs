@@ -217,7 +217,7 @@ impl HistoryTrainer {
             4 => None,
             _ => {
                 if send_hello(&mut stream, b"GMAH", &hello(at)).await.is_some() {
-                    self.train_on(&mut stream, (behind, last)).await;
+                    self.train_on(&mut stream, behind, last).await;
                 }
                 return;
             }
@@ -239,7 +239,7 @@ impl HistoryTrainer {
     }
 
     /// Trains on the batches after checkpoint `behind`, and judges a refusal; `last` is the newest.
-    async fn train_on(&mut self, stream: &mut DuplexStream, (behind, last): (usize, usize)) {
+    async fn train_on(&mut self, stream: &mut DuplexStream, behind: usize, last: usize) {
         match self.take(stream, behind).await {
             VisitEnd::Gone | VisitEnd::Ended => {}
             VisitEnd::Refused(why) => {

@@ -41,6 +41,7 @@ pub struct TrainerHost {
 }
 
 impl TrainerHost {
+    /// The host with this index of a run. Without `trainer_keeps` a file of its fetcher keeps the checkpoint.
     pub fn new(sim: &Arc<FaultSimulation>, index: u32, trainer_keeps: bool) -> Arc<Self> {
         Arc::new(Self {
             sim: Arc::clone(sim),
@@ -232,8 +233,7 @@ impl HostFetcher {
                 sim.violated(format_args!("a fetcher that nobody replaced was fenced: {why}"));
             }
             ServeError::Fetch(error) => {
-                if let TrainerEnd::GivenUp =
-                    judge(sim, error, &self.register.spec, (accepted, false))
+                if let TrainerEnd::GivenUp = judge(sim, error, &self.register.spec, accepted, false)
                 {
                     self.log.give_up();
                 }
@@ -247,7 +247,7 @@ impl HostFetcher {
         let Self { cloud, host, register, .. } = self;
         let (ports, config) = fetcher_of(cloud, process, register);
         let (ns, patience) = (&cloud.store.ns, config.patience);
-        let view = Fetcher::register(&ports, (ns, BUCKET), register.clone(), patience).await?;
+        let view = Fetcher::register(&ports, ns, BUCKET, register.clone(), patience).await?;
         let identity = StreamIdentity::from_view(&view);
         if mistakes {
             host.mistake_file(&identity);
@@ -262,7 +262,7 @@ impl HostFetcher {
         let status = call_with_retry(&*ports.coordinator, &*ports.clock, status, patience);
         let status = status.await.map_err(FetchError::from)?;
         let (own, beginning) = match &self.run {
-            Some(run) => self.beginning(run, &view, (&status, kept))?,
+            Some(run) => self.beginning(run, &view, &status, kept)?,
             None => (None, StartCandidates::from_job_status(&status, kept)),
         };
         let config = FetcherConfig { own, resume: beginning.known(), ..config };
@@ -280,7 +280,8 @@ impl HostFetcher {
         &self,
         run: &LaunchedRun,
         view: &JobView,
-        (status, kept): (&JobStatus, Option<Cursor>),
+        status: &JobStatus,
+        kept: Option<Cursor>,
     ) -> Result<(Option<ServedRanks>, StartCandidates), ServeError> {
         let resume = run.resume.as_deref().filter(|_| run.tells_fetchers);
         let resume = resume.map(|text| checkpoint(text, view)).transpose().map_err(refused)?;

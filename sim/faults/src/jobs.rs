@@ -36,6 +36,7 @@ pub enum JobArrangement {
 }
 
 impl JobArrangement {
+    /// A draw; a long job, or one with a poisonous split, is alone.
     pub fn draw(random: &mut fastrand::Rng, scenario: &FaultScenario) -> Self {
         match random.u8(0..10) {
             _ if scenario.poison || scenario.is_long() => Self::One,

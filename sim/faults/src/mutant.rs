@@ -93,6 +93,7 @@ impl Mutant {
         Self::JudgedBySlowest,
     ];
 
+    /// Bugs that a trainer of one rank shows.
     pub const ALL: [Self; 27] = [
         Self::CommitsWithoutOwner,
         Self::KeysWithoutAttempt,

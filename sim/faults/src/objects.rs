@@ -50,13 +50,14 @@ pub struct SharedObjects {
     /// Keys of objects deleted by an outsider.
     pub vanished: Arc<Mutex<BTreeSet<String>>>,
     /// Division of epochs into bundles, once known.
-    ramp: Mutex<Option<BundleDivision>>,
+    division: Mutex<Option<BundleDivision>>,
     /// Runs of several ranks.
     pub runs: RunRegistry,
     scenario: FaultScenario,
 }
 
 impl SharedObjects {
+    /// An empty store for `job`.
     pub fn new(ns: Namespace, job: JobName, scenario: FaultScenario) -> Self {
         Self {
             memory: Arc::default(),
@@ -65,7 +66,7 @@ impl SharedObjects {
             chunks: Arc::default(),
             published: Arc::default(),
             vanished: Arc::default(),
-            ramp: Mutex::default(),
+            division: Mutex::default(),
             runs: RunRegistry::default(),
             scenario,
         }
@@ -80,7 +81,7 @@ impl SharedObjects {
             chunks: Arc::clone(&self.chunks),
             published: Arc::clone(&self.published),
             vanished: Arc::clone(&self.vanished),
-            ramp: Mutex::default(),
+            division: Mutex::default(),
             runs: RunRegistry::default(),
             scenario,
         }
@@ -106,8 +107,9 @@ impl SharedObjects {
         self.scenario.dies_at
     }
 
-    pub fn set_ramp(&self, ramp: BundleDivision) {
-        *self.ramp.lock() = Some(ramp);
+    /// Sets the division of splits into bundles, by which keys of objects are checked.
+    pub fn set_division(&self, division: BundleDivision) {
+        *self.division.lock() = Some(division);
     }
 
     /// Epoch and first position of a bundle's item; `None` for other items, those of other jobs, and while
@@ -117,17 +119,17 @@ impl SharedObjects {
             return None;
         }
         let (epoch, bundle) = inspect::bundle_of(key)?;
-        let ramp = self.ramp.lock();
-        let ramp = ramp.as_ref().filter(|_| epoch != Epoch::MAX)?;
-        Some((epoch, ramp.positions(bundle).start))
+        let division = self.division.lock();
+        let division = division.as_ref().filter(|_| epoch != Epoch::MAX)?;
+        Some((epoch, division.positions(bundle).start))
     }
 
     /// The bundle of a chunk, and the bundle's first position.
     fn bundle_of(&self, name: &ChunkName) -> Option<(BundleIndex, Position)> {
-        let ramp = self.ramp.lock();
-        let ramp = ramp.as_ref()?;
-        let bundle = ramp.bundle_of(name.position)?;
-        Some((bundle, ramp.positions(bundle).start))
+        let division = self.division.lock();
+        let division = division.as_ref()?;
+        let bundle = division.bundle_of(name.position)?;
+        Some((bundle, division.positions(bundle).start))
     }
 
     /// The chunk named by a key.

@@ -95,6 +95,7 @@ impl SimProcess {
         &self.sim
     }
 
+    /// Milliseconds by which its wall clock is ahead.
     pub fn skew_ms(&self) -> i64 {
         self.skew_ms
     }
@@ -114,6 +115,7 @@ impl SimProcess {
         self.missing.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Reads that found no object.
     pub fn missing(&self) -> u64 {
         self.missing.load(Ordering::Relaxed)
     }
@@ -128,6 +130,7 @@ impl SimProcess {
         self.dead.clone().drop_guard()
     }
 
+    /// Ends the process at its next await.
     pub fn kill(&self) {
         self.dead.cancel();
     }

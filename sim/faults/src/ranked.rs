@@ -79,7 +79,7 @@ impl RunLauncher {
             None => Cursor::default(),
         };
         let mut run =
-            LaunchedRun::draw(sim, format!("run {number}"), (from, text), (epochs, &self.expected));
+            LaunchedRun::draw(sim, format!("run {number}"), from, text, epochs, &self.expected);
         // Only local workers work beyond the window, and an epoch is settled for caching by all readers.
         let has_local_workers = self.register.spec.settings.local_workers > 0;
         let works_alone = has_local_workers && !self.cloud.store.is_cached();
@@ -275,7 +275,7 @@ impl RankProcess<'_> {
     async fn step(&self, frame: &ReceivedFrame, next: Cursor, at: &mut At) {
         let sim = self.process.sim();
         let is_repeat = &frame.magic == b"GMBR";
-        let step = self.run.take(sim, self.rank, (frame.at, is_repeat), &frame.payload);
+        let step = self.run.take(sim, self.rank, frame.at, is_repeat, &frame.payload);
         if !is_repeat {
             let (epoch, g) = frame.at;
             let seen = ReceivedBatch { epoch, g, frame: &frame.payload };

@@ -68,7 +68,8 @@ struct State {
 }
 
 impl DeployedStack {
-    pub fn new(mutant: Option<Mutant>, (stack, hosts): (SimRelease, SimRelease)) -> Self {
+    /// Coordinator, scaler and workers of the release `stack`, trainers of `hosts`.
+    pub fn new(mutant: Option<Mutant>, stack: SimRelease, hosts: SimRelease) -> Self {
         let workers = BTreeMap::from([(1, stack)]);
         let scaler = (stack, 1);
         let state = State { stack, scaler, hosts, workers, processes: Vec::new() };
@@ -153,6 +154,7 @@ impl DeployedStack {
         self.state.lock().processes.drain(..).for_each(|process| process.kill());
     }
 
+    /// Lets trainers start again after their replacement.
     pub fn start_hosts(&self) {
         self.are_up.send_replace(true);
     }

@@ -46,7 +46,7 @@ pub fn simulate(seed: u64, mutant: Option<Mutant>, verbose: bool) -> io::Result<
     let plan = FaultPlan::draw(&mut random).with_rates(&mut rates_of(seed));
     let plan = plan.with_releases(&mut releases_of(seed));
     scenario.served |= mutant.is_some_and(Mutant::is_of_serving) && scenario.may_be_served();
-    let plan = fitted(plan, (&scenario, seed), mutant);
+    let plan = fitted(plan, &scenario, seed, mutant);
     let jobs = JobArrangement::draw(&mut random, &scenario);
     let expected = match jobs {
         JobArrangement::One | JobArrangement::OfRanks => vec![expectation(&scenario)?],
@@ -54,7 +54,7 @@ pub fn simulate(seed: u64, mutant: Option<Mutant>, verbose: bool) -> io::Result<
             vec![expectation(&scenario)?, expectation(&scenario.other())?]
         }
     };
-    run(random.u64(..), (&scenario, jobs), plan, mutant, &expected, verbose)
+    run(random.u64(..), &scenario, jobs, plan, mutant, &expected, verbose)
         .map(|(outcome, _)| SimulationOutcome { seed, ..outcome })
 }
 
@@ -71,7 +71,8 @@ fn releases_of(seed: u64) -> fastrand::Rng {
 /// `plan` with the faults that `mutant` needs, and without those that `scenario` does not stand.
 fn fitted(
     plan: FaultPlan,
-    (scenario, seed): (&FaultScenario, u64),
+    scenario: &FaultScenario,
+    seed: u64,
     mutant: Option<Mutant>,
 ) -> FaultPlan {
     let mut plan = plan.with(mutant.map_or(&[], Mutant::needs));
@@ -107,10 +108,9 @@ pub fn simulate_ranks(
     let plan = FaultPlan::draw(&mut random).with_ranks(&mut random);
     let plan = plan.with_rates(&mut rates_of(seed));
     let plan = plan.with_releases(&mut releases_of(seed));
-    let plan = fitted(plan, (&scenario, seed), mutant);
+    let plan = fitted(plan, &scenario, seed, mutant);
     let expected = [expectation(&scenario)?];
-    let ranked = (&scenario, JobArrangement::OfRanks);
-    run(random.u64(..), ranked, plan, mutant, &expected, verbose)
+    run(random.u64(..), &scenario, JobArrangement::OfRanks, plan, mutant, &expected, verbose)
         .map(|(outcome, _)| SimulationOutcome { seed, ..outcome })
 }
 
@@ -119,8 +119,8 @@ fn expectation(scenario: &FaultScenario) -> io::Result<Arc<ExpectedBatches>> {
     if let Some(expected) = expected(scenario) {
         return Ok(expected);
     }
-    let alone = (scenario, JobArrangement::One);
-    let (outcome, delivered) = run(0, alone, FaultPlan::none(), None, &[], false)?;
+    let (outcome, delivered) =
+        run(0, scenario, JobArrangement::One, FaultPlan::none(), None, &[], false)?;
     if !outcome.tally.violations.is_empty() {
         let what = outcome.tally.violations.join("; ");
         return Err(io::Error::other(format!("undisturbed, {scenario:?}: {what}")));
@@ -135,15 +135,8 @@ fn expectation(scenario: &FaultScenario) -> io::Result<Arc<ExpectedBatches>> {
 /// # Errors
 /// The runtime cannot be created.
 pub fn simulate_large(splits: u32) -> io::Result<SimulationOutcome> {
-    run(
-        0,
-        (&FaultScenario::large(splits), JobArrangement::One),
-        FaultPlan::none(),
-        None,
-        &[],
-        false,
-    )
-    .map(|(outcome, _)| outcome)
+    run(0, &FaultScenario::large(splits), JobArrangement::One, FaultPlan::none(), None, &[], false)
+        .map(|(outcome, _)| outcome)
 }
 
 /// Runs a job of `seed` with only `faults`, for the first ten minutes.
@@ -156,7 +149,7 @@ pub fn simulate_only(seed: u64, faults: &[FaultKind]) -> io::Result<SimulationOu
     let scenario = FaultScenario { poison: false, ..drawn };
     let plan = FaultPlan::only(faults, Duration::from_secs(600));
     let expected = [expectation(&scenario)?];
-    run(random.u64(..), (&scenario, JobArrangement::One), plan, None, &expected, false)
+    run(random.u64(..), &scenario, JobArrangement::One, plan, None, &expected, false)
         .map(|(outcome, _)| SimulationOutcome { seed, ..outcome })
 }
 
@@ -171,13 +164,14 @@ pub fn simulate_upgrade(
 ) -> io::Result<SimulationOutcome> {
     let expected = [expectation(scenario)?];
     let plan = FaultPlan::upgrading(upgrade);
-    run(0, (scenario, JobArrangement::One), plan, mutant, &expected, false)
+    run(0, scenario, JobArrangement::One, plan, mutant, &expected, false)
         .map(|(outcome, _)| outcome)
 }
 
 fn run(
     seed: u64,
-    (scenario, jobs): (&FaultScenario, JobArrangement),
+    scenario: &FaultScenario,
+    jobs: JobArrangement,
     plan: FaultPlan,
     mutant: Option<Mutant>,
     expected: &[Arc<ExpectedBatches>],
@@ -242,7 +236,7 @@ async fn run_jobs(
             ended = run_job(&cloud, &logs[0], scenario) => ended?,
             () = cloud.cut_power() => {}
         },
-        JobArrangement::OfRanks => run_ranked(&cloud, &logs[0], (scenario, expected)).await?,
+        JobArrangement::OfRanks => run_ranked(&cloud, &logs[0], scenario, expected).await?,
         JobArrangement::Concurrent => {
             clouds[0] = cloud.with_job(job, scenario.clone(), true);
             let (other, shared) = (scenario.other(), Arc::clone(&clouds[0]));
@@ -290,7 +284,8 @@ async fn run_jobs(
 async fn run_ranked(
     cloud: &Arc<SimCloud>,
     log: &Arc<DeliveryLog>,
-    (scenario, expected): (&FaultScenario, &[Arc<ExpectedBatches>]),
+    scenario: &FaultScenario,
+    expected: &[Arc<ExpectedBatches>],
 ) -> io::Result<()> {
     let register = scenario.prepare(cloud).await.map_err(io::Error::other)?;
     let end = (register.spec.epochs, 0);

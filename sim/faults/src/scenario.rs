@@ -182,6 +182,7 @@ impl FaultScenario {
         Self { seed: self.seed + 1_000, ..self.clone() }
     }
 
+    /// Whether each split takes time beyond its reads and writes.
     pub fn is_long(&self) -> bool {
         self.split_ms > 0
     }

@@ -72,6 +72,7 @@ pub struct SimulationCounts {
 }
 
 impl FaultSimulation {
+    /// A simulation whose faults and delays follow from `seed`; a verbose one prints its events.
     pub fn new(
         time: Arc<VirtualTime>,
         seed: u64,
@@ -181,6 +182,7 @@ impl FaultSimulation {
         Duration::from_micros(least * 1000 + self.below((most - least) * 1000))
     }
 
+    /// Counts a call to the coordinator.
     pub fn count_call(&self) {
         self.state.lock().calls += 1;
     }
@@ -243,10 +245,12 @@ impl FaultSimulation {
         faults.iter().filter_map(|fault| state.faults.get(fault)).sum()
     }
 
+    /// Whether an invariant was broken.
     pub fn is_violated(&self) -> bool {
         !self.state.lock().violations.is_empty()
     }
 
+    /// The events so far, by kind.
     pub fn tally(&self) -> SimulationCounts {
         let state = self.state.lock();
         SimulationCounts {

@@ -45,6 +45,7 @@ pub struct SharedItems {
 }
 
 impl SharedItems {
+    /// An empty table with the throughput `limits`.
     pub fn new(limits: TableLimits) -> Self {
         let memory = Arc::new(MemoryTable::default());
         let metered = MeteredItems::new(Arc::clone(&memory), limits);
@@ -56,7 +57,8 @@ impl SharedItems {
     pub fn opened_by(
         self: &Arc<Self>,
         process: &SimProcess,
-        (store, deployed): (&Arc<SharedObjects>, &Arc<DeployedStack>),
+        store: &Arc<SharedObjects>,
+        deployed: &Arc<DeployedStack>,
     ) -> SimTable {
         let mut users = self.users.lock();
         users.retain(|user| !user.is_dead());
@@ -238,7 +240,7 @@ impl Table for SimTable {
     ) -> Result<WriteOutcome, TableError> {
         self.meet().await?;
         let sim = self.process.sim();
-        let admits = self.items.metered.admits_write(sim.time.now(), key, (&body, expires_at_s));
+        let admits = self.items.metered.admits_write(sim.time.now(), key, &body, expires_at_s);
         if !admits && sim.happens(FaultKind::WriteThrottled) {
             return Err(TableError::Unavailable("simulated throttling".to_owned()));
         }

@@ -55,6 +55,7 @@ struct Entries {
 }
 
 impl DeliveryLog {
+    /// Whether the trainer has received all that it will.
     pub fn is_done(&self) -> bool {
         self.0.lock().done
     }
@@ -79,10 +80,12 @@ impl DeliveryLog {
         self.0.lock().saved.iter().max().copied().unwrap_or_default()
     }
 
+    /// Batches that were received again after a checkpoint was loaded.
     pub fn replays(&self) -> u64 {
         self.0.lock().replays
     }
 
+    /// The batches that the trainer has received, by name.
     pub fn delivered(&self) -> ExpectedBatches {
         ExpectedBatches { batches: self.0.lock().batches.clone() }
     }
@@ -186,7 +189,7 @@ pub async fn train(cloud: Arc<SimCloud>, log: Arc<DeliveryLog>, register: Regist
                 sim.event(format_args!("a trainer ends: {error}"));
                 let accepted = process.generation().is_some();
                 let entitled = exactly && (accepted || resume == log.latest());
-                match judge(&sim, &error, &register.spec, (accepted, entitled)) {
+                match judge(&sim, &error, &register.spec, accepted, entitled) {
                     TrainerEnd::GivenUp => log.give_up(),
                     TrainerEnd::Broken | TrainerEnd::Superseded => return,
                     TrainerEnd::Again => {}
@@ -284,8 +287,7 @@ async fn run_once(
 ) -> Result<(), FetchError> {
     let sim = &cloud.sim;
     let (ports, config) = fetcher_of(cloud, process, register);
-    Fetcher::register(&ports, (&cloud.store.ns, BUCKET), register.clone(), REGISTER_PATIENCE)
-        .await?;
+    Fetcher::register(&ports, &cloud.store.ns, BUCKET, register.clone(), REGISTER_PATIENCE).await?;
     let spec = &register.spec;
     let config = FetcherConfig { resume: Cursor::new(resume.0, resume.1), ..config };
     let mut fetcher = Fetcher::start(ports, config).await?;
@@ -298,7 +300,7 @@ async fn run_once(
                 if let Some(plan) = fetcher.view().and_then(|view| view.plan) {
                     cloud
                         .store
-                        .set_ramp(BundleDivision::new(plan.n_splits, plan.max_bundle_splits));
+                        .set_division(BundleDivision::new(plan.n_splits, plan.max_bundle_splits));
                 }
                 check_loss(cloud, process, &fetcher).await;
                 check_memory(cloud, &fetcher, register);

@@ -26,7 +26,9 @@ use std::{
     time::Duration,
 };
 
+/// The bucket of batches.
 pub const BUCKET: &str = "chunks";
+/// The bucket of source data.
 pub const DATA: &str = "data";
 /// Latency of deleting 1,000 objects, and concurrent ones as in the adapter.
 const DELETE: Duration = Duration::from_millis(50);
@@ -55,6 +57,7 @@ pub struct DeploymentParameters {
     pub seed: u64,
 }
 
+/// Time, random numbers, stored data and figures that all simulated processes share.
 pub struct SimulatedDeployment {
     pub time: Arc<VirtualTime>,
     pub setting: DeploymentParameters,
@@ -89,6 +92,7 @@ impl DeploymentParameters {
 }
 
 impl SimulatedDeployment {
+    /// An empty deployment for `job`.
     pub fn new(setting: DeploymentParameters, ns: Namespace, job: JobName) -> Arc<Self> {
         Arc::new(Self {
             time: Arc::default(),
@@ -106,6 +110,7 @@ impl SimulatedDeployment {
         })
     }
 
+    /// Warm environments of the coordinator that serve no call.
     pub fn idle_environments(&self) -> MutexGuard<'_, Vec<CoordinatorEnvironment>> {
         self.environments.lock()
     }
@@ -117,6 +122,7 @@ impl SimulatedDeployment {
         }
     }
 
+    /// Virtual time since the beginning.
     pub fn now(&self) -> Duration {
         self.time.now()
     }
@@ -132,6 +138,7 @@ impl SimulatedDeployment {
         self.time.sleep(taken).await;
     }
 
+    /// A clock of one process, with nonces of its own.
     pub fn clock(self: &Arc<Self>) -> Arc<dyn Clock> {
         let seed = !self.setting.seed ^ self.clocks.fetch_add(1, Ordering::Relaxed) << 32;
         let nonces = Mutex::new(fastrand::Rng::with_seed(seed));
@@ -254,10 +261,12 @@ impl StackSizes {
         }
     }
 
+    /// The partitions that DynamoDB gives a table of these capacities.
     pub fn partitions(&self) -> u32 {
         limits::table_partitions(self.table_reads, self.table_writes)
     }
 
+    /// The concurrency that Lambda gives functions of these sizes.
     pub fn concurrency(&self) -> StackConcurrency {
         StackConcurrency::documented(self.coordinators, self.room)
     }
@@ -304,7 +313,7 @@ mod deployed_tests {
     }
 
     #[test]
-    fn where_few_fit_few_events_are_sent_and_none_of_them_reads_the_window() {
+    fn small_account_is_sent_few_events_and_none_reads_the_window() {
         // Twenty minutes, in which events would expire twenty times.
         let setting = DeploymentParameters { splits: 200 * 48, ..job(975, 25_000, Some(200)) };
         let row = trained(setting).unwrap();

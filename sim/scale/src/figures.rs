@@ -97,6 +97,7 @@ impl CallTimes {
 }
 
 impl ScaleFigures {
+    /// Whether the measured part has begun and not ended.
     pub fn is_measuring(&self) -> bool {
         self.began.is_some() && self.ended.is_none()
     }
@@ -146,6 +147,7 @@ impl ScaleFigures {
         }
     }
 
+    /// The figures of the call `name`; empty ones at first.
     pub fn call(&mut self, name: &'static str) -> &mut CallFigures {
         self.calls.entry(name).or_default()
     }
@@ -156,6 +158,7 @@ impl ScaleFigures {
 pub struct FigureCollector(Mutex<ScaleFigures>);
 
 impl FigureCollector {
+    /// Locks the figures.
     pub fn figures(&self) -> MutexGuard<'_, ScaleFigures> {
         self.0.lock()
     }
@@ -174,6 +177,7 @@ impl FigureCollector {
 }
 
 impl TableUsage {
+    /// Adds the use of other requests.
     pub fn add(&mut self, other: &Self) {
         let Self { read_units, write_units, round_trips, rejected } = other;
         self.read_units += read_units;

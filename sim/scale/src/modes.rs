@@ -18,6 +18,7 @@ use std::{sync::Arc, time::Duration};
 
 /// Splits of a job: bundles of eight per worker, with a minimum.
 const SPLITS_A_WORKER: u32 = 64;
+/// The fewest splits of a job.
 pub const LEAST_SPLITS: u32 = 8_192;
 /// With a scaler or deaths the job must last longer, to show their effect.
 pub const SPLITS_A_STARTED_WORKER: u32 = 96;
@@ -114,6 +115,7 @@ pub fn in_deployment<T>(
     Ok((outcome, figures, deployment))
 }
 
+/// Loads the job's context and starts the workers of the setting, unless a scaler starts them.
 pub async fn start_workers(deployment: &Arc<SimulatedDeployment>) -> Result<(), BoxedError> {
     let context = JobContext::load(&training::runner(deployment), &deployment.job).await?;
     let _ = deployment.context.set(context.clone());

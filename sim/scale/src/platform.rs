@@ -43,6 +43,7 @@ const PUT: Duration = Duration::from_millis(60);
 const SCALER: &str = "scaler";
 /// Names of the polls of one among several readers: of that of rank 0, and of the others.
 pub const LEADING: &str = "poll, leading";
+/// See [`LEADING`].
 pub const FOLLOWING: &str = "poll, following";
 
 /// A warm coordinator and its table.

@@ -43,6 +43,7 @@ pub struct FigureBar {
 }
 
 impl FigureBar {
+    /// Holds if `value` is at most `bound`.
     pub fn at_most(name: &'static str, value: f64, bound: f64) -> Self {
         Self { name, value, bound, at_most: true }
     }
@@ -123,6 +124,7 @@ impl FigureRow {
         self.calls.iter().find(|call| call.name == name)
     }
 
+    /// Whether all bars hold.
     pub fn holds(&self) -> bool {
         self.bars.iter().all(FigureBar::holds)
     }

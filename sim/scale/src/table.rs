@@ -43,6 +43,7 @@ pub struct MeteredTable {
 }
 
 impl MeteredTable {
+    /// The deployment's table as one process uses it; it counts the use of this process.
     pub fn new(deployment: &Arc<SimulatedDeployment>) -> Arc<Self> {
         Arc::new(Self { deployment: Arc::clone(deployment), used: Mutex::default() })
     }
@@ -170,7 +171,7 @@ impl Table for MeteredTable {
             return Err(TableError::Rejected(format!("the body has {} bytes", body.len())));
         }
         let serve =
-            |items: &MeteredItems, now| items.put(now, key, expected, (body.clone(), expires_at_s));
+            |items: &MeteredItems, now| items.put(now, key, expected, body.clone(), expires_at_s);
         self.request(REQUEST, serve).await
     }
 

@@ -41,6 +41,7 @@ const FROM: f64 = 0.3;
 const TO: f64 = 0.9;
 const PIPELINE: &str = "source: { tfrecord: x, features: { value: { key: value, dtype: i64 } } }\nops: [batch: { size: 1 }]\n";
 
+/// Why a simulation could not be run to its end.
 pub type BoxedError = Box<dyn std::error::Error>;
 
 /// Records committed splits, which begin and end the measured part.
@@ -60,6 +61,7 @@ pub fn committed(figures: &mut ScaleFigures, deployment: &SimulatedDeployment, s
     }
 }
 
+/// Begins the measured part.
 pub fn begin(figures: &mut ScaleFigures, deployment: &SimulatedDeployment) {
     figures.began = Some(deployment.now());
     deployment.items.forget_demand();
@@ -76,6 +78,7 @@ pub fn ports(deployment: &Arc<SimulatedDeployment>) -> FetcherPorts {
     }
 }
 
+/// The options of the trainer's fetcher.
 pub fn fetcher_config(deployment: &SimulatedDeployment) -> FetcherConfig {
     FetcherConfig {
         prefetch: PrefetchMemory::Bytes(64 << 20),
@@ -88,6 +91,7 @@ fn link(deployment: &Arc<SimulatedDeployment>) -> Arc<dyn Coordinator> {
     Arc::new(UrlCoordinator(Arc::clone(deployment)))
 }
 
+/// The loop of one worker.
 pub fn runner(deployment: &Arc<SimulatedDeployment>) -> Runner {
     Runner {
         coordinator: link(deployment),
@@ -137,7 +141,8 @@ pub async fn register(deployment: &Arc<SimulatedDeployment>) -> Result<(), Boxed
     let register = RegisterCall::new(deployment.job.clone(), spec, dataset);
     Fetcher::register(
         &ports(deployment),
-        (&deployment.ns, BUCKET),
+        &deployment.ns,
+        BUCKET,
         register,
         Duration::from_secs(120),
     )

@@ -53,6 +53,7 @@ pub struct ScenarioCheck {
 }
 
 impl ScenarioCheck {
+    /// Whether no bar failed.
     pub fn holds(&self) -> bool {
         self.failures.is_empty()
     }
@@ -79,7 +80,8 @@ pub fn check(scenario: &ScalingScenario, first: u64, seeds: u32) -> ScenarioChec
 }
 
 /// Whether a count is equivalent to one of the optima.
-fn is_near(chosen: u32, (first, last): (u32, u32), share: f64) -> bool {
+fn is_near(chosen: u32, optima: (u32, u32), share: f64) -> bool {
+    let (first, last) = optima;
     let optimum = chosen.clamp(first, last);
     f64::from(chosen.abs_diff(optimum)) <= (share * f64::from(optimum)).max(1.0)
 }

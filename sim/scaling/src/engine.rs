@@ -65,6 +65,7 @@ pub(crate) struct ScalingEngine<'s> {
 }
 
 impl<'s> ScalingEngine<'s> {
+    /// A run at its beginning, in the conditions of the scenario's first phase.
     pub fn new(scenario: &'s ScalingScenario, seed: u64, policy: PolicyName) -> Self {
         let conditions = scenario.phases[0].conditions.clone();
         let policy = policy.begin(&scenario.settings);

@@ -31,6 +31,7 @@ pub(crate) struct TrainerStall {
 }
 
 impl ModelTrainer {
+    /// A trainer that has received nothing.
     pub fn new(noise: NoiseStream) -> Self {
         let (arrivals, ingest) = Default::default();
         Self { arrivals, ingest, noise, free_s: 0.0, step_s: 0.0 }
@@ -172,6 +173,7 @@ pub(crate) struct ModelSplits {
 }
 
 impl ModelSplits {
+    /// The splits of a run of `batches` batches, none claimed.
     pub fn new(batches: u64, conditions: &ModelConditions) -> Self {
         let split_batches = u64::from(conditions.split_batches);
         // The last split may extend beyond the run.
@@ -189,6 +191,7 @@ impl ModelSplits {
         self.batches
     }
 
+    /// Batches of one split.
     pub fn split_batches(&self) -> f64 {
         self.split_batches as f64
     }
@@ -218,6 +221,7 @@ impl ModelSplits {
         window.min(epoch_end)
     }
 
+    /// Splits that workers may claim now: new ones within the window, and returned ones.
     pub fn claimable(&self, conditions: &ModelConditions) -> u32 {
         let fresh = self.end(conditions).saturating_sub(self.unclaimed) as usize;
         (fresh + self.returned.len()).min(u32::MAX as usize) as u32
@@ -260,6 +264,7 @@ impl ModelSplits {
         }
     }
 
+    /// Notes that the trainer has taken `batches` more.
     pub fn deliver(&mut self, batches: u64) {
         self.delivered += batches;
     }
@@ -329,6 +334,7 @@ pub(crate) struct ReportMeter {
 }
 
 impl ReportMeter {
+    /// Adds `seconds` with `at_work` workers, during which the window was full or not.
     pub fn pass(&mut self, seconds: f64, at_work: u32, full: bool) {
         self.elapsed_s += seconds;
         self.worker_s += seconds * f64::from(at_work);
@@ -337,6 +343,7 @@ impl ReportMeter {
         }
     }
 
+    /// Adds one batch that the trainer took, with `ready` others behind it.
     pub fn taken(&mut self, stall: &TrainerStall, step_s: f64, ready: u64) {
         self.rounds += 1;
         self.stall_s += stall.all_s;
@@ -358,10 +365,12 @@ impl ReportMeter {
         (self.flushes > 0.0).then(|| self.times_s.map(|sum| sum / self.flushes))
     }
 
+    /// Workers at work, as a mean over time.
     pub fn mean_workers(&self) -> f64 {
         if self.elapsed_s > 0.0 { self.worker_s / self.elapsed_s } else { 0.0 }
     }
 
+    /// Share of the time with a full window, from 0 to 1.
     pub fn share_full(&self) -> f64 {
         if self.elapsed_s > 0.0 { (self.full_s / self.elapsed_s).clamp(0.0, 1.0) } else { 0.0 }
     }

@@ -72,7 +72,7 @@ pub fn random_scenario(number: u64) -> String {
             0.083 * (need * draw.real(0.4, 2.0)).ceil().max(1.0)
         ));
     }
-    put(draw_run(&mut draw, (step_s, compute_s), generation, clients));
+    put(draw_run(&mut draw, step_s, compute_s, generation, clients));
     let _ = writeln!(text, "# drawn: need {need:.2}");
     text
 }
@@ -80,7 +80,8 @@ pub fn random_scenario(number: u64) -> String {
 /// Length of the run, and in a third of the scenarios a change of load halfway.
 fn draw_run(
     draw: &mut ScenarioRandom,
-    (step_s, compute_s): (f64, f64),
+    step_s: f64,
+    compute_s: f64,
     generation: f64,
     clients: u64,
 ) -> String {
@@ -98,6 +99,7 @@ fn draw_run(
     format!("[run]\nbatches = {}\n[[change]]\nat_batch = {phase}\n{change}", 2 * phase)
 }
 
+/// Draws of a scenario's numbers.
 pub(crate) struct ScenarioRandom(fastrand::Rng);
 
 impl ScenarioRandom {

@@ -35,6 +35,7 @@ pub(crate) struct ScenarioText<'d> {
 }
 
 impl ScenarioText<'_> {
+    /// An error at the line of byte `at`.
     pub fn error(&self, at: usize, message: String) -> ScenarioError {
         let line = 1 + self.text.bytes().take(at).filter(|&byte| byte == b'\n').count();
         ScenarioError::Invalid { path: self.path.to_owned(), line, message }
@@ -55,6 +56,7 @@ pub(crate) struct TomlSection<'d> {
 }
 
 impl<'d> TomlSection<'d> {
+    /// The section `name` of a document, or an absent one.
     pub fn new(
         source: ScenarioText<'d>,
         name: &str,
@@ -66,6 +68,7 @@ impl<'d> TomlSection<'d> {
         Self { source, name, at, table, asked, provenance, untagged }
     }
 
+    /// Whether the file has the section.
     pub fn is_present(&self) -> bool {
         self.table.is_some()
     }
@@ -140,6 +143,7 @@ impl<'d> TomlSection<'d> {
         Err(self.wrong(key, at, &expected))
     }
 
+    /// Reads a number in `range`. `None` without the key.
     pub fn number(
         &mut self,
         key: &'static str,
@@ -150,6 +154,7 @@ impl<'d> TomlSection<'d> {
         self.in_range(key, at, number, range).map(Some)
     }
 
+    /// Reads a whole number in `range`. `None` without the key.
     pub fn count(
         &mut self,
         key: &'static str,
@@ -165,16 +170,19 @@ impl<'d> TomlSection<'d> {
         Ok(Some(whole))
     }
 
+    /// Reads `true` or `false`. `None` without the key.
     pub fn flag(&mut self, key: &'static str) -> Result<Option<bool>, ScenarioError> {
         let Some((value, at)) = self.value(key)? else { return Ok(None) };
         value.as_bool().map(Some).ok_or_else(|| self.wrong(key, at, "true or false"))
     }
 
+    /// Reads a string. `None` without the key.
     pub fn text(&mut self, key: &'static str) -> Result<Option<String>, ScenarioError> {
         let Some((value, at)) = self.value(key)? else { return Ok(None) };
         value.as_str().map(|text| Some(text.into())).ok_or_else(|| self.wrong(key, at, "a string"))
     }
 
+    /// Reads a list of numbers. `None` without the key.
     pub fn numbers(
         &mut self,
         key: &'static str,
@@ -215,10 +223,12 @@ impl<'d> TomlSection<'d> {
         self.quantity(key, seconds, 1e-6..=86_400.0)
     }
 
+    /// Reads a size, in bytes. `None` without the key.
     pub fn bytes(&mut self, key: &'static str) -> Result<Option<f64>, ScenarioError> {
         self.quantity(key, bytes, 0.0..=1e12)
     }
 
+    /// Reads a rate, in bytes a second. `None` without the key.
     pub fn rate(&mut self, key: &'static str) -> Result<Option<f64>, ScenarioError> {
         self.quantity(key, bytes_per_second, 1.0..=1e15)
     }

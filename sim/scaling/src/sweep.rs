@@ -322,7 +322,7 @@ mod unimodal_tests {
     }
 
     #[test]
-    fn what_falls_and_rises_stays() {
+    fn unimodal_values_stay() {
         let values = [5.0, 3.0, 2.0, 2.5, 4.0];
         assert_eq!(fit(&values), values);
         assert_eq!(fit(&[3.0]), [3.0]);

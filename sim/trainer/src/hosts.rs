@@ -54,8 +54,10 @@ impl HostedSteps {
     /// There is no place for the sockets.
     pub fn start(
         training: &SyntheticTraining,
-        (hosts, launcher): (NonZeroU32, ServiceLauncher),
-        (job, from): (&JobHandle, Cursor),
+        hosts: NonZeroU32,
+        launcher: ServiceLauncher,
+        job: &JobHandle,
+        from: Cursor,
         victims: &RunningFetchers,
     ) -> Result<Self, ProgramFailure> {
         let patience = training.stream.patience;
@@ -265,7 +267,7 @@ pub fn refuse_shares(ranks: NonZeroU32, hosts: NonZeroU32) -> Option<String> {
 /// Interval of questions.
 const EVERY: Duration = Duration::from_millis(500);
 /// Time within which the service must answer one.
-const PATIENCE: Duration = Duration::from_secs(15);
+const TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Asks for the job's status until it is dropped.
 pub struct StatusWatch {
@@ -284,7 +286,7 @@ impl StatusWatch {
             loop {
                 let (ports, status) =
                     (&job.service.ports, StatusCall { job: job.view.job.clone() });
-                let asked = call_with_retry(&*ports.coordinator, &*ports.clock, status, PATIENCE);
+                let asked = call_with_retry(&*ports.coordinator, &*ports.clock, status, TIMEOUT);
                 if let Ok(status) = asked.await
                     && sender.send(Some(status)).is_err()
                 {

@@ -77,8 +77,9 @@ impl SyntheticTraining {
         let source = match &self.hosts {
             None => Source::Here(Box::new(InProcessSteps::open(self, job, from).await?)),
             Some((hosts, launcher)) => {
-                let hosts = (*hosts, launcher.clone());
-                Source::Hosts(Box::new(HostedSteps::start(self, hosts, (job, from), victims)?))
+                let launcher = launcher.clone();
+                let steps = HostedSteps::start(self, *hosts, launcher, job, from, victims)?;
+                Source::Hosts(Box::new(steps))
             }
         };
         Ok(OpenedSteps { source, from })
@@ -96,8 +97,8 @@ impl SyntheticTraining {
         began: Instant,
     ) -> Result<(RunObservations, RankSteps), ProgramFailure> {
         match source {
-            Source::Here(steps) => SyntheticTrainer::train(self, (job, from), began, *steps).await,
-            Source::Hosts(steps) => SyntheticTrainer::train(self, (job, from), began, *steps).await,
+            Source::Here(steps) => SyntheticTrainer::train(self, job, from, began, *steps).await,
+            Source::Hosts(steps) => SyntheticTrainer::train(self, job, from, began, *steps).await,
         }
     }
 }

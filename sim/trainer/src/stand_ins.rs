@@ -23,6 +23,7 @@ pub struct RankStandIns {
 pub struct WorkingRanks(JoinSet<Result<StandIn, ProgramFailure>>);
 
 impl RankStandIns {
+    /// The stand-ins of all ranks of `training`.
     pub fn new(training: &SyntheticTraining, pipeline: &Pipeline) -> Self {
         Self { first: StandIn::new(training, pipeline), idle: Vec::new() }
     }

@@ -98,7 +98,8 @@ impl<'a> SyntheticTrainer<'a> {
     /// each rank as well.
     pub async fn train(
         training: &SyntheticTraining,
-        (job, from): (&'a JobHandle, Cursor),
+        job: &'a JobHandle,
+        from: Cursor,
         began: Instant,
         mut source: impl StepSource,
     ) -> Result<(RunObservations, RankSteps), ProgramFailure> {
@@ -221,6 +222,7 @@ pub struct ProgressLine {
 }
 
 impl ProgressLine {
+    /// The line of the job that `view` describes.
     pub fn new(view: &JobView) -> Self {
         let bar = ProgressBar::new_spinner();
         if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}") {
@@ -282,6 +284,7 @@ impl ProgressLine {
         self.pace.has_said()
     }
 
+    /// Removes the line.
     pub fn end(&self) {
         self.bar.finish_and_clear();
     }
@@ -315,6 +318,7 @@ impl RankResize {
 pub struct ResizeSchedule(VecDeque<RankResize>);
 
 impl ResizeSchedule {
+    /// The changes that `--resize` names, in order of their steps.
     pub fn new(resizes: &[RankResize]) -> Self {
         let mut resizes = resizes.to_vec();
         resizes.sort_by_key(|resize| resize.step);

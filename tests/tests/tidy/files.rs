@@ -61,7 +61,7 @@ const LONG_FUNCTIONS: &[&str] = &[
     "shared/operators/src/number/cast.rs every_pair_of_types_saturates",
     "shared/operators/src/kernels/tests/golden.rs operator",
     "shared/executor/src/program.rs compile_with",
-    "shared/model/src/splits/claim.rs claim",
+    "shared/model/src/splits/lease.rs claim",
     "shared/pipeline/src/pipeline.rs check",
 ];
 

@@ -146,7 +146,7 @@ pub async fn run(args: BenchCoresArgs) -> Result<(), ProgramFailure> {
     let dir = training::make_dataset(DatasetSpec::images(args.images, 0)).await?;
     let state = tempfile::tempdir().map_err(ProgramFailure::failed)?;
     gristmill_client::complain!("indexing {} images", args.images);
-    train(state.path(), &dir, (WorkerKind::Functions, 1), 1, 1).await?;
+    train(state.path(), &dir, WorkerKind::Functions, 1, 1, 1).await?;
     let mut rows: Vec<_> = args
         .kinds
         .iter()
@@ -157,7 +157,7 @@ pub async fn run(args: BenchCoresArgs) -> Result<(), ProgramFailure> {
         for row in &mut rows {
             let images = args.seconds * ONE_WORKER * f64::from(row.workers);
             let times = (images / args.images as f64).ceil().max(1.0) as u64;
-            let report = train(state.path(), &dir, (row.kind, row.workers), times, EPOCHS).await?;
+            let report = train(state.path(), &dir, row.kind, row.workers, times, EPOCHS).await?;
             let found = CoreFigures::from_report(&report)?;
             gristmill_client::complain!(
                 "round {round}: {} {}: {:.0} images/s",
@@ -179,7 +179,8 @@ pub async fn run(args: BenchCoresArgs) -> Result<(), ProgramFailure> {
 async fn train(
     state: &Path,
     dir: &Path,
-    (kind, workers): (WorkerKind, u32),
+    kind: WorkerKind,
+    workers: u32,
     times: u64,
     epochs: u32,
 ) -> Result<RunReport, ProgramFailure> {

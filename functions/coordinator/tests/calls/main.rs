@@ -181,7 +181,7 @@ cases! {
     a_claim_that_arrives_after_its_worker_was_reported_dead_holds_nothing_for_long,
     claims_that_race_get_a_lease_each_or_none,
     a_lease_that_ran_out_is_anothers_and_its_first_owner_is_refused,
-    what_a_process_remembers_of_leases_may_be_old,
+    remembered_leases_may_be_outdated,
     a_worker_that_is_silent_while_others_go_on_loses_its_lease_early,
     a_call_that_is_sent_again_is_answered_the_same,
     files_too_many_for_a_call_lie_in_a_listing,
@@ -289,7 +289,7 @@ async fn a_lease_that_ran_out_is_anothers_and_its_first_owner_is_refused(table: 
     assert_eq!(world.poll().await.job.state, JobState::Running);
 }
 
-async fn what_a_process_remembers_of_leases_may_be_old(table: Arc<dyn Table>) {
+async fn remembered_leases_may_be_outdated(table: Arc<dyn Table>) {
     let world = World::running(table).await;
     leased(world.claim(2).await);
     // Few workers are active: from now on the process remembers the leases it grants.

@@ -302,7 +302,7 @@ async fn silent_workers_are_reported_while_another_works() {
 }
 
 #[tokio::test]
-async fn those_that_leave_are_missed_at_once_and_the_scalers_state_is_not_written() {
+async fn workers_that_leave_are_replaced_without_a_write_of_the_scalers_state() {
     let world = World::running(ErrorPolicy::Fail).await;
     world.book(60..63, world.clock.now_ms()).await;
     world.leased(60).await;
@@ -324,7 +324,7 @@ async fn those_that_leave_are_missed_at_once_and_the_scalers_state_is_not_writte
 }
 
 #[tokio::test]
-async fn where_the_account_has_no_more_room_nobody_is_kicked_until_more_are_tried() {
+async fn full_account_ends_kicks_until_more_workers_are_tried() {
     let world = World::running(ErrorPolicy::Fail).await;
     let now_ms = world.clock.now_ms();
     world.book(60..62, now_ms).await;
@@ -399,7 +399,7 @@ async fn too_many_skipped_records_fail_the_job_also_once_they_are_delivered() {
 }
 
 #[tokio::test]
-async fn what_is_made_is_answered_though_a_trainer_went_back_and_records_may_be_skipped() {
+async fn ready_batches_are_answered_to_a_trainer_that_went_back() {
     let world = World::running(ErrorPolicy::Skip).await;
     let splits = RECORDS / BATCH;
     world.make(splits).await;
@@ -414,7 +414,7 @@ async fn what_is_made_is_answered_though_a_trainer_went_back_and_records_may_be_
 }
 
 #[tokio::test]
-async fn where_every_worker_dies_the_job_says_so_rests_and_is_given_up() {
+async fn job_whose_workers_all_die_says_so_rests_and_is_given_up() {
     let world = World::running(ErrorPolicy::Fail).await;
     let die = async |worker: u32| {
         let release = ReleaseCall {

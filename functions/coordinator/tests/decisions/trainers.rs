@@ -44,7 +44,7 @@ async fn a_trainer_may_begin_behind_what_was_collected() {
 }
 
 #[tokio::test]
-async fn where_records_are_visited_at_most_once_no_trainer_begins_before_the_last_checkpoint() {
+async fn at_most_once_trainer_before_the_last_checkpoint_is_refused() {
     let world = collected(Visitation::AtMostOnce).await;
     let before = progress(&world).await;
     for behind in [5, 29] {

@@ -176,7 +176,7 @@ async fn a_policy_does_not_want_more_than_the_account_runs() {
 }
 
 #[tokio::test]
-async fn those_that_have_left_or_outlived_every_invocation_are_replaced() {
+async fn workers_that_left_or_outlived_every_invocation_are_replaced() {
     let (scaler, recorder) = scaler();
     let many = |at_ms| ScalerEvent { wanted: 100, ..event(1_000, &[], at_ms) };
     assert_eq!(scaler.handle(&many(1_000)).await.unwrap(), scaled(100, 100));

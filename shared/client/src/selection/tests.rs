@@ -25,7 +25,7 @@ fn chosen(
 }
 
 #[test]
-fn what_a_folder_holds_beside_its_records_is_left_out_and_named() {
+fn other_files_of_a_folder_are_left_out_and_named() {
     let hub = there(&[
         "d/.gitattributes",
         "d/README.md",
@@ -129,7 +129,7 @@ fn folders_are_entered_only_where_something_may_match() {
 }
 
 #[test]
-fn what_is_no_file_is_named_and_what_would_be_read_is_an_error() {
+fn a_path_that_is_no_file_is_named_and_one_to_be_read_is_an_error() {
     let mut set = there(&["a"]);
     set.others = vec![
         ("broken".to_owned(), Some(UnreadableReason::BrokenLink)),

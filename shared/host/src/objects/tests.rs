@@ -76,7 +76,7 @@ async fn put_and_delete() {
 }
 
 #[tokio::test]
-async fn of_several_processes_one_creates_each_object() {
+async fn one_of_several_processes_creates_each_object() {
     let temp = tempfile::tempdir().unwrap();
     let start = |_| {
         Command::new(std::env::current_exe().unwrap())

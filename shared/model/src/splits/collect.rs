@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_kept() {
+    fn unknown_object_is_kept() {
         let done = bundle(BundleState::Done, &[OBJECT]);
         for (object, first) in [(name(4, 2), 5), (name(9, 2), 4), (name(u32::MAX, 2), 0)] {
             assert_eq!(

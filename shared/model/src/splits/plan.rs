@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_zipped_comes_along() {
+    fn zipped_datasets_come_along() {
         let members = [ZipMember::once(&[3, 4]), ZipMember { records_per_file: &[2, 1], times: 2 }];
         let plan = SplitPlan::from_zip(&members, 4, &[DatasetOp::InOrder]).unwrap();
         assert_eq!((plan.n_splits(), plan.records()), (2, 6));

@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn of_few_the_head_comes_first() {
+    fn head_comes_first_with_few_bundles() {
         let course =
             BundleRanges::from_positions(BundleDivision::new(1_000, 4), 100..900, |_| true);
         let mut table = Table { claimed: BTreeSet::new(), partitions: 8 };
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn of_few_nobody_looks_where_it_saw_before() {
+    fn few_bundles_are_not_looked_at_twice() {
         let course =
             BundleRanges::from_positions(BundleDivision::new(1_000, 4), 0..1_000, |_| true);
         let (scope, mut ends) =
@@ -438,7 +438,7 @@ mod tests {
         assert_eq!(step, SearchStep::Crowded);
     }
     #[test]
-    fn nobody_looks_twice_where_all_is_claimed() {
+    fn partition_with_all_claimed_is_looked_at_once() {
         let course = BundleRanges::from_positions(BundleDivision::new(300, 4), 0..600, |_| true);
         let (scope, mut ends) = (scope(8, 900, 0, false), PartitionEnds::default());
         let mut table = Table { claimed: BTreeSet::new(), partitions: 8 };

@@ -292,7 +292,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_the_trainer_waits_for_is_always_admitted(
+        fn split_that_the_trainer_waits_for_is_always_admitted(
             n in 1u32..500, r in 0u32..4, splits in 0u32..40, at in 0u32..500, bytes: u64, cap: u64,
         ) {
             let ramp = BundleDivision::new(n, 1 << r);
@@ -334,7 +334,7 @@ mod frontier_tests {
     }
 
     #[test]
-    fn who_leaves_changes_from_look_to_look() {
+    fn leaving_worker_changes_from_look_to_look() {
         let workers = workers(100);
         let leaving = |at_ms| {
             let mut frontier = WindowHints { at_ms, ..WindowHints::default() };
@@ -345,7 +345,7 @@ mod frontier_tests {
     }
 
     #[test]
-    fn what_is_freed_during_a_look_stays_named() {
+    fn bundle_freed_during_a_look_stays_named() {
         let read = WindowHints { returned: vec![(0, 3)], ..WindowHints::default() };
         let before = WindowHints::freed(Some(&read), &[(0, 7)]).into_item();
         let seen = WindowHints { at_ms: 9, returned: vec![(0, 5)], ..WindowHints::default() };

@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_stored_whole_is_read_by_the_trainer_alone() {
+    fn whole_cache_is_read_by_the_trainer_alone() {
         let modes = vec![
             from(0, CacheMode::Put { point: 1 }, "a/"),
             from(3, CacheMode::Get { point: 1 }, "a/"),

@@ -400,7 +400,7 @@ mod members_tests {
     }
 
     #[test]
-    fn what_is_stored_of_one_dataset_is_as_before_there_were_several() {
+    fn stored_job_of_one_dataset_is_unchanged_by_zips() {
         let file = SourceFile::new("k", 7, "e");
         let lines = format!("jsonl\n{}\n", file.fingerprint("b"));
         let one = Dataset::one("b", vec![file.clone()]);

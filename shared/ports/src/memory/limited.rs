@@ -76,6 +76,7 @@ struct RequestsLeft {
 }
 
 impl LimitedObjects {
+    /// Keeps `limits` over the time of `clock`.
     pub fn new(objects: Arc<MemoryObjects>, limits: ObjectLimits, clock: Arc<dyn Clock>) -> Self {
         let gets = KeyedRates::new(limits.gets_per_s);
         let puts = KeyedRates::new(limits.puts_per_s);
@@ -209,6 +210,7 @@ pub struct LimitedTable {
 }
 
 impl LimitedTable {
+    /// Serves `items` over the time of `clock`.
     pub fn new(items: Arc<MeteredItems>, clock: Arc<dyn Clock>) -> Self {
         Self { items, clock }
     }
@@ -248,7 +250,7 @@ impl Table for LimitedTable {
         if body.len() > ITEM_BYTES {
             return Err(TableError::Rejected(format!("the body has {} bytes", body.len())));
         }
-        let put = self.items.put(self.clock.monotonic(), key, expected, (body, expires_at_s));
+        let put = self.items.put(self.clock.monotonic(), key, expected, body, expires_at_s);
         put.map(|served| served.answer).ok_or_else(refused)
     }
 
@@ -449,7 +451,7 @@ mod limited_table_tests {
     fn an_item_that_is_written_between_two_pages_is_found() {
         let items = items(TableLimits { page_bytes: 1, ..TableLimits::none() });
         let put = |sk: &str| {
-            let put = items.put(Duration::ZERO, &key("p", sk), 0, (Bytes::from_static(b"x"), None));
+            let put = items.put(Duration::ZERO, &key("p", sk), 0, Bytes::from_static(b"x"), None);
             assert_eq!(put.unwrap().answer, WriteOutcome::Written);
         };
         put("a");
@@ -463,13 +465,14 @@ mod limited_table_tests {
     #[test]
     fn a_partition_serves_its_units_and_keys_share_the_partitions_of_the_table() {
         let at = Duration::from_millis;
-        let kilobytes = |n: usize| (Bytes::from(vec![1; n * 1_024 - 100]), None);
+        let kilobytes = |n: usize| Bytes::from(vec![1; n * 1_024 - 100]);
         for (limits, others) in [
             (TableLimits::of_each_key(), 50),
             (TableLimits { partitions: 1, ..TableLimits::of_each_key() }, 0),
         ] {
             let items = items(limits);
-            let put = |ms, pk: &str, n| items.put(at(ms), &key(pk, "s"), 0, kilobytes(n)).is_some();
+            let put =
+                |ms, pk: &str, n| items.put(at(ms), &key(pk, "s"), 0, kilobytes(n), None).is_some();
             assert!((0..10).all(|_| put(0, "p", 100)), "a second's worth is there at once");
             assert!(!put(0, "p", 1), "and then nothing");
             let served = (0..50).filter(|i| put(0, &format!("p{i}"), 1)).count();
@@ -484,9 +487,11 @@ mod limited_table_tests {
     #[test]
     fn a_new_table_serves_four_thousand_writes_a_second_of_many_keys() {
         let items = items(TableLimits::default());
-        let body = || (Bytes::from_static(b"x"), None);
+        let body = || Bytes::from_static(b"x");
         let written = (0..20_000)
-            .filter(|i| items.put(Duration::ZERO, &key(&format!("p{i}"), "s"), 0, body()).is_some())
+            .filter(|i| {
+                items.put(Duration::ZERO, &key(&format!("p{i}"), "s"), 0, body(), None).is_some()
+            })
             .count();
         assert_eq!(written, 4_000);
         assert_eq!(items.used().units, TableUnits { reads: 0, writes: 4_000 });

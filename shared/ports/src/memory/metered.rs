@@ -91,6 +91,7 @@ struct TableMeter {
 }
 
 impl MeteredItems {
+    /// Meters requests for `items`, which other tables may share without being metered.
     pub fn new(items: Arc<MemoryTable>, limits: TableLimits) -> Self {
         let throughput = TableThroughput::new(&limits);
         let meter = Mutex::new(TableMeter { throughput, used: TableUse::default() });
@@ -116,7 +117,8 @@ impl MeteredItems {
         now: Duration,
         key: &ItemKey,
         expected: u64,
-        (body, expires_at_s): (Bytes, Option<u64>),
+        body: Bytes,
+        expires_at_s: Option<u64>,
     ) -> Option<ServedRequest<WriteOutcome>> {
         let mut meter = self.lock();
         let units = self.units_of_write(key, &body, expires_at_s);
@@ -132,7 +134,8 @@ impl MeteredItems {
         &self,
         now: Duration,
         key: &ItemKey,
-        (body, expires_at_s): (&Bytes, Option<u64>),
+        body: &Bytes,
+        expires_at_s: Option<u64>,
     ) -> bool {
         let units = self.units_of_write(key, body, expires_at_s);
         self.lock().admits(&self.limits, &key.pk, now, units)

@@ -126,7 +126,7 @@ fn drawing(stack: &Stack, value: &Axis, class: &str, width: f64) -> Markup {
             }
             @for (index, (first, last, parts)) in groups.iter().enumerate() {
                 @let middle = left + (index as f64 + 0.5) * slot;
-                (column(stack.quantity, (*first, *last), parts, middle - bar / 2.0, bar, &y))
+                (column(stack.quantity, *first, *last, parts, middle - bar / 2.0, bar, &y))
                 @if index.is_multiple_of(labelled) {
                     text class="tick" x=(PixelCoordinate(middle)) y=(PixelCoordinate(bottom + 16.0)) text-anchor="middle" { (first) }
                 }
@@ -150,7 +150,8 @@ fn mean(bars: &[(u32, BTreeMap<DrawnCause, f64>)]) -> Group<'_> {
 
 fn column(
     quantity: AxisQuantity,
-    (first, last): (u32, u32),
+    first: u32,
+    last: u32,
     parts: &BTreeMap<&DrawnCause, f64>,
     x: f64,
     width: f64,

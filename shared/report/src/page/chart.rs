@@ -43,12 +43,14 @@ const MARK_PX: f64 = 7.0;
 const DIGIT_PX: f64 = 7.7;
 
 impl ChartGeometry {
+    /// The geometry of a chart `width` pixels wide, of `end_s` seconds.
     pub fn new(width: f64, end_s: f64) -> ChartGeometry {
         let (left, right) = (LEFT_PX, width - RIGHT_PX);
         let intervals = ((right - left) / TIME_LABEL_PX).floor().clamp(2.0, 12.0) as usize;
         ChartGeometry { width, left, right, end_s, time: time_axis(end_s, intervals) }
     }
 
+    /// The horizontal position, in pixels, of a time in seconds.
     pub fn x(&self, t_s: f64) -> f64 {
         self.left + (t_s / self.end_s).clamp(0.0, 1.0) * (self.right - self.left)
     }

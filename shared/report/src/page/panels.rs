@@ -136,6 +136,7 @@ impl ChartPanel {
         ranges.iter().filter_map(spread).collect()
     }
 
+    /// The middle of the samples in `range`, in seconds since the start.
     pub fn middle_s(&self, range: &Range<usize>) -> f64 {
         (self.times[range.start] + self.times[range.end - 1]) / 2.0
     }

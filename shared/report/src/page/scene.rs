@@ -23,6 +23,7 @@ pub(super) struct EpochSpan<'a> {
 }
 
 impl TimelineScene<'_> {
+    /// Sorts `timeline`, and replaces times that are not known.
     pub fn from_timeline(timeline: &Timeline) -> TimelineScene<'_> {
         let mut samples: Vec<TimelineSample> =
             timeline.samples.iter().copied().map(finite).collect();
@@ -127,6 +128,7 @@ pub(super) struct DrawnCause {
 }
 
 impl CauseOrder {
+    /// The operators that take most seconds, in that order; the rest are one cause.
     pub fn from_scene(scene: &TimelineScene<'_>) -> CauseOrder {
         let mut seconds: BTreeMap<&str, f64> = BTreeMap::new();
         for span in &scene.epochs {
@@ -146,6 +148,7 @@ impl CauseOrder {
         CauseOrder { ops: ops.into_iter().take(named).map(|(name, _)| name.to_owned()).collect() }
     }
 
+    /// The place in the order, the colour and the name of `cause`.
     pub fn drawn(&self, cause: &StallCause) -> DrawnCause {
         const OPS: [&str; OPS_MAX + 1] = ["q-op1", "q-op2", "q-op3", "q-op4", "q-op5"];
         const AFTER_OPS: usize = 1 + OPS.len();
@@ -269,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_found_elsewhere() {
+    fn missing_times_are_taken_from_other_parts() {
         let epoch =
             |seconds, cost_usd| TimelineEpoch { seconds, cost_usd, ..TimelineEpoch::default() };
         let decided = |t_s, batch| TimelineDecision { t_s, batch, ..TimelineDecision::default() };

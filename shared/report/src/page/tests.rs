@@ -162,7 +162,7 @@ fn an_empty_timeline_is_a_page() {
 }
 
 #[test]
-fn what_was_measured_is_on_the_page() {
+fn every_measurement_is_on_the_page() {
     let mut timeline = all_named("resnet50");
     timeline.epochs[0].skipped = 3;
     timeline.epochs[0].mode = TimelineMode::Put { point: 2 };

@@ -16,22 +16,22 @@ use gristmill_stream::{FetchError, ServedRanks};
 use std::time::Duration;
 
 /// How long ranks that have yet to come back to a restarted fetcher keep the others waiting.
-const UNKNOWN_PATIENCE: Duration = Duration::from_secs(3);
+const UNKNOWN_TIMEOUT: Duration = Duration::from_secs(3);
 
 impl RankServer {
-    /// Seats a client; the inner error is why it is refused.
+    /// RankStates a client; the inner error is why it is refused.
     pub(super) async fn on_hello(
         &mut self,
         link: RankLinkId,
         hello: ClientHello,
     ) -> Result<Result<(), String>, ServeError> {
-        let seat = match self.seat_of(&hello) {
-            Ok(seat) => seat,
+        let rank_index = match self.rank_index_of(&hello) {
+            Ok(rank_index) => rank_index,
             Err(why) => return Ok(Err(why)),
         };
         let (at, is_plain) = (hello.at(), hello.rank.is_none());
         if let Phase::Over(_) = self.phase {
-            let (ranks, rank) = (self.own().run.ranks, self.seats.rank(seat));
+            let (ranks, rank) = (self.own().run.ranks, self.states.rank(rank_index));
             let at = at.map(|at| self.beginning.past_end(ranks, rank, at));
             let goes_back = at.is_some_and(|at| at < Cursor::start_of(self.view.spec.epochs));
             if !(goes_back && self.may_visit_again()) {
@@ -39,37 +39,37 @@ impl RankServer {
             }
             self.phase = Phase::Greeting;
         }
-        if let Err(why) = self.seats.check_end(seat, at) {
+        if let Err(why) = self.states.check_end(rank_index, at) {
             return Ok(Err(why));
         }
-        if self.seats.link(seat).is_some() {
-            self.links.wait(link, seat, hello);
+        if self.states.link(rank_index).is_some() {
+            self.links.wait(link, rank_index, hello);
             return Ok(Ok(()));
         }
         if [Phase::Greeting, Phase::Misplaced].contains(&self.phase) {
             self.begin(at).await;
         }
-        let mut seated = self.seats.sit(seat, at, link);
+        let mut attached = self.states.sit(rank_index, at, link);
         let may_begin = self.phase != Phase::Closing && !self.fetcher().has_named_run();
-        if let (Err(_), Some(at), true) = (&seated, at, may_begin) {
+        if let (Err(_), Some(at), true) = (&attached, at, may_begin) {
             // It went back to an older checkpoint, or has a later one.
             self.begin_anew(at).await;
-            seated = self.seats.sit(seat, Some(at), link);
+            attached = self.states.sit(rank_index, Some(at), link);
         }
-        if seated.is_ok() {
-            self.links.seat(link, seat, is_plain);
+        if attached.is_ok() {
+            self.links.rank_index(link, rank_index, is_plain);
             self.expect_others();
             if let Some(at) = at.filter(|_| is_plain) {
-                self.seats.keep(seat, at);
+                self.states.keep(rank_index, at);
             }
         }
-        Ok(seated)
+        Ok(attached)
     }
 
     /// A trainer that has not named its run begins another one at `at`.
     async fn begin_anew(&mut self, at: Cursor) {
         // Should there be no such place, a trainer without a checkpoint goes on after the last acknowledgement.
-        let durable = self.seats.durable();
+        let durable = self.states.durable();
         self.beginning.kept = self.beginning.kept.map(|_| durable);
         self.beginning.durable = durable;
         self.named = Some(at);
@@ -79,9 +79,9 @@ impl RankServer {
 
     /// A rank has come back to a restarted fetcher: the others have some time to do so.
     fn expect_others(&mut self) {
-        let is_first = self.unknown_until.is_none() && self.seats.is_waiting_for_unknown();
+        let is_first = self.unknown_until.is_none() && self.states.is_waiting_for_unknown();
         if self.beginning.is_successor() && is_first {
-            self.unknown_until = Some(self.clock.monotonic() + UNKNOWN_PATIENCE);
+            self.unknown_until = Some(self.clock.monotonic() + UNKNOWN_TIMEOUT);
         }
     }
 
@@ -91,8 +91,11 @@ impl RankServer {
         self.identity = StreamIdentity::from_view(&self.view);
     }
 
-    /// The seat of a rank of this fetcher.
-    fn seat_of(&self, ClientHello { identity, rank, .. }: &ClientHello) -> Result<usize, String> {
+    /// The index of a rank among those of this fetcher.
+    fn rank_index_of(
+        &self,
+        ClientHello { identity, rank, .. }: &ClientHello,
+    ) -> Result<usize, String> {
         let ServedRanks { run, range, .. } = self.own();
         let holder =
             if rank.is_some() { "the rank's checkpoint" } else { "the trainer's checkpoint" };
@@ -127,8 +130,10 @@ impl RankServer {
             ));
         }
         let is_own = (range.first..range.end()).contains(rank);
-        let seat = rank.checked_sub(range.first).filter(|_| is_own).map(|seat| seat as usize);
-        seat.ok_or_else(|| format!("this fetcher serves {range} of {count}, and not rank {rank}"))
+        let rank_index =
+            rank.checked_sub(range.first).filter(|_| is_own).map(|rank_index| rank_index as usize);
+        rank_index
+            .ok_or_else(|| format!("this fetcher serves {range} of {count}, and not rank {rank}"))
     }
 
     /// Whether a trainer may go back in a job that was done.
@@ -158,7 +163,7 @@ impl RankServer {
 
     async fn set_beginning(&mut self, at: Cursor) {
         if at == self.opened {
-            self.seats = self.seats_at(at);
+            self.states = self.states_at(at);
         } else {
             self.begin_run(at).await;
         }
@@ -168,22 +173,21 @@ impl RankServer {
     async fn begin_run(&mut self, at: Cursor) {
         self.steps.begin_run(at).await;
         self.opened = self.fetcher().begin();
-        self.seats = self.seats_at(self.opened);
+        self.states = self.states_at(self.opened);
     }
 
-    /// The seats of a run that begins at `at`.
-    pub(super) fn seats_at(&self, at: Cursor) -> RankStates {
-        let from = (self.view.spec.epochs, at);
-        let mut seats = RankStates::new(self.own(), from, self.acknowledged);
-        seats.know_end(self.beginning.ended);
-        seats
+    /// The states of a run that begins at `at`.
+    pub(super) fn states_at(&self, at: Cursor) -> RankStates {
+        let mut states = RankStates::new(self.own(), self.view.spec.epochs, at, self.acknowledged);
+        states.know_end(self.beginning.ended);
+        states
     }
 
     /// The beginning is located: asks the coordinator to accept the ranks. A later position than the stored one is
     /// stored first, an earlier one once it is accepted: what a restart needs must not be deleted.
     pub(super) fn join(&mut self) -> Result<(), ServeError> {
         if self.may_be_gone() && self.fetcher().is_at_end() {
-            self.seats.expect_nobody();
+            self.states.expect_nobody();
         }
         if self.opened >= self.saved {
             self.save(self.opened)?;
@@ -248,11 +252,12 @@ impl RankServer {
 
     /// Begins the run at `from`; ranks that are connected have named nothing else.
     async fn adopt(&mut self, from: Cursor) {
-        let links: Vec<_> = (0..self.seats.len()).map(|seat| self.seats.link(seat)).collect();
+        let links: Vec<_> =
+            (0..self.states.len()).map(|rank_index| self.states.link(rank_index)).collect();
         self.set_beginning(from).await;
-        for (seat, link) in links.into_iter().enumerate() {
+        for (rank_index, link) in links.into_iter().enumerate() {
             if let Some(link) = link
-                && let Err(why) = self.seats.sit(seat, None, link)
+                && let Err(why) = self.states.sit(rank_index, None, link)
             {
                 self.links.refuse(link, &why);
             }
@@ -261,21 +266,25 @@ impl RankServer {
     }
 
     fn refuse_all(&mut self, why: &str) {
-        for seat in 0..self.seats.len() {
-            if let Some(link) = self.seats.link(seat) {
+        for rank_index in 0..self.states.len() {
+            if let Some(link) = self.states.link(rank_index) {
                 self.links.refuse(link, why);
             }
         }
     }
 
-    /// A seat is free: a client that waits for it sits down.
-    pub(super) async fn free(&mut self, seat: usize, link: RankLinkId) -> Result<(), ServeError> {
-        if self.seats.link(seat) != Some(link) {
+    /// A rank is free: a client that waits for it is attached.
+    pub(super) async fn free(
+        &mut self,
+        rank_index: usize,
+        link: RankLinkId,
+    ) -> Result<(), ServeError> {
+        if self.states.link(rank_index) != Some(link) {
             return Ok(());
         }
-        self.seats.leave(seat);
-        tracing::info!("rank {} left", self.own().range.first as usize + seat);
-        let Some((link, hello)) = self.links.waiting_for(seat) else { return Ok(()) };
+        self.states.leave(rank_index);
+        tracing::info!("rank {} left", self.own().range.first as usize + rank_index);
+        let Some((link, hello)) = self.links.waiting_for(rank_index) else { return Ok(()) };
         if let Err(why) = self.on_hello(link, hello).await? {
             self.links.refuse(link, &why);
         }

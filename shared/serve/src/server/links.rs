@@ -1,6 +1,6 @@
 //! The connections of ranks: a task that reads and one that writes for each, so that no rank waits for another.
 
-use super::{HELLO_PATIENCE, rank_states::RankLinkId};
+use super::{HELLO_TIMEOUT, rank_states::RankLinkId};
 use crate::framing::{
     ClientHello, ClientMessage, HEADER_BYTES, SocketFrameKind, header, read_message,
 };
@@ -16,17 +16,17 @@ use tokio::{
 
 /// How long a second client of a rank waits for the first to leave: one that reconnects may be faster than the
 /// end of its old connection.
-const SEAT_PATIENCE: Duration = Duration::from_secs(3);
+const SEAT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Most messages to one rank that wait to be written: its hello, a step, the end, an error.
 const MAX_OUTGOING: usize = 8;
 
-/// Most messages that are kept for a client that waits for its seat.
+/// Most messages that are kept for a client that waits for its rank.
 const MAX_DEFERRED: usize = 16;
 
 /// A connected client, and the permit that it releases when it disconnects.
 pub struct ConnectedClient<S> {
     pub stream: S,
-    pub seat: Option<OwnedSemaphorePermit>,
+    pub rank_index: Option<OwnedSemaphorePermit>,
     /// Whether it says nothing, and is to have all batches.
     pub(super) only_reads: bool,
 }
@@ -34,7 +34,7 @@ pub struct ConnectedClient<S> {
 impl<S> ConnectedClient<S> {
     /// A client that holds `permit`.
     pub fn new(stream: S, permit: OwnedSemaphorePermit) -> Self {
-        Self { stream, seat: Some(permit), only_reads: false }
+        Self { stream, rank_index: Some(permit), only_reads: false }
     }
 
     pub(super) fn who_only_reads(stream: S) -> Self {
@@ -44,7 +44,7 @@ impl<S> ConnectedClient<S> {
 
 impl<S> From<S> for ConnectedClient<S> {
     fn from(stream: S) -> Self {
-        Self { stream, seat: None, only_reads: false }
+        Self { stream, rank_index: None, only_reads: false }
     }
 }
 
@@ -60,6 +60,7 @@ pub(super) struct OutgoingFrame {
 }
 
 impl OutgoingFrame {
+    /// A frame of `kind` at the batch `at`.
     pub fn new(kind: SocketFrameKind, at: Cursor, payload: impl Into<Bytes>) -> Self {
         let payload = payload.into();
         Self { header: header(kind, at, payload.len()), payload }
@@ -87,10 +88,10 @@ pub(super) enum RankLinkEventKind {
 pub(super) enum RankLinkRole {
     /// It has yet to say hello.
     New,
-    /// It said hello as a rank whose seat is taken.
+    /// It said hello as a rank that another client serves.
     Waiting(usize, ClientHello),
-    Seated {
-        seat: usize,
+    Attached {
+        rank_index: usize,
         /// Whether it is a trainer of all batches, which gets no frames of ranks.
         is_plain: bool,
     },
@@ -118,6 +119,7 @@ pub(super) struct RankLinks {
 }
 
 impl RankLinks {
+    /// No connections yet.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         Self { clock, links: BTreeMap::new(), opened: 0 }
     }
@@ -131,7 +133,7 @@ impl RankLinks {
     where
         S: AsyncRead + AsyncWrite + Send + 'static,
     {
-        let ConnectedClient { stream, seat, only_reads } = visitor;
+        let ConnectedClient { stream, rank_index, only_reads } = visitor;
         let link = self.opened;
         self.opened += 1;
         let (reader, writer) = tokio::io::split(stream);
@@ -141,10 +143,17 @@ impl RankLinks {
             tasks.spawn(read(link, reader, events.clone()));
         }
         tasks.spawn(write(link, writer, frames, events));
-        let deadline = Some(self.clock.monotonic() + HELLO_PATIENCE);
+        let deadline = Some(self.clock.monotonic() + HELLO_TIMEOUT);
         let (role, deferred) = (RankLinkRole::New, Vec::new());
-        let opened =
-            Link { outgoing, role, deadline, deferred, only_reads, _tasks: tasks, _permit: seat };
+        let opened = Link {
+            outgoing,
+            role,
+            deadline,
+            deferred,
+            only_reads,
+            _tasks: tasks,
+            _permit: rank_index,
+        };
         self.links.insert(link, opened);
         link
     }
@@ -155,8 +164,8 @@ impl RankLinks {
     }
 
     /// The connection said hello as a rank, or, if it `is_plain`, as a trainer of all batches.
-    pub fn seat(&mut self, link: RankLinkId, seat: usize, is_plain: bool) {
-        self.set(link, RankLinkRole::Seated { seat, is_plain }, None);
+    pub fn rank_index(&mut self, link: RankLinkId, rank_index: usize, is_plain: bool) {
+        self.set(link, RankLinkRole::Attached { rank_index, is_plain }, None);
     }
 
     /// Whether the client says nothing, so that only writing to it shows that it is gone.
@@ -171,12 +180,12 @@ impl RankLinks {
 
     /// Whether the connection is that of a trainer of all batches.
     pub fn is_plain(&self, link: RankLinkId) -> bool {
-        matches!(self.role(link), Some(RankLinkRole::Seated { is_plain: true, .. }))
+        matches!(self.role(link), Some(RankLinkRole::Attached { is_plain: true, .. }))
     }
 
     /// The connection waits for another of its rank to end.
-    pub fn wait(&mut self, link: RankLinkId, seat: usize, hello: ClientHello) {
-        self.set(link, RankLinkRole::Waiting(seat, hello), Some(SEAT_PATIENCE));
+    pub fn wait(&mut self, link: RankLinkId, rank_index: usize, hello: ClientHello) {
+        self.set(link, RankLinkRole::Waiting(rank_index, hello), Some(SEAT_TIMEOUT));
     }
 
     fn set(&mut self, link: RankLinkId, role: RankLinkRole, patience: Option<Duration>) {
@@ -186,10 +195,10 @@ impl RankLinks {
         }
     }
 
-    /// The first connection that waits for the seat.
-    pub fn waiting_for(&self, seat: usize) -> Option<(RankLinkId, ClientHello)> {
+    /// The first connection that waits for the rank.
+    pub fn waiting_for(&self, rank_index: usize) -> Option<(RankLinkId, ClientHello)> {
         self.links.iter().find_map(|(link, Link { role, .. })| match role {
-            RankLinkRole::Waiting(waiting, hello) if *waiting == seat => {
+            RankLinkRole::Waiting(waiting, hello) if *waiting == rank_index => {
                 Some((*link, hello.clone()))
             }
             _ => None,
@@ -204,7 +213,7 @@ impl RankLinks {
         }
     }
 
-    /// Keeps a message of a connection that waits for its seat; whether there was room.
+    /// Keeps a message of a connection that waits for its rank; whether there was room.
     pub fn defer(&mut self, link: RankLinkId, message: ClientMessage) -> bool {
         let Some(link) = self.links.get_mut(&link) else { return true };
         let has_room = link.deferred.len() < MAX_DEFERRED;
@@ -230,7 +239,7 @@ impl RankLinks {
 
     /// Ends a connection once everything is written.
     fn let_go(&mut self, link: RankLinkId) {
-        self.set(link, RankLinkRole::Leaving, Some(HELLO_PATIENCE));
+        self.set(link, RankLinkRole::Leaving, Some(HELLO_TIMEOUT));
         if let Some(link) = self.links.get_mut(&link) {
             // The writer ends when nobody can send any more.
             link.outgoing = mpsc::channel(1).0;
@@ -267,6 +276,7 @@ impl RankLinks {
         }
     }
 
+    /// Forgets a connection; its tasks end.
     pub fn remove(&mut self, link: RankLinkId) {
         self.links.remove(&link);
     }

@@ -159,7 +159,7 @@ async fn a_trainer_that_returns_goes_on_after_its_last_acknowledgement() {
 }
 
 #[tokio::test]
-async fn what_a_trainer_may_not_say_is_refused_and_the_next_one_is_served() {
+async fn an_invalid_message_is_refused_and_the_next_trainer_is_served() {
     let sample = SampleJob::new(2, 2).await;
     let serving = Serving::start(&sample, NoCursorStore).await;
     let mut client = serving.connect().await;

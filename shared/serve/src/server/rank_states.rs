@@ -18,7 +18,7 @@ pub(super) type RankLinkId = u64;
 
 /// The place of one rank.
 #[derive(Debug, Clone, Copy)]
-struct Seat {
+struct RankState {
     link: Option<RankLinkId>,
     /// Whether its rank has ever been connected to this fetcher.
     is_known: bool,
@@ -73,7 +73,7 @@ pub(super) struct RankStates {
     /// Whether ranks may have been handed more by an earlier fetcher.
     is_successor: bool,
     acknowledged: AckTiming,
-    seats: Vec<Seat>,
+    states: Vec<RankState>,
     /// Whether ranks that have never connected keep the others waiting, as those that are slow do.
     waits_for_unknown: bool,
     /// Whether everything was durable before, so that the ranks may be gone.
@@ -88,9 +88,9 @@ pub(super) struct RankStates {
 
 impl RankStates {
     /// Ranks that begin at `at`, of a run of `epochs` epochs.
-    pub fn new(own: ServedRanks, (epochs, at): (Epoch, Cursor), acknowledged: AckTiming) -> Self {
+    pub fn new(own: ServedRanks, epochs: Epoch, at: Cursor, acknowledged: AckTiming) -> Self {
         let ServedRanks { run, range, is_successor, .. } = own;
-        let seat = Seat {
+        let rank_index = RankState {
             link: None,
             is_known: false,
             may_return: false,
@@ -102,14 +102,14 @@ impl RankStates {
             was_sent_end: false,
             turns: WaitCounts::default(),
         };
-        let seats = vec![seat; range.count.get() as usize];
+        let states = vec![rank_index; range.count.get() as usize];
         Self {
             ranks: run.ranks,
             range,
             epochs,
             is_successor,
             acknowledged,
-            seats,
+            states,
             waits_for_unknown: true,
             has_nothing_left: false,
             passed: PassedSteps::new(at),
@@ -125,10 +125,10 @@ impl RankStates {
     }
 
     /// The place at which a rank goes on that wants `at` next: the next epoch, if it has no batch left in that of `at`.
-    pub fn past_end(&self, seat: usize, mut at: Cursor) -> Cursor {
+    pub fn past_end(&self, rank_index: usize, mut at: Cursor) -> Cursor {
         while let Some(batches) = self.ended.get(&at.epoch) {
             let end = Cursor::new(at.epoch, *batches);
-            let next = self.ranks.past_end(self.rank(seat), at, end);
+            let next = self.ranks.past_end(self.rank(rank_index), at, end);
             if next == at {
                 break;
             }
@@ -142,8 +142,9 @@ impl RankStates {
         self.has_nothing_left = true;
     }
 
+    /// Number of ranks that this fetcher serves.
     pub fn len(&self) -> usize {
-        self.seats.len()
+        self.states.len()
     }
 
     /// Whether all steps are released.
@@ -151,8 +152,9 @@ impl RankStates {
         self.is_at_end
     }
 
-    pub fn rank(&self, seat: usize) -> u32 {
-        self.range.first.saturating_add(u32::try_from(seat).unwrap_or(u32::MAX))
+    /// The number, in the run, of the rank at `rank_index`.
+    pub fn rank(&self, rank_index: usize) -> u32 {
+        self.range.first.saturating_add(u32::try_from(rank_index).unwrap_or(u32::MAX))
     }
 
     fn end(&self) -> Cursor {
@@ -160,20 +162,22 @@ impl RankStates {
     }
 
     /// The connection of a rank.
-    pub fn link(&self, seat: usize) -> Option<RankLinkId> {
-        self.seats.get(seat)?.link
+    pub fn link(&self, rank_index: usize) -> Option<RankLinkId> {
+        self.states.get(rank_index)?.link
     }
 
     /// Ranks without a connection that have yet to acknowledge something.
     pub fn absent(&self) -> Vec<u32> {
-        self.ranks_where(|seats, seat| {
-            seat.link.is_none() && seats.passed.normal(seat.durable) < seats.end()
+        self.ranks_where(|states, rank_index| {
+            rank_index.link.is_none() && states.passed.normal(rank_index.durable) < states.end()
         })
     }
 
     /// Ranks that have yet to acknowledge their last step.
     pub fn unacknowledged(&self) -> Vec<u32> {
-        self.ranks_where(|seats, seat| seats.passed.normal(seat.durable) < seats.end())
+        self.ranks_where(|states, rank_index| {
+            states.passed.normal(rank_index.durable) < states.end()
+        })
     }
 
     /// Ranks that have yet to take a step which others have taken.
@@ -182,34 +186,37 @@ impl RankStates {
         if self.kept.len() < self.most_kept() {
             Vec::new()
         } else {
-            self.ranks_where(|seats, seat| seats.passed.normal(seat.next) == least)
+            self.ranks_where(|states, rank_index| states.passed.normal(rank_index.next) == least)
         }
     }
 
-    fn ranks_where(&self, is_one: impl Fn(&Self, &Seat) -> bool) -> Vec<u32> {
-        let seats = self.seats.iter().enumerate();
-        seats.filter(|(_, seat)| is_one(self, seat)).map(|(i, _)| self.rank(i)).collect()
+    fn ranks_where(&self, is_one: impl Fn(&Self, &RankState) -> bool) -> Vec<u32> {
+        let states = self.states.iter().enumerate();
+        states
+            .filter(|(_, rank_index)| is_one(self, rank_index))
+            .map(|(i, _)| self.rank(i))
+            .collect()
     }
 
     /// A rank's connection is gone.
-    pub fn leave(&mut self, seat: usize) {
-        self.seats[seat].link = None;
-        self.seats[seat].is_sending = false;
+    pub fn leave(&mut self, rank_index: usize) {
+        self.states[rank_index].link = None;
+        self.states[rank_index].is_sending = false;
     }
 
     /// A rank waits for its next step from now on.
-    pub fn waits(&mut self, seat: usize) {
-        self.seats[seat].turns.announce();
+    pub fn waits(&mut self, rank_index: usize) {
+        self.states[rank_index].turns.announce();
     }
 
     /// A rank has taken the step that was on its way.
-    pub fn taken(&mut self, seat: usize) {
-        self.seats[seat].is_sending = false;
+    pub fn taken(&mut self, rank_index: usize) {
+        self.states[rank_index].is_sending = false;
         if self.acknowledged == AckTiming::Taken {
-            self.keep(seat, self.seats[seat].next);
+            self.keep(rank_index, self.states[rank_index].next);
         }
-        if self.seats[seat].was_sent_end {
-            self.seats[seat].may_return = false;
+        if self.states[rank_index].was_sent_end {
+            self.states[rank_index].may_return = false;
             self.drop_taken();
         }
     }
@@ -217,16 +224,17 @@ impl RankStates {
     /// Whether the ranks compute, so that the stream keeps nobody waiting.
     pub fn compute(&self) -> bool {
         let head = self.passed.head();
-        let waits = |seat: &Seat| {
-            let is_next = self.passed.normal(seat.next) == head;
-            seat.link.is_some() && is_next && !seat.turns.trainer_computes()
+        let waits = |rank_index: &RankState| {
+            let is_next = self.passed.normal(rank_index.next) == head;
+            rank_index.link.is_some() && is_next && !rank_index.turns.trainer_computes()
         };
-        !self.seats.iter().any(waits)
+        !self.states.iter().any(waits)
     }
 
     fn least_next(&self) -> Cursor {
-        let holds = |seat: &&Seat| seat.is_known || self.waits_for_unknown;
-        let next = self.seats.iter().filter(holds).map(|seat| self.passed.normal(seat.next));
+        let holds = |rank_index: &&RankState| rank_index.is_known || self.waits_for_unknown;
+        let next =
+            self.states.iter().filter(holds).map(|rank_index| self.passed.normal(rank_index.next));
         next.min().unwrap_or_default()
     }
 
@@ -249,7 +257,7 @@ impl RankStates {
         match self.acknowledged {
             AckTiming::Said => MAX_KEPT,
             AckTiming::HandedOver | AckTiming::Taken => {
-                usize::from(self.seats.iter().all(|seat| seat.link.is_some()))
+                usize::from(self.states.iter().all(|rank_index| rank_index.link.is_some()))
             }
         }
     }
@@ -261,9 +269,10 @@ impl RankStates {
         self.passed.reopened(at);
         if self.acknowledged != AckTiming::Said {
             // It goes on no earlier than with what has not counted as acknowledged.
-            for seat in &mut self.seats {
-                seat.next = seat.next.max(at);
-                (seat.handed, seat.durable) = (seat.handed.max(at), seat.durable.max(at));
+            for rank_index in &mut self.states {
+                rank_index.next = rank_index.next.max(at);
+                (rank_index.handed, rank_index.durable) =
+                    (rank_index.handed.max(at), rank_index.durable.max(at));
             }
         }
     }
@@ -271,17 +280,18 @@ impl RankStates {
     /// A step from `start` up to `next` was released; whether for the first time.
     pub fn release(
         &mut self,
-        (start, next): (Cursor, Cursor),
+        start: Cursor,
+        next: Cursor,
         batches: Vec<Option<RankBatch>>,
     ) -> bool {
         let given = batches.iter().flatten().count();
         let step = PassedStep { start, next, given };
         let is_first = self.passed.push(step);
         self.kept.push_back(Kept { step, batches });
-        for seat in 0..self.seats.len() {
-            if let Some(batch) = self.seats[seat].early_ack {
-                self.seats[seat].early_ack = None;
-                let _ = self.acknowledge(seat, batch);
+        for rank_index in 0..self.states.len() {
+            if let Some(batch) = self.states[rank_index].early_ack {
+                self.states[rank_index].early_ack = None;
+                let _ = self.acknowledge(rank_index, batch);
             }
         }
         self.drop_taken();
@@ -303,14 +313,14 @@ impl RankStates {
 
     /// The next thing to send to some rank, and its connection.
     pub fn hand_over(&mut self) -> Option<(RankLinkId, RankOutput)> {
-        for index in 0..self.seats.len() {
-            let seat = &mut self.seats[index];
-            let (Some(link), false) = (seat.link, seat.is_sending) else { continue };
-            let place = self.passed.normal(seat.next);
+        for index in 0..self.states.len() {
+            let rank_index = &mut self.states[index];
+            let (Some(link), false) = (rank_index.link, rank_index.is_sending) else { continue };
+            let place = self.passed.normal(rank_index.next);
             let is_over = self.is_at_end && place >= Cursor::start_of(self.epochs);
-            if is_over && !seat.was_sent_end {
-                seat.was_sent_end = true;
-                seat.is_sending = true;
+            if is_over && !rank_index.was_sent_end {
+                rank_index.was_sent_end = true;
+                rank_index.is_sending = true;
                 return Some((link, RankOutput::End));
             }
             let Some(kept) = self.kept.iter().find(|kept| kept.step.start == place) else {
@@ -318,12 +328,12 @@ impl RankStates {
             };
             let Some(batch) = kept.batches.get(index).cloned().flatten() else { continue };
             let next = kept.step.next;
-            seat.next = next;
-            seat.handed = seat.handed.max(next);
-            (seat.is_sending, seat.may_return) = (true, true);
-            seat.turns.send();
+            rank_index.next = next;
+            rank_index.handed = rank_index.handed.max(next);
+            (rank_index.is_sending, rank_index.may_return) = (true, true);
+            rank_index.turns.send();
             if self.acknowledged == AckTiming::HandedOver {
-                seat.durable = next;
+                rank_index.durable = next;
             }
             self.drop_taken();
             return Some((link, RankOutput::Step { batch, next }));
@@ -333,22 +343,22 @@ impl RankStates {
 
     /// Passes ranks over steps in which they have no batch, and forgets steps that all have taken.
     fn drop_taken(&mut self) {
-        for index in 0..self.seats.len() {
-            let seat = &mut self.seats[index];
-            while let Some(step) = self.passed.find(self.passed.normal(seat.next))
+        for index in 0..self.states.len() {
+            let rank_index = &mut self.states[index];
+            while let Some(step) = self.passed.find(self.passed.normal(rank_index.next))
                 && step.given <= index
             {
-                seat.next = step.next;
-                seat.handed = seat.handed.max(step.next);
+                rank_index.next = step.next;
+                rank_index.handed = rank_index.handed.max(step.next);
             }
-            let handed = self.passed.normal(seat.handed);
-            let is_free = seat.is_known && !seat.may_return;
+            let handed = self.passed.normal(rank_index.handed);
+            let is_free = rank_index.is_known && !rank_index.may_return;
             while is_free
-                && let Some(step) = self.passed.find(self.passed.normal(seat.durable))
+                && let Some(step) = self.passed.find(self.passed.normal(rank_index.durable))
                 && step.given <= index
                 && self.passed.normal(step.next) <= handed
             {
-                seat.durable = step.next;
+                rank_index.durable = step.next;
             }
         }
         let least = self.least_next();
@@ -361,14 +371,15 @@ impl RankStates {
 
     /// Steps before this one are in the checkpoints of all ranks.
     pub fn durable(&self) -> Cursor {
-        let durable = self.seats.iter().map(|seat| seat.durable);
+        let durable = self.states.iter().map(|rank_index| rank_index.durable);
         durable.min_by_key(|durable| (self.passed.normal(*durable), *durable)).unwrap_or_default()
     }
 
     /// Whether every step is in the checkpoints of all ranks, and each rank has come: one without any batch has
     /// nothing to acknowledge, and waits for the end all the same.
     pub fn are_done(&self) -> bool {
-        let have_come = self.has_nothing_left || self.seats.iter().all(|seat| seat.is_known);
+        let have_come =
+            self.has_nothing_left || self.states.iter().all(|rank_index| rank_index.is_known);
         self.is_at_end && have_come && self.passed.normal(self.durable()) >= self.end()
     }
 }
@@ -387,6 +398,7 @@ pub(crate) enum AckTiming {
 }
 
 impl AckTiming {
+    /// The moment of acknowledgement that keeps the guarantee of `visitation`.
     pub fn from_visitation(visitation: Visitation) -> Self {
         match visitation {
             Visitation::ExactlyOnce => Self::Said,
@@ -400,9 +412,9 @@ impl RankStates {
     ///
     /// # Errors
     /// Why that cannot be.
-    pub fn acknowledge(&mut self, seat: usize, batch: Cursor) -> Result<(), String> {
-        let rank = self.rank(seat);
-        let Seat { durable, handed, .. } = self.seats[seat];
+    pub fn acknowledge(&mut self, rank_index: usize, batch: Cursor) -> Result<(), String> {
+        let rank = self.rank(rank_index);
+        let RankState { durable, handed, .. } = self.states[rank_index];
         if batch < durable {
             return Ok(());
         }
@@ -417,8 +429,8 @@ impl RankStates {
             ));
         }
         match self.passed.find(start) {
-            Some(step) if seat < step.given => self.seats[seat].durable = step.next,
-            None if start >= self.passed.head() => self.seats[seat].early_ack = Some(batch),
+            Some(step) if rank_index < step.given => self.states[rank_index].durable = step.next,
+            None if start >= self.passed.head() => self.states[rank_index].early_ack = Some(batch),
             _ => return Err(not_own()),
         }
         self.drop_taken();
@@ -426,9 +438,9 @@ impl RankStates {
     }
 
     /// The rank's checkpoint contains everything before `at`.
-    pub fn keep(&mut self, seat: usize, at: Cursor) {
-        if self.passed.normal(self.seats[seat].durable) < self.passed.normal(at) {
-            self.seats[seat].durable = at;
+    pub fn keep(&mut self, rank_index: usize, at: Cursor) {
+        if self.passed.normal(self.states[rank_index].durable) < self.passed.normal(at) {
+            self.states[rank_index].durable = at;
             self.drop_taken();
         }
     }
@@ -437,11 +449,13 @@ impl RankStates {
     ///
     /// # Errors
     /// Why that cannot be.
-    pub fn acknowledge_job(&mut self, seat: usize, at: Cursor) -> Result<(), String> {
-        let rank = self.rank(seat);
+    pub fn acknowledge_job(&mut self, rank_index: usize, at: Cursor) -> Result<(), String> {
+        let rank = self.rank(rank_index);
         let place = self.passed.normal(at);
-        let lacks = |seat: &&Seat| seat.link.is_some() && place > self.passed.normal(seat.next);
-        if let Some(lacking) = self.seats.iter().find(lacks) {
+        let lacks = |rank_index: &&RankState| {
+            rank_index.link.is_some() && place > self.passed.normal(rank_index.next)
+        };
+        if let Some(lacking) = self.states.iter().find(lacks) {
             return Err(format!(
                 "rank {rank} says that the job is safe up to {at}, and a rank was handed only what comes before \
                  {}",
@@ -453,10 +467,11 @@ impl RankStates {
                 "rank {rank} says that the job is safe up to {at}, where no step ends"
             ));
         }
-        for seat in &mut self.seats {
-            if self.passed.normal(seat.durable) < place {
-                seat.durable = at;
-                (seat.next, seat.handed) = (seat.next.max(at), seat.handed.max(at));
+        for rank_index in &mut self.states {
+            if self.passed.normal(rank_index.durable) < place {
+                rank_index.durable = at;
+                (rank_index.next, rank_index.handed) =
+                    (rank_index.next.max(at), rank_index.handed.max(at));
             }
         }
         self.drop_taken();
@@ -471,14 +486,14 @@ impl RankStates {
     ///
     /// # Errors
     /// The rank wants such a place.
-    pub fn check_end(&self, seat: usize, at: Option<Cursor>) -> Result<(), String> {
+    pub fn check_end(&self, rank_index: usize, at: Option<Cursor>) -> Result<(), String> {
         let end = self.end();
         match at.filter(|at| *at > end) {
             None => Ok(()),
             Some(at) => Err(format!(
                 "rank {} wants {at}, and this run ends at {end}: read on with a larger --epochs, or restore another \
                  checkpoint",
-                self.rank(seat)
+                self.rank(rank_index)
             )),
         }
     }
@@ -487,14 +502,19 @@ impl RankStates {
     ///
     /// # Errors
     /// Why the rank cannot go on there.
-    pub fn sit(&mut self, seat: usize, at: Option<Cursor>, link: RankLinkId) -> Result<(), String> {
-        let rank = self.rank(seat);
-        let Seat { durable, handed, .. } = self.seats[seat];
+    pub fn sit(
+        &mut self,
+        rank_index: usize,
+        at: Option<Cursor>,
+        link: RankLinkId,
+    ) -> Result<(), String> {
+        let rank = self.rank(rank_index);
+        let RankState { durable, handed, .. } = self.states[rank_index];
         let may_return = at.is_some();
         let at = at.unwrap_or(durable);
         // A step that counts as acknowledged without a word is not given again.
         let at = if self.acknowledged == AckTiming::Said { at } else { at.max(durable) };
-        let at = self.past_end(seat, at);
+        let at = self.past_end(rank_index, at);
         let place = self.passed.normal(at);
         let end_before = self.ended.get(&at.epoch).filter(|end| at.batch_index > **end).copied();
         if let Some(end) = end_before.or(self.passed.end_before(at)) {
@@ -524,7 +544,7 @@ impl RankStates {
         }
         let handed = handed.max(at);
         let (turns, is_sending, was_sent_end) = (WaitCounts::default(), false, false);
-        self.seats[seat] = Seat {
+        self.states[rank_index] = RankState {
             link: Some(link),
             is_known: true,
             may_return,
@@ -533,7 +553,7 @@ impl RankStates {
             turns,
             is_sending,
             was_sent_end,
-            ..self.seats[seat]
+            ..self.states[rank_index]
         };
         if self.is_successor {
             self.expect_others(at);
@@ -577,14 +597,14 @@ impl RankStates {
     /// noticed that it is gone: those that took this step too wait for this rank in their collective operation,
     /// and connect again only after it.
     pub(super) fn expect_others(&mut self, at: Cursor) {
-        for seat in self.seats.iter_mut().filter(|seat| !seat.is_known) {
-            seat.next = seat.next.max(at);
+        for rank_index in self.states.iter_mut().filter(|rank_index| !rank_index.is_known) {
+            rank_index.next = rank_index.next.max(at);
         }
     }
 
     /// Whether ranks that have never connected keep the others waiting.
     pub fn is_waiting_for_unknown(&self) -> bool {
-        self.waits_for_unknown && self.seats.iter().any(|seat| !seat.is_known)
+        self.waits_for_unknown && self.states.iter().any(|rank_index| !rank_index.is_known)
     }
 
     /// Ranks that have yet to connect keep nobody waiting from now on. They may still read what an earlier fetcher

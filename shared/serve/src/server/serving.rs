@@ -48,12 +48,12 @@ impl RankServer {
     {
         loop {
             self.keep()?;
-            if self.phase == Phase::Serving && self.seats.are_done() {
+            if self.phase == Phase::Serving && self.states.are_done() {
                 self.begin_closing()?;
             }
             let wanted = self.hand_over().await?;
             self.show();
-            let phase = (self.phase, self.may_be_gone());
+            let (phase, may_be_gone) = (self.phase, self.may_be_gone());
             let left = self.until_overdue();
             let overdue = async {
                 match left {
@@ -75,7 +75,7 @@ impl RankServer {
                     Some(event) => Happened::Event(event),
                     None => continue,
                 },
-                stream = advance(&mut self.steps, phase, wanted) => Happened::Stream(stream),
+                stream = advance(&mut self.steps, phase, may_be_gone, wanted) => Happened::Stream(stream),
                 () = overdue => Happened::Overdue,
             };
             match happened {
@@ -141,26 +141,26 @@ impl RankServer {
         if ![Phase::Serving, Phase::Closing].contains(&self.phase) {
             return Ok(StreamAction::Hold);
         }
-        while let Some((link, handed)) = self.seats.hand_over() {
+        while let Some((link, handed)) = self.states.hand_over() {
             let frames = self.frames(handed, self.links.is_plain(link));
             self.links.send(link, frames);
         }
         if self.phase == Phase::Closing {
             return Ok(StreamAction::Hold);
         }
-        let wanted = match self.seats.wanted() {
+        let wanted = match self.states.wanted() {
             StreamAction::Reopen(at) => {
                 tracing::info!(
                     "a rank returned to its checkpoint: the stream begins again at {at}"
                 );
                 self.steps.reopen(at).await?;
                 self.steps.fetcher().announce();
-                self.seats.reopened(self.steps.fetcher().begin());
-                self.seats.wanted()
+                self.states.reopened(self.steps.fetcher().begin());
+                self.states.wanted()
             }
             wanted => wanted,
         };
-        self.steps.set_ranks_compute(self.seats.compute());
+        self.steps.set_ranks_compute(self.states.compute());
         Ok(wanted)
     }
 
@@ -191,8 +191,8 @@ impl RankServer {
         RankLinkEvent { link, what }: RankLinkEvent,
     ) -> Result<(), ServeError> {
         let role = self.links.role(link).cloned();
-        let seat = match role {
-            Some(RankLinkRole::Seated { seat, .. }) => Some(seat),
+        let rank_index = match role {
+            Some(RankLinkRole::Attached { rank_index, .. }) => Some(rank_index),
             _ => None,
         };
         match (what, role) {
@@ -204,20 +204,22 @@ impl RankServer {
             }
             (RankLinkEventKind::Gone, Some(_)) => {
                 self.links.remove(link);
-                if let Some(seat) = seat {
-                    self.free(seat, link).await?;
+                if let Some(rank_index) = rank_index {
+                    self.free(rank_index, link).await?;
                 }
             }
             (RankLinkEventKind::Written, Some(_)) => {
-                if let Some(seat) = seat.filter(|seat| self.seats.link(*seat) == Some(link)) {
-                    self.seats.taken(seat);
+                if let Some(rank_index) =
+                    rank_index.filter(|rank_index| self.states.link(*rank_index) == Some(link))
+                {
+                    self.states.taken(rank_index);
                 }
             }
             (RankLinkEventKind::Message(message), Some(role)) => {
                 if let Err(why) = self.on_message(link, role, message).await? {
                     self.links.refuse(link, &why);
-                    if let Some(seat) = seat {
-                        self.free(seat, link).await?;
+                    if let Some(rank_index) = rank_index {
+                        self.free(rank_index, link).await?;
                     }
                 }
             }
@@ -237,14 +239,14 @@ impl RankServer {
                 return self.on_hello(link, hello).await;
             }
             (ClientMessage::Hello(_), _) => Err("a second hello: a client says it once".to_owned()),
-            (ClientMessage::Ack(batch), RankLinkRole::Seated { seat, .. }) => {
-                self.seats.acknowledge(seat, batch)
+            (ClientMessage::Ack(batch), RankLinkRole::Attached { rank_index, .. }) => {
+                self.states.acknowledge(rank_index, batch)
             }
-            (ClientMessage::JobAck(at), RankLinkRole::Seated { seat, .. }) => {
-                self.seats.acknowledge_job(seat, at)
+            (ClientMessage::JobAck(at), RankLinkRole::Attached { rank_index, .. }) => {
+                self.states.acknowledge_job(rank_index, at)
             }
-            (ClientMessage::Waits, RankLinkRole::Seated { seat, .. }) => {
-                self.seats.waits(seat);
+            (ClientMessage::Waits, RankLinkRole::Attached { rank_index, .. }) => {
+                self.states.waits(rank_index);
                 Ok(())
             }
             (
@@ -289,19 +291,19 @@ impl RankServer {
                 let start =
                     Cursor { epoch: step.epoch, batch_index: self.steps.ranks().first_of(step) };
                 // Before its last step, if that lacks batches.
-                self.seats.know_end(self.fetcher().end_of(step.epoch));
+                self.states.know_end(self.fetcher().end_of(step.epoch));
                 // A step of which no rank of this fetcher has a batch is passed all the same.
-                let is_first = self.seats.release((start, next), batches.clone());
+                let is_first = self.states.release(start, next, batches.clone());
                 if is_first {
                     self.counter.ranks.step(&batches);
                 }
             }
             StepDelivery::EpochEnd { totals, left_out, .. } => {
-                self.seats.know_end(self.fetcher().end_of(totals.epoch));
-                self.seats.end_epoch(totals.epoch);
+                self.states.know_end(self.fetcher().end_of(totals.epoch));
+                self.states.end_epoch(totals.epoch);
                 self.counter.end_epoch(&totals, left_out);
             }
-            StepDelivery::End => self.seats.end_all(),
+            StepDelivery::End => self.states.end_all(),
         }
     }
 
@@ -314,8 +316,8 @@ impl RankServer {
                     link,
                     "no hello within 5 s: a client answers the fetcher's hello with its own, and gets batches then",
                 ),
-                Some(RankLinkRole::Waiting(seat, _)) => {
-                    let rank = self.own().range.first as usize + seat;
+                Some(RankLinkRole::Waiting(rank_index, _)) => {
+                    let rank = self.own().range.first as usize + rank_index;
                     let why = match self.own().run.ranks.count.get() {
                         1 => "another trainer is connected to this fetcher: end it first, because a fetcher serves \
                               one trainer at a time"
@@ -328,7 +330,7 @@ impl RankServer {
             }
         }
         if self.unknown_until.take_if(|until| *until <= self.clock.monotonic()).is_some() {
-            self.seats.stop_waiting_for_unknown();
+            self.states.stop_waiting_for_unknown();
         }
         match self.phase {
             Phase::Over(until) if until <= self.clock.monotonic() => {
@@ -354,7 +356,7 @@ impl RankServer {
     }
 
     fn show(&self) {
-        let (absent, slow) = (self.seats.absent(), self.seats.slowest());
+        let (absent, slow) = (self.states.absent(), self.states.slowest());
         let activity = match self.phase {
             Phase::Over(_) => ServerActivity::Over,
             Phase::Closing => ServerActivity::Closing,
@@ -362,11 +364,11 @@ impl RankServer {
             Phase::Greeting | Phase::Misplaced => ServerActivity::Absent(absent),
             Phase::Locating | Phase::Joining => ServerActivity::Fetching,
             Phase::Serving if !absent.is_empty() => ServerActivity::Absent(absent),
-            Phase::Serving if self.seats.are_at_end() => {
-                ServerActivity::LastAck(self.seats.unacknowledged())
+            Phase::Serving if self.states.are_at_end() => {
+                ServerActivity::LastAck(self.states.unacknowledged())
             }
-            Phase::Serving if slow.is_empty() && !self.seats.compute() => ServerActivity::Fetching,
-            Phase::Serving if slow.is_empty() || slow.len() == self.seats.len() => {
+            Phase::Serving if slow.is_empty() && !self.states.compute() => ServerActivity::Fetching,
+            Phase::Serving if slow.is_empty() || slow.len() == self.states.len() => {
                 ServerActivity::Training
             }
             Phase::Serving => ServerActivity::Slow(slow),
@@ -382,7 +384,8 @@ impl RankServer {
 /// Brings the stream to its next point.
 async fn advance(
     steps: &mut StepStream,
-    (phase, may_be_gone): (Phase, bool),
+    phase: Phase,
+    may_be_gone: bool,
     wanted: StreamAction,
 ) -> Result<Stream, FetchError> {
     match phase {

@@ -39,11 +39,11 @@ impl Download {
         let progress =
             FetcherProgress::new(ServedRanks::one(Nonce([7; 8]), batch(0, 0)), batch(0, 0));
         progress.acks().take_over(0, 1, Nonce([0; 8]));
-        progress.starts_at(batch(0, 0), (batch(0, 0), split(0, 0)), split(0, 0));
+        progress.starts_at(batch(0, 0), batch(0, 0), split(0, 0), split(0, 0));
         progress.announce();
         let first = progress.acks().request(true, false);
         progress.acknowledged(first.ack().unwrap());
-        let bound = Arc::new(MemoryBound::new(config.prefetch, (0, 1), config.object_sizes));
+        let bound = Arc::new(MemoryBound::new(config.prefetch, 0, 1, config.object_sizes));
         let source = SplitDownloader {
             runner,
             context,
@@ -67,7 +67,7 @@ impl Download {
         objects.put_if_absent(&self.path, object.into(), "damaged").await.unwrap();
         let healed = || self.source.ledger.snapshot().healed;
         let before = healed();
-        let chunk = self.source.chunk((&self.entry, share), None).await.unwrap();
+        let chunk = self.source.chunk(&self.entry, share, None).await.unwrap();
         let frame = |frame: &u32| chunk.frame(*frame as usize).unwrap();
         (frames.iter().map(frame).collect(), healed() > before)
     }
@@ -180,7 +180,7 @@ async fn a_reader_of_one_rank_computes_what_it_needs_again() {
 async fn a_split_that_is_computed_again_and_differs_ends_the_stream_in_one_line() {
     let mut download = Download::of(FrameCodec::Stored, 0).await;
     download.entry.outcome.crc32c ^= 1;
-    let fetched = download.source.chunk((&download.entry, &NeededPart::Whole), None).await;
+    let fetched = download.source.chunk(&download.entry, &NeededPart::Whole, None).await;
     let error = fetched.unwrap_err().to_string();
     assert!(error.contains("differs from the one committed") && !error.contains('\n'), "{error}");
 }

@@ -17,7 +17,7 @@ fn poller() -> CoordinatorPoller {
     let objects = Arc::new(MemoryObjects::default());
     let progress = FetcherProgress::new(ServedRanks::one(Nonce([7; 8]), batch(0, 0)), batch(0, 0));
     progress.acks().take_over(0, 1, Nonce([0; 8]));
-    progress.starts_at(batch(0, 0), (batch(0, 0), split(0, 0)), split(0, 0));
+    progress.starts_at(batch(0, 0), batch(0, 0), split(0, 0), split(0, 0));
     progress.announce();
     CoordinatorPoller {
         job: "j".parse().unwrap(),

@@ -112,10 +112,12 @@ impl AckTracker {
         refusal
     }
 
+    /// Whether `generation` is the one that this reader began.
     pub fn is_own(&self, generation: u64) -> bool {
         self.own.contains(&generation)
     }
 
+    /// Notes that the trainer has confirmed where it begins.
     pub fn announce(&mut self) {
         self.announced = true;
     }
@@ -126,6 +128,7 @@ impl AckTracker {
         self.membership = ReaderMembership::new(own);
     }
 
+    /// This reader's part in its run.
     pub fn membership(&self) -> &ReaderMembership {
         &self.membership
     }
@@ -149,7 +152,8 @@ impl AckTracker {
         &mut self,
         request: &ReaderRequest,
         said: ReaderAnswer<'_>,
-        (now_ms, lot): (u64, Nonce),
+        now_ms: u64,
+        lot: Nonce,
     ) -> Option<String> {
         let (generation, standing) = said;
         self.membership.set_pace(standing);
@@ -186,12 +190,7 @@ impl AckTracker {
 
     /// The stream continues with batch `at` and the split at `next`; a restart at `durable` needs splits from
     /// `needed` on.
-    pub fn start_at(
-        &mut self,
-        at: Cursor,
-        (durable, needed): (Cursor, SplitPlace),
-        next: SplitPlace,
-    ) {
+    pub fn start_at(&mut self, at: Cursor, durable: Cursor, needed: SplitPlace, next: SplitPlace) {
         self.delivered = self.delivered.max(next);
         self.durable = self.durable.max(durable);
         self.durable_place = self.durable_place.max(needed);
@@ -355,7 +354,7 @@ mod tests {
         let ack = request.ack().unwrap();
         let run = Some(acks.membership().own().run);
         let standing = ReaderStanding { run, ..ReaderStanding::default() };
-        assert_eq!(acks.answered(&request, (ack.generation, &standing), (1, Nonce([0; 8]))), None);
+        assert_eq!(acks.answered(&request, (ack.generation, &standing), 1, Nonce([0; 8])), None);
         assert!(acks.acknowledged(ack));
         ack
     }
@@ -371,7 +370,7 @@ mod tests {
     fn a_later_run_has_a_larger_generation_for_any_clock() {
         let generation = |last, now_ms, lot| {
             let mut acks = new();
-            acks.start_at(batch(0, 0), (batch(0, 0), split(0, 0)), split(0, 0));
+            acks.start_at(batch(0, 0), batch(0, 0), split(0, 0), split(0, 0));
             acks.announce();
             assert_eq!(acks.next(), None, "nothing is sent before it is settled");
             acks.take_over(last, now_ms, Nonce([lot; 8]));
@@ -386,7 +385,7 @@ mod tests {
     #[test]
     fn durable_never_frees_what_a_restart_needs() {
         let mut acks = begun();
-        acks.start_at(batch(0, 0), (batch(0, 0), split(0, 0)), split(0, 0));
+        acks.start_at(batch(0, 0), batch(0, 0), split(0, 0), split(0, 0));
         // Batch 2 joins a remainder of split 0, so a restart at 1 or 2 needs split 0.
         for (index, position, resume) in [(0, 0, 0), (1, 1, 0), (2, 1, 0), (3, 2, 2)] {
             acks.next_is(batch(0, index), split(0, resume));
@@ -407,9 +406,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_durable_before_the_stream_comes_there_counts_as_delivered() {
+    fn durable_batches_ahead_of_the_stream_count_as_delivered() {
         let mut acks = begun();
-        acks.start_at(batch(0, 5), (batch(0, 5), split(0, 1)), split(0, 1));
+        acks.start_at(batch(0, 5), batch(0, 5), split(0, 1), split(0, 1));
         let first = acks.send().unwrap();
         assert!(acks.acknowledged(first));
         acks.make_durable(batch(1, 10));
@@ -419,9 +418,9 @@ mod tests {
     }
 
     #[test]
-    fn what_the_table_has_lost_is_reported_again() {
+    fn progress_that_the_table_lost_is_reported_again() {
         let mut acks = begun();
-        acks.start_at(batch(0, 0), (batch(0, 0), split(0, 0)), split(0, 0));
+        acks.start_at(batch(0, 0), batch(0, 0), split(0, 0), split(0, 0));
         assert!(acks.request(true, false).join.is_some_and(|join| !join.is_successor));
         accept(&mut acks);
         acks.passed(split(0, 2));
@@ -444,7 +443,7 @@ mod tests {
     #[test]
     fn a_run_cannot_go_back_before_what_it_sent() {
         let mut acks = begun();
-        acks.start_at(batch(0, 0), (batch(0, 0), split(0, 0)), split(0, 0));
+        acks.start_at(batch(0, 0), batch(0, 0), split(0, 0), split(0, 0));
         assert!(!acks.may_go_on_at(batch(0, 0)), "it has not joined");
         let first = accept(&mut acks).generation;
         acks.make_durable(batch(0, 7));
@@ -452,7 +451,7 @@ mod tests {
         assert!(acks.may_go_on_at(batch(0, 5)));
         acks.reopen(batch(0, 5));
         assert_eq!(acks.next(), None, "its trainer has yet to confirm");
-        acks.start_at(batch(0, 5), (batch(0, 5), split(0, 1)), split(0, 2));
+        acks.start_at(batch(0, 5), batch(0, 5), split(0, 1), split(0, 2));
         acks.announce();
         let ack = acks.send().unwrap();
         assert_eq!((ack.generation, ack.durable, ack.delivered), (first, batch(0, 5), split(0, 2)));
@@ -461,7 +460,7 @@ mod tests {
         acks.serve(ServedRanks::one(Nonce([1; 8]), batch(0, 3)));
         acks.reopen(batch(0, 3));
         assert!(!acks.acknowledged(ack));
-        acks.start_at(batch(0, 3), (batch(0, 3), split(0, 1)), split(0, 1));
+        acks.start_at(batch(0, 3), batch(0, 3), split(0, 1), split(0, 1));
         acks.announce();
         assert_eq!(acks.next(), None, "another generation is to be settled");
         acks.take_over(first, 2, Nonce([0; 8]));
@@ -478,7 +477,7 @@ mod tests {
         acks.take_over(1 << 20, 1, Nonce([0; 8]));
         assert_eq!(acks.first_refused(), FirstRefusal::InDoubt, "the other may be its own");
         let mut acks = begun();
-        acks.start_at(batch(0, 0), (batch(0, 0), split(0, 0)), split(0, 0));
+        acks.start_at(batch(0, 0), batch(0, 0), split(0, 0), split(0, 0));
         accept(&mut acks);
         assert_eq!(acks.first_refused(), FirstRefusal::Stands, "another trainer has begun");
         acks.table_is_at(0, split(0, 0));
@@ -488,7 +487,7 @@ mod tests {
     #[test]
     fn only_news_are_sent() {
         let mut acks = begun();
-        acks.start_at(batch(0, 0), (batch(0, 0), split(0, 0)), split(0, 0));
+        acks.start_at(batch(0, 0), batch(0, 0), split(0, 0), split(0, 0));
         assert!(acks.is_unconfirmed() && !acks.is_admitted());
         let ack = acks.next().unwrap();
         acks.acknowledged(ack);

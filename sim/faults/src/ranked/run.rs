@@ -88,8 +88,10 @@ impl LaunchedRun {
     pub fn draw(
         sim: &FaultSimulation,
         name: String,
-        (from, resume): (Cursor, Option<String>),
-        (epochs, expected): (u32, &Arc<ExpectedBatches>),
+        from: Cursor,
+        resume: Option<String>,
+        epochs: u32,
+        expected: &Arc<ExpectedBatches>,
     ) -> Self {
         let hosts = 1 + sim.below(3) as u32;
         let per_host = 1 + sim.below(u64::from(RANKS.1 / hosts)) as u32;
@@ -162,7 +164,8 @@ impl LaunchedRun {
         &self,
         sim: &FaultSimulation,
         rank: u32,
-        (name, is_repeat): (BatchName, bool),
+        name: BatchName,
+        is_repeat: bool,
         frame: &[u8],
     ) -> TrainingStep {
         self.state.lock().has_begun = true;

@@ -73,7 +73,7 @@ fn rows(frame: &Bytes) -> Result<u32, ProgramFailure> {
 }
 
 /// One rank, as its trainer sees it.
-struct Seat {
+struct HostedRankState {
     received: mpsc::Receiver<Result<RankDelivery, ProgramFailure>>,
     trained: mpsc::Sender<()>,
     /// The batch that it received and has yet to train on.
@@ -84,7 +84,7 @@ struct Seat {
 
 /// The ranks of a run. Dropping it ends them.
 pub struct HostedRanks {
-    seats: Vec<Seat>,
+    states: Vec<HostedRankState>,
     missing: Vec<u32>,
     tasks: JoinSet<Result<(), ProgramFailure>>,
 }
@@ -92,7 +92,7 @@ pub struct HostedRanks {
 impl HostedRanks {
     /// Starts the ranks of `run`, which connect to the fetchers of `hosts`.
     pub fn start(run: &HostedRun, hosts: &FetcherProcesses, patience: Duration) -> Self {
-        let (mut seats, mut tasks) = (Vec::new(), JoinSet::new());
+        let (mut states, mut tasks) = (Vec::new(), JoinSet::new());
         for rank in 0..run.ranks.get() {
             let host = run.host_of(rank);
             let place = RankEndpoint {
@@ -105,27 +105,29 @@ impl HostedRanks {
             };
             let ((to, received), (trained, acks)) = (mpsc::channel(1), mpsc::channel(1));
             tasks.spawn(rank::run(place, to, acks));
-            seats.push(Seat { received, trained, pending: None, trains: false });
+            states.push(HostedRankState { received, trained, pending: None, trains: false });
         }
-        Self { seats, missing: Vec::new(), tasks }
+        Self { states, missing: Vec::new(), tasks }
     }
 
     /// The next step of all ranks, or the end of the job. Cancel safe.
     pub async fn next(&mut self) -> Result<ArrivedStep, ProgramFailure> {
-        let lacks = |(rank, seat): (u32, &Seat)| seat.pending.is_none().then_some(rank);
-        self.missing = (0..).zip(&self.seats).filter_map(lacks).collect();
+        let lacks =
+            |(rank, state): (u32, &HostedRankState)| state.pending.is_none().then_some(rank);
+        self.missing = (0..).zip(&self.states).filter_map(lacks).collect();
         while let Some(rank) = self.missing.first().copied() {
-            let seat = &mut self.seats[rank as usize];
+            let state = &mut self.states[rank as usize];
             let gone = || ProgramFailure::failed(format!("rank {rank} ended without a reason"));
-            let received = seat.received.recv().await.ok_or_else(gone)??;
-            seat.pending = Some(received);
+            let received = state.received.recv().await.ok_or_else(gone)??;
+            state.pending = Some(received);
             self.missing.remove(0);
         }
-        let pending: Vec<_> = self.seats.iter().filter_map(|seat| seat.pending.as_ref()).collect();
+        let pending: Vec<_> =
+            self.states.iter().filter_map(|state| state.pending.as_ref()).collect();
         let came = step(&pending);
-        for (seat, batch) in self.seats.iter_mut().zip(&came.batches) {
-            seat.pending.take_if(|_| batch.is_some());
-            seat.trains = batch.is_some();
+        for (state, batch) in self.states.iter_mut().zip(&came.batches) {
+            state.pending.take_if(|_| batch.is_some());
+            state.trains = batch.is_some();
         }
         Ok(came)
     }
@@ -137,10 +139,10 @@ impl HostedRanks {
 
     /// The ranks of the last step have it in their checkpoints.
     pub async fn trained(&mut self) {
-        for seat in &mut self.seats {
-            if std::mem::take(&mut seat.trains) {
+        for state in &mut self.states {
+            if std::mem::take(&mut state.trains) {
                 // A rank that has failed says so when its next batch is asked for.
-                let _ = seat.trained.send(()).await;
+                let _ = state.trained.send(()).await;
             }
         }
     }
@@ -155,7 +157,7 @@ impl HostedRanks {
 
     /// Each rank at the end, and the summary of its fetcher.
     pub fn summaries(&self) -> impl Iterator<Item = (u32, &FetcherSummary)> {
-        (0..).zip(&self.seats).filter_map(|(rank, seat)| match &seat.pending {
+        (0..).zip(&self.states).filter_map(|(rank, state)| match &state.pending {
             Some(RankDelivery::End(summary)) => Some((rank, summary)),
             _ => None,
         })

@@ -201,7 +201,7 @@ fn a_machine_outside_aws_pays_for_what_it_receives() {
 }
 
 #[test]
-fn what_may_not_be_asked_is_no_failure() {
+fn a_denied_probe_is_no_failure() {
     let denied = || ProbeError::Denied("AccessDenied".to_owned());
     let findings = ProbeFindings {
         worker: Some(Err(denied())),
@@ -216,7 +216,7 @@ fn what_may_not_be_asked_is_no_failure() {
 }
 
 #[test]
-fn what_a_trainer_must_be_able_to_do_is_tried() {
+fn permissions_of_a_trainer_are_tried() {
     let denied = || Err(ProbeError::Denied("AccessDenied".to_owned()));
     let all = || BucketRights { list: Ok(()), get_chunks: Ok(()), put_indices: Ok(()) };
     for (rights, expected, words) in [

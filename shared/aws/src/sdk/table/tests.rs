@@ -78,7 +78,7 @@ async fn a_key_may_be_asked_for_twice() {
 }
 
 #[tokio::test]
-async fn what_cannot_work_is_rejected_in_one_line() {
+async fn impossible_request_is_rejected_in_one_line() {
     let (aws, table) = made().await;
     let large = Bytes::from(vec![0; MAX_BODY_BYTES + 1]);
     let error = table.write(&key("large"), 0, large, None).await.unwrap_err();
@@ -92,7 +92,7 @@ async fn what_cannot_work_is_rejected_in_one_line() {
 }
 
 #[tokio::test]
-async fn nobody_there_is_unavailable() {
+async fn absent_server_is_unavailable() {
     let table = testing::aws(&testing::nowhere().await).table("gristmill");
     let error = table.read(&[key("a")]).await.unwrap_err();
     let TableError::Unavailable(text) = &error else { panic!("{error}") };

@@ -50,7 +50,7 @@ fn a_newer_generation_fences_the_older() {
 }
 
 #[test]
-fn what_a_dead_run_said_late_fences_nobody() {
+fn late_report_of_a_dead_run_fences_no_reader() {
     let first = started();
     let third = join(Some(&first), &ProgressAck { over: 1, ..at(3, 0, 0) }).unwrap().into_item();
     // The second run found the first too, took its clock as generation, and died.

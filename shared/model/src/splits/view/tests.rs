@@ -59,7 +59,7 @@ fn interleave_is_that_of_tf_data() {
 }
 
 #[test]
-fn what_cannot_be_had_is_refused() {
+fn impossible_view_is_refused() {
     let refused = |files: &[u32], ops: &[DatasetOp]| {
         DatasetView::new(&[ZipMember::once(files)], ops, 1).unwrap_err()
     };

@@ -103,11 +103,11 @@ impl Rank {
     }
 }
 
-const PATIENCE: Duration = Duration::from_secs(600);
+const TIMEOUT: Duration = Duration::from_secs(600);
 
 #[tokio::test]
 async fn a_rank_takes_steps_and_acknowledges_what_it_trained_on() {
-    let mut rank = start(PATIENCE);
+    let mut rank = start(TIMEOUT);
     let hello = rank.fetcher.accept().await;
     assert_eq!((&hello["rank"], &hello["of"], &hello["run"]), (&1.into(), &2.into(), &"r".into()));
     assert!(hello.get("epoch").is_none(), "a new rank begins where its fetcher does: {hello}");
@@ -130,7 +130,7 @@ async fn a_rank_takes_steps_and_acknowledges_what_it_trained_on() {
 
 #[tokio::test]
 async fn a_rank_goes_on_with_the_next_fetcher_where_it_is() {
-    let mut rank = start(PATIENCE);
+    let mut rank = start(TIMEOUT);
     rank.fetcher.accept().await;
     rank.fetcher.step(b"GMB1", at(0, 1), at(0, 2)).await;
     rank.given().await;
@@ -163,8 +163,8 @@ async fn a_rank_goes_on_with_the_next_fetcher_where_it_is() {
 }
 
 #[tokio::test]
-async fn what_a_fetcher_refuses_is_said_with_the_rank() {
-    let mut rank = start(PATIENCE);
+async fn a_fetchers_refusal_names_the_rank() {
+    let mut rank = start(TIMEOUT);
     rank.fetcher.accept().await;
     rank.fetcher.send(b"GMBX", at(0, 0), b"rank 1 is of 2 ranks").await;
     let why = rank.received.recv().await.unwrap().unwrap_err().to_string();
