@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use gristmill_executor::NUMERICS;
-use gristmill_folder::FolderEntry;
+use gristmill_host::folder::FolderEntry;
 use gristmill_model::stored::keys;
 use gristmill_model::{Fingerprint, Namespace};
 use gristmill_pipeline::{
@@ -116,7 +116,7 @@ impl AuthoredPipeline {
 /// The names of the directories in the folder `path`.
 fn directories_of(path: &Path) -> Result<Vec<String>, String> {
     let mut names = Vec::new();
-    let walked = gristmill_folder::walk(path, "", &mut |entry| {
+    let walked = gristmill_host::folder::walk(path, "", &mut |entry| {
         if let FolderEntry::Folder(key) = entry
             && !key.starts_with('.')
         {

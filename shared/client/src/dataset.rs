@@ -9,7 +9,7 @@ use crate::{
     },
 };
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use gristmill_folder::FolderEntry;
+use gristmill_host::folder::FolderEntry;
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{Dataset, SourceFile, ZipFileCounts};
 use gristmill_model::{Fingerprint, Namespace};
@@ -327,12 +327,12 @@ fn walk(
     format: &FormatDefinition,
 ) -> Result<LocationListing, ListError> {
     let mut there = LocationListing::default();
-    let walked = gristmill_folder::walk(root, prefix, &mut |entry| {
+    let walked = gristmill_host::folder::walk(root, prefix, &mut |entry| {
         match entry {
             FolderEntry::File(file) => there.files.push(ObjectInfo {
                 key: file.key.to_owned(),
                 size: file.metadata.len(),
-                etag: format!("\"{}\"", gristmill_folder::etag(file.metadata)),
+                etag: format!("\"{}\"", gristmill_host::folder::etag(file.metadata)),
             }),
             FolderEntry::Folder(key) => {
                 let enter = enters(selectors, key, format);

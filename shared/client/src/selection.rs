@@ -1,7 +1,7 @@
 //! Selects the files that a dataset reads, with reasons for those it leaves out.
 
 use crate::ListError;
-use gristmill_folder::UnreadableReason;
+use gristmill_host::folder::UnreadableReason;
 use gristmill_ports::ObjectInfo;
 use gristmill_sources::{FORMATS, FormatDefinition};
 use std::{

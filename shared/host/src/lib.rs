@@ -5,6 +5,7 @@
 mod calls;
 mod environment;
 mod error;
+pub mod folder;
 mod objects;
 mod places;
 mod private;

@@ -9,8 +9,8 @@
 use super::disk::{Disk, HostDisk};
 use super::disk::{open_beneath, open_exactly};
 use super::{Source, failure, random, read_range};
+use crate::folder::{FolderEntry, walk};
 use bytes::Bytes;
-use gristmill_folder::{FolderEntry, walk};
 use gristmill_model::stored::keys;
 use gristmill_ports::{BufferPool, ChangeStamp, ObjectError, ObjectInfo, ObjectPath};
 use std::collections::{BTreeMap, HashMap};
@@ -158,7 +158,7 @@ impl SourceFolder {
         let file = self.open_key(&path.key).map_err(failed)?;
         let file = file.ok_or_else(|| ObjectError::NotFound(path.clone()))?;
         let about = file.metadata().map_err(failed)?;
-        Ok(ChangeStamp(gristmill_folder::change_stamp(&about)))
+        Ok(ChangeStamp(crate::folder::change_stamp(&about)))
     }
 
     pub(super) fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>, ObjectError> {
@@ -222,5 +222,5 @@ impl SourceFolder {
 
 /// The entity tag of a file, in quotes as those of S3 are.
 fn etag(about: &std::fs::Metadata) -> String {
-    format!("\"{}\"", gristmill_folder::etag(about))
+    format!("\"{}\"", crate::folder::etag(about))
 }

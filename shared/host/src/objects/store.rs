@@ -6,8 +6,8 @@ use super::{
     failure, names, read_range,
 };
 use crate::environment::free_space;
+use crate::folder::MAX_KEY_BYTES;
 use bytes::Bytes;
-use gristmill_folder::MAX_KEY_BYTES;
 use gristmill_model::stored::keys;
 use gristmill_ports::{BufferPool, ObjectError, ObjectInfo, ObjectPath, PutOutcome};
 use rustix::io::Errno;
