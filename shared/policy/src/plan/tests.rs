@@ -340,13 +340,7 @@ fn a_plan_of_a_large_job_says_what_its_stack_needs() {
     // 5,000 + 834 + 5, twice; 834 x 10; 4 intervals after the first 1,000.
     let large = planned(5_000);
     assert_eq!(large.workers, 5_000);
-    for words in [
-        "need 11678",
-        "serves 8340 requests",
-        "run after 40 s",
-        "a new table serves",
-        "S3 takes 3500",
-    ] {
+    for words in ["need 11678", "serves 8340 requests", "run after 40 s", "a new table serves"] {
         assert!(says(&large, words), "{words}: {:?}", large.verdicts);
     }
 }
@@ -375,4 +369,12 @@ fn a_trainer_outside_aws_pays_for_what_it_receives() {
     priced.prices.transfer.delivery_usd_per_gb = 0.09;
     let planned = plan(&jpegs(), &priced, &PlanLimits::default());
     assert!(planned.verdicts.iter().all(|said| !said.contains("outside AWS")));
+}
+
+#[test]
+fn puts_beyond_the_rate_of_a_prefix_are_named() {
+    let said = super::deployment::puts(36_000, 10.0);
+    assert!(said.as_ref().is_some_and(|said| said.contains("S3 takes 3500")), "{said:?}");
+    assert_eq!(super::deployment::puts(34_000, 10.0), None);
+    assert_eq!(super::deployment::puts(1, 0.0), None);
 }
