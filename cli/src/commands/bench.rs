@@ -8,9 +8,15 @@ mod pipelines;
 mod readers;
 mod tokens;
 
-use crate::{output::say, thread_cpu, training::{self, TrainOptions}};
+use crate::{
+    output::say,
+    thread_cpu,
+    training::{self, TrainOptions},
+};
 use bytes::Bytes;
-use gristmill_client::{ProgramFailure, JobOptions, DatasetLocation, WorkerCount, report::RunReport};
+use gristmill_client::{
+    DatasetLocation, JobOptions, ProgramFailure, WorkerCount, report::RunReport,
+};
 use gristmill_executor::CompiledPipeline;
 use gristmill_pipeline::Pipeline;
 use gristmill_synthetic::DatasetSpec;
@@ -175,7 +181,9 @@ fn on_threads<T: Send>(
     std::thread::scope(|scope| {
         let running: Vec<_> = (0..threads).map(|_| scope.spawn(&work)).collect();
         let join = |thread: ScopedJoinHandle<'_, _>| {
-            thread.join().unwrap_or_else(|_| Err(ProgramFailure::failed("a benchmark thread panicked")))
+            thread
+                .join()
+                .unwrap_or_else(|_| Err(ProgramFailure::failed("a benchmark thread panicked")))
         };
         running.into_iter().map(join).collect()
     })

@@ -1,17 +1,17 @@
 //! `gristmill cache`: lists the cache, explains misses, and removes entries.
 
-use crate::{jobs::call, output::say, service::open_existing, read_pipeline};
-use gristmill_client::{AuthoredPipeline, ProgramFailure, DatasetListing, ServiceConnection, ServiceOptions, DatasetLocation};
+use crate::{jobs::call, output::say, read_pipeline, service::open_existing};
+use gristmill_client::{
+    AuthoredPipeline, DatasetListing, DatasetLocation, ProgramFailure, ServiceConnection,
+    ServiceOptions,
+};
 use gristmill_model::wire::{
-    CacheExplainCall, CacheListCall, ListedCacheEntry, CacheListReply, CacheRemoveCall, CacheRemoveReply, JobSettings, JobSpec,
-    ExplainedCachePoint,
+    CacheExplainCall, CacheListCall, CacheListReply, CacheRemoveCall, CacheRemoveReply,
+    ExplainedCachePoint, JobSettings, JobSpec, ListedCacheEntry,
 };
 use gristmill_model::{ErrorPolicy, Fingerprint};
 use serde_json::json;
-use std::{
-    collections::BTreeMap,
-    path::PathBuf,
-};
+use std::{collections::BTreeMap, path::PathBuf};
 
 /// List, explain and remove cached entries
 #[derive(Debug, clap::Args)]
@@ -140,7 +140,8 @@ async fn explain(args: CacheExplainArgs) -> Result<(), ProgramFailure> {
             args.pipeline.display()
         )));
     }
-    let source = authored.source(&args.pipeline, args.data.as_deref()).map_err(ProgramFailure::usage)?;
+    let source =
+        authored.source(&args.pipeline, args.data.as_deref()).map_err(ProgramFailure::usage)?;
     let service = open_existing(&args.service).await?;
     let found = look_up(&service, args.seed, authored, source).await;
     service.close().await;
@@ -185,7 +186,11 @@ async fn remove(args: CacheRemoveArgs) -> Result<(), ProgramFailure> {
     let removed = remove_named(&service, &args).await;
     service.close().await;
     let Removed { entries, objects, bytes } = removed?;
-    if args.json { say!("{}", json!({ "removed": entries, "objects": objects, "bytes": bytes })) } else { say!("removed {entries} entries, {objects} objects, {:.1} MB", bytes as f64 / 1e6) }
+    if args.json {
+        say!("{}", json!({ "removed": entries, "objects": objects, "bytes": bytes }))
+    } else {
+        say!("removed {entries} entries, {objects} objects, {:.1} MB", bytes as f64 / 1e6)
+    }
     Ok(())
 }
 
@@ -197,7 +202,10 @@ struct Removed {
     bytes: u64,
 }
 
-async fn remove_named(service: &ServiceConnection, args: &CacheRemoveArgs) -> Result<Removed, ProgramFailure> {
+async fn remove_named(
+    service: &ServiceConnection,
+    args: &CacheRemoveArgs,
+) -> Result<Removed, ProgramFailure> {
     let (listed, removing) = cached(service).await?;
     // An earlier removal may have deleted the entry, and with it the size.
     let mut known: BTreeMap<Fingerprint, u64> = removing.into_iter().map(|f| (f, 0)).collect();
@@ -208,7 +216,9 @@ async fn remove_named(service: &ServiceConnection, args: &CacheRemoveArgs) -> Re
     match (&args.prefix, known.len()) {
         (Some(prefix), 0) => {
             let advice = "`gristmill cache ls` lists the entries";
-            return Err(ProgramFailure::usage(format!("nothing is cached under {prefix}: {advice}")));
+            return Err(ProgramFailure::usage(format!(
+                "nothing is cached under {prefix}: {advice}"
+            )));
         }
         (Some(prefix), found @ 2..) => {
             return Err(ProgramFailure::usage(format!(
@@ -228,7 +238,9 @@ async fn remove_named(service: &ServiceConnection, args: &CacheRemoveArgs) -> Re
 }
 
 /// Entries, and unfinished removals.
-async fn cached(service: &ServiceConnection) -> Result<(Vec<ListedCacheEntry>, Vec<Fingerprint>), ProgramFailure> {
+async fn cached(
+    service: &ServiceConnection,
+) -> Result<(Vec<ListedCacheEntry>, Vec<Fingerprint>), ProgramFailure> {
     let CacheListReply { mut entries, removing } = call(service, CacheListCall {}).await?;
     entries.sort_by_key(|listed| std::cmp::Reverse(listed.entry.stored_ms));
     Ok((entries, removing))

@@ -4,7 +4,7 @@ use crate::{
     read_pipeline,
     training::{self, RESNET, TrainOptions, make_dataset},
 };
-use gristmill_client::{AuthoredPipeline, ProgramFailure, DatasetLocation};
+use gristmill_client::{AuthoredPipeline, DatasetLocation, ProgramFailure};
 use gristmill_synthetic::DatasetSpec;
 use std::path::{Path, PathBuf};
 
@@ -43,7 +43,9 @@ impl DemoArgs {
             }
         };
         let source = match (&self.train.job.data, &self.pipeline) {
-            (Some(data), _) => DatasetLocation::parse(data, Path::new(".")).map_err(ProgramFailure::usage)?,
+            (Some(data), _) => {
+                DatasetLocation::parse(data, Path::new(".")).map_err(ProgramFailure::usage)?
+            }
             // Only one dataset is generated.
             (None, Some(path)) if authored.pipeline.source().is_zip() => {
                 authored.source(path, None).map_err(ProgramFailure::usage)?

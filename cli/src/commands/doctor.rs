@@ -4,8 +4,14 @@
 mod checks;
 
 use crate::output::say;
-use gristmill_aws::{Aws, BucketRights, CallerIdentity, DeployedFunction, HttpCoordinator, PROBE_DEADLINE, DeploymentProbes, ConcurrencyQuota, ReadableObject, ServiceResponder, StackSettings, SettingsError, ProbeError, is_on_aws};
-use gristmill_client::{ProgramFailure, ServiceOptions, AttachError, ServiceBackend, ServiceFile, NamedService};
+use gristmill_aws::{
+    Aws, BucketRights, CallerIdentity, ConcurrencyQuota, DeployedFunction, DeploymentProbes,
+    HttpCoordinator, PROBE_DEADLINE, ProbeError, ReadableObject, ServiceResponder, SettingsError,
+    StackSettings, is_on_aws,
+};
+use gristmill_client::{
+    AttachError, NamedService, ProgramFailure, ServiceBackend, ServiceFile, ServiceOptions,
+};
 use gristmill_host::{DiskUse, HostServiceClient, ServiceStatus};
 use gristmill_model::wire::{AnyReply, StatusCall};
 use gristmill_ports::{CallError, Coordinator};
@@ -40,7 +46,8 @@ pub struct DatasetPrefix {
 }
 
 fn parse_dataset(text: &str) -> Result<DatasetPrefix, String> {
-    let address = text.strip_prefix("s3://").filter(|rest| !rest.is_empty() && !rest.starts_with('/'));
+    let address =
+        text.strip_prefix("s3://").filter(|rest| !rest.is_empty() && !rest.starts_with('/'));
     let address = address.ok_or("name a dataset on S3: s3://bucket/prefix")?;
     let (bucket, pattern) = address.split_once('/').unwrap_or((address, ""));
     let prefix = pattern.split(['*', '?', '[', '{']).next().unwrap_or_default();
@@ -87,10 +94,16 @@ impl DoctorArgs {
         let findings = probe(&self.service, self.data.as_ref()).await?;
         let checks = checks::judge(&findings, self.workers);
         let failed = checks.iter().filter(|check| check.verdict == DoctorCheckStatus::Fail).count();
-        if self.json { say!("{}", json!({ "checks": checks, "ok": failed == 0 })) } else { checks.iter().for_each(|check| say!("{}", as_line(check))) }
+        if self.json {
+            say!("{}", json!({ "checks": checks, "ok": failed == 0 }))
+        } else {
+            checks.iter().for_each(|check| say!("{}", as_line(check)))
+        }
         match failed {
             0 => Ok(()),
-            failed => Err(ProgramFailure::failed(format!("{failed} of {} checks failed", checks.len()))),
+            failed => {
+                Err(ProgramFailure::failed(format!("{failed} of {} checks failed", checks.len())))
+            }
         }
     }
 }
@@ -151,7 +164,9 @@ pub async fn probe(
     let found = match options.target()? {
         NamedService::Deployed => return Ok(probe_deployed(data).await),
         NamedService::Local(_) if data.is_some() => {
-            return Err(ProgramFailure::usage("--data needs --backend aws: a local service reads as you do"));
+            return Err(ProgramFailure::usage(
+                "--data needs --backend aws: a local service reads as you do",
+            ));
         }
         NamedService::Local(found) => found,
     };
@@ -196,8 +211,11 @@ async fn probe_deployed(data: Option<&DatasetPrefix>) -> ProbeFindings {
             return findings;
         }
         Err(_) => {
-            findings.wrong.push("AWS_REGION is not set, and the AWS configuration names no \
-                                 region".to_owned());
+            findings.wrong.push(
+                "AWS_REGION is not set, and the AWS configuration names no \
+                                 region"
+                    .to_owned(),
+            );
             return findings;
         }
     };
@@ -302,7 +320,12 @@ async fn probe_local(file: &ServiceFile) -> Result<ProbeFindings, ProgramFailure
     let calls = HostServiceClient::new(file);
     let mut findings = ProbeFindings {
         backend: Some(ServiceBackend::Local),
-        named: format!("{}, process {}, state in {}", file.endpoint, file.pid, file.state_dir.display()),
+        named: format!(
+            "{}, process {}, state in {}",
+            file.endpoint,
+            file.pid,
+            file.state_dir.display()
+        ),
         coordinator_url: Some(file.endpoint.clone()),
         ..ProbeFindings::default()
     };

@@ -1,11 +1,14 @@
 //! `gristmill explain`: how passes change a pipeline before it runs, and why.
 
 use crate::{output::say, read_pipeline, sample};
-use gristmill_client::{AuthoredPipeline, ProgramFailure, LeftOutFiles};
+use gristmill_client::{AuthoredPipeline, LeftOutFiles, ProgramFailure};
 use gristmill_executor::PipelineCompiler;
 use gristmill_pipeline::{
-    FieldSchema, Pipeline, ElementSchema, PipelineSource, PipelineStage,
-    passes::{FactorBasis, PassChange, InflationFactor, MeasuredBytes, PassNote, OptimisedPipeline, optimise},
+    ElementSchema, FieldSchema, Pipeline, PipelineSource, PipelineStage,
+    passes::{
+        FactorBasis, InflationFactor, MeasuredBytes, OptimisedPipeline, PassChange, PassNote,
+        optimise,
+    },
 };
 use serde_json::{Value, json};
 use std::{
@@ -133,7 +136,8 @@ fn edges(pipeline: &Pipeline, measured: &MeasuredBytes) -> Vec<Value> {
         source["zip"] = pipeline.source().members().map(member).collect();
     }
     let ops = operators_of(pipeline, measured).into_iter().map(|edge| {
-        let Edge { stage, schema, factor: InflationFactor { inflation_factor, basis }, runs_in } = edge;
+        let Edge { stage, schema, factor: InflationFactor { inflation_factor, basis }, runs_in } =
+            edge;
         let declared = stage.op.declaration();
         json!({
             "op": stage.op.name(),
@@ -171,10 +175,15 @@ fn passes(notes: &[PassNote], steps: &[&str]) -> Vec<Value> {
 fn table(pipeline: &Pipeline, measured: &MeasuredBytes) -> String {
     let mut text = String::new();
     let shown = |(name, field): (&String, &FieldSchema)| format!("{name}: {field}");
-    let fields = |schema: &ElementSchema| schema.fields.iter().map(shown).collect::<Vec<_>>().join(", ");
+    let fields =
+        |schema: &ElementSchema| schema.fields.iter().map(shown).collect::<Vec<_>>().join(", ");
     let records = &pipeline.schemas()[0];
     // Writing to a string does not fail.
-    let _ = if pipeline.source().is_zip() { writeln!(text, "  zip of") } else { writeln!(text, "  {:<28} {:>9}  {}", "source", "", fields(records)) };
+    let _ = if pipeline.source().is_zip() {
+        writeln!(text, "  zip of")
+    } else {
+        writeln!(text, "  {:<28} {:>9}  {}", "source", "", fields(records))
+    };
     for source in pipeline.source().members().filter(|_| pipeline.source().is_zip()) {
         let own = records.fields.iter().filter(|(name, _)| source.features.contains_key(*name));
         let own = own.map(shown).collect::<Vec<_>>().join(", ");

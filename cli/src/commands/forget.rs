@@ -1,6 +1,10 @@
 //! `gristmill forget`: deletes a job that has ended.
 
-use crate::{jobs::{call, NamedJobArgs}, output::say, service::open_existing};
+use crate::{
+    jobs::{NamedJobArgs, call},
+    output::say,
+    service::open_existing,
+};
 use gristmill_client::ProgramFailure;
 use gristmill_model::wire::{ForgetCall, ForgetReply};
 use serde_json::json;
@@ -34,10 +38,12 @@ impl ForgetArgs {
         }
         let job = &args.job;
         if args.json {
-                say!("{}", json!({ "job": job, "items": deleted_items, "objects": deleted_objects }))
-            } else { say!(
+            say!("{}", json!({ "job": job, "items": deleted_items, "objects": deleted_objects }))
+        } else {
+            say!(
                 "job {job} is forgotten: {deleted_items} items and {deleted_objects} objects deleted; the name is free"
-            ) }
+            )
+        }
         Ok(())
     }
 }

@@ -77,12 +77,16 @@ mod deployed {
     }
 
     async fn coordinator() -> Served {
-        let coordinator = CoordinatorFunction::from_settings(&StackSettings::from_env()?, &Aws::from_function_env()?)?;
+        let coordinator = CoordinatorFunction::from_settings(
+            &StackSettings::from_env()?,
+            &Aws::from_function_env()?,
+        )?;
         gristmill_coordinator::serve(coordinator).await
     }
 
     async fn scaler() -> Served {
-        let scaler = ScalerFunction::from_settings(&StackSettings::from_env()?, &Aws::from_function_env()?)?;
+        let scaler =
+            ScalerFunction::from_settings(&StackSettings::from_env()?, &Aws::from_function_env()?)?;
         gristmill_scaler::serve(scaler).await
     }
 

@@ -3,7 +3,7 @@
 use crate::{output::say, program};
 use gristmill_client::ProgramFailure;
 use gristmill_operators::describe::{describe, table, takes};
-use gristmill_pipeline::{DefaultValue, Parameter, OperatorRegistry};
+use gristmill_pipeline::{DefaultValue, OperatorRegistry, Parameter};
 use gristmill_sources::FORMATS;
 use serde_json::json;
 
@@ -28,7 +28,11 @@ impl OperatorsArgs {
             say!("{}", json!({ "operators": operators, "sources": sources }));
             return Ok(());
         }
-        if self.markdown { print_tables(&registry) } else { print_list(&registry) }
+        if self.markdown {
+            print_tables(&registry)
+        } else {
+            print_list(&registry)
+        }
         Ok(())
     }
 }

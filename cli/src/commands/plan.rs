@@ -1,12 +1,18 @@
 //! `gristmill plan`: predicts workers, time, cost and alternatives after running only a few hundred
 //! records.
 
-use crate::{output::say, read_pipeline, sample, values::{parse_amount, parse_duration, parse_ratio}};
-use gristmill_client::{AuthoredPipeline, ProgramFailure, parse_budget, read_user_text, report::DatasetDivision};
+use crate::{
+    output::say,
+    read_pipeline, sample,
+    values::{parse_amount, parse_duration, parse_ratio},
+};
+use gristmill_client::{
+    AuthoredPipeline, ProgramFailure, parse_budget, read_user_text, report::DatasetDivision,
+};
 use gristmill_pipeline::passes::{MeasuredBytes, optimise};
 use gristmill_policy::{
     cost::{FunctionShape, PriceList},
-    plan::{self, PlannedJob, PlanLimits, LocalCosts, LocalJob, predict_local},
+    plan::{self, LocalCosts, LocalJob, PlanLimits, PlannedJob, predict_local},
 };
 use serde_json::json;
 use std::{
@@ -89,7 +95,9 @@ impl PlanArgs {
         measured.function_slowdown = self.function_slowdown;
         let stored_bytes = measured.source_bytes_per_record() as u64;
         let division = match self.records {
-            Some(records) => sample::chosen_division(&pipeline, records, division.files, stored_bytes),
+            Some(records) => {
+                sample::chosen_division(&pipeline, records, division.files, stored_bytes)
+            }
             None => division,
         };
         let DatasetDivision { records, split_records, .. } = division;
@@ -105,8 +113,10 @@ impl PlanArgs {
             prices: prices(&self)?,
             ..PlannedJob::default()
         };
-        let limits =
-            PlanLimits { max_workers: self.max_workers, budget_usd_per_hour: self.budget_usd_per_hour };
+        let limits = PlanLimits {
+            max_workers: self.max_workers,
+            budget_usd_per_hour: self.budget_usd_per_hour,
+        };
         let plan = plan::plan(&measured, &job, &limits);
         let cores = available_parallelism().map_or(1, NonZero::get) as f64;
         let here = LocalJob::from_measured(&measured, &job, cores, self.local_workers);

@@ -2,7 +2,9 @@
 
 use crate::output::say;
 use gristmill_client::ProgramFailure;
-use gristmill_host::{DiskUse, HostServiceClient, ServiceFile, ServiceStatus, is_alive, registered};
+use gristmill_host::{
+    DiskUse, HostServiceClient, ServiceFile, ServiceStatus, is_alive, registered,
+};
 use serde_json::json;
 use std::{
     path::Path,

@@ -1,8 +1,12 @@
 //! `gristmill status`: the state of one job of a running service.
 
-use crate::{commands::ps::in_words as disk_in_words, jobs::{call, NamedJobArgs, state, word}, output::{say, say_all}, service::open_existing};
+use crate::{
+    commands::ps::in_words as disk_in_words,
+    jobs::{NamedJobArgs, call, state, word},
+    output::{say, say_all},
+    service::open_existing,
+};
 use gristmill_client::{ProgramFailure, report::SkippedRecords};
-use gristmill_stream::FolderBuckets;
 use gristmill_model::Checkpoint;
 use gristmill_model::splits::ranks::RunRanks;
 use gristmill_model::splits::{Cursor, ReaderProgress, run::TrainingRun};
@@ -10,6 +14,7 @@ use gristmill_model::wire::{
     EpochCacheMode, JobState, JobStatus, OptionChange, ReaderStatus, RunStatus, StatusCall,
 };
 use gristmill_policy::scaling::PolicyName;
+use gristmill_stream::FolderBuckets;
 use serde_json::json;
 use std::collections::BTreeMap;
 
@@ -36,7 +41,9 @@ impl StatusArgs {
     }
 }
 
-async fn status(StatusArgs { job: args, skipped, checkpoint }: StatusArgs) -> Result<(), ProgramFailure> {
+async fn status(
+    StatusArgs { job: args, skipped, checkpoint }: StatusArgs,
+) -> Result<(), ProgramFailure> {
     let service = open_existing(&args.service).await?;
     let status = call(&service, StatusCall { job: args.job.clone() }).await?;
     if checkpoint {
@@ -46,17 +53,19 @@ async fn status(StatusArgs { job: args, skipped, checkpoint }: StatusArgs) -> Re
     if skipped {
         let report = SkippedRecords::read(&service, &args.job).await?;
         let report = report.in_words_of(&service.folders().await);
-        if args.json { say!(
+        if args.json {
+            say!(
                 "{}",
                 json!({
                     "job": args.job,
                     "skipped": report.as_json(),
                     "quarantine": report.quarantine_json(),
                 })
-            ) } else {
-                say_all!("{}", report.as_text(usize::MAX));
-                say!("job {}: {} records were reported as left out", args.job, report.len());
-            }
+            )
+        } else {
+            say_all!("{}", report.as_text(usize::MAX));
+            say!("job {}: {} records were reported as left out", args.job, report.len());
+        }
         return Ok(());
     }
     let now_ms = service.ports.clock.now_ms();
@@ -120,7 +129,9 @@ fn desired(JobStatus { job, scale, .. }: &JobStatus) -> u32 {
     if job.spec.autoscale { scale.target.min(job.spec.workers) } else { job.spec.workers }
 }
 
-fn change_json(OptionChange { option, from, to, since, at_ms, .. }: &OptionChange) -> serde_json::Value {
+fn change_json(
+    OptionChange { option, from, to, since, at_ms, .. }: &OptionChange,
+) -> serde_json::Value {
     let since = json!({ "epoch": since.epoch, "batch_index": since.batch_index });
     json!({ "option": option, "from": from, "to": to, "since": since, "at_ms": at_ms })
 }
@@ -198,7 +209,9 @@ fn as_text(status: &JobStatus, now_ms: u64) -> String {
         scale.outstanding.len(),
         desired(status)
     );
-    if let Some(policy) = job.spec.policy.as_ref().filter(|policy| **policy != *PolicyName::default().as_str()) {
+    if let Some(policy) =
+        job.spec.policy.as_ref().filter(|policy| **policy != *PolicyName::default().as_str())
+    {
         text += &format!("policy    {policy}\n");
     }
     if let Some(trouble) = &status.trouble {

@@ -1,6 +1,10 @@
 //! `gristmill stop`: ends a job of a running service.
 
-use crate::{jobs::{call, NamedJobArgs, state, word}, output::say, service::open_existing};
+use crate::{
+    jobs::{NamedJobArgs, call, state, word},
+    output::say,
+    service::open_existing,
+};
 use gristmill_client::ProgramFailure;
 use gristmill_model::wire::StopCall;
 use serde_json::json;
@@ -21,7 +25,11 @@ impl StopArgs {
         let args = self.job;
         let service = open_existing(&args.service).await?;
         let view = call(&service, StopCall { job: args.job.clone() }).await?;
-        if args.json { say!("{}", json!({ "job": view.job, "state": word(&view.state) })) } else { say!("job {} is {}", view.job, state(&view)) }
+        if args.json {
+            say!("{}", json!({ "job": view.job, "state": word(&view.state) }))
+        } else {
+            say!("job {} is {}", view.job, state(&view))
+        }
         Ok(())
     }
 }

@@ -1,12 +1,18 @@
 //! `gristmill up`: a service on this machine, in its own process.
 
 use super::function;
-use crate::{output::{self, say}, program};
+use crate::{
+    output::{self, say},
+    program,
+};
 use gristmill_aws::{Aws, AwsCredentials, AwsEndpoints};
-use gristmill_client::{ProgramFailure, ServiceFile, StartRefusal, needs_aws, Interruption, InterruptionSignals};
+use gristmill_client::{
+    Interruption, InterruptionSignals, ProgramFailure, ServiceFile, StartRefusal, needs_aws,
+};
 use gristmill_host::{ForeignS3, HostError, StateDir, credentials_id, default_state_dir};
 use gristmill_local::{
-    ListenAddress, OWN_BUCKET, MachineService, ServiceConfig, ServiceStartError, ExternalStores, WorkerProgram,
+    ExternalStores, ListenAddress, MachineService, OWN_BUCKET, ServiceConfig, ServiceStartError,
+    WorkerProgram,
 };
 use gristmill_model::wire::SpokenVersions;
 use gristmill_policy::plan::deployment::{SCALER_CONCURRENCY, coordinator_concurrency};
@@ -121,8 +127,11 @@ async fn run(args: UpArgs) -> Result<(), ProgramFailure> {
     // All files are accessible to their owner only.
     rustix::process::umask(Mode::RWXG | Mode::RWXO);
     // The end of a terminal concerns the process that started the service, and not others that use it.
-    let _hangups =
-        args.shared.then(|| signal(SignalKind::hangup())).transpose().map_err(ProgramFailure::failed)?;
+    let _hangups = args
+        .shared
+        .then(|| signal(SignalKind::hangup()))
+        .transpose()
+        .map_err(ProgramFailure::failed)?;
     let state = open_state(&args).map_err(failure)?;
     let launcher = program::launcher()?;
     let worker = ["function", function::WORKER, function::LOCAL].map(Into::into);
@@ -186,7 +195,9 @@ fn open_state(args: &UpArgs) -> Result<StateDir, HostError> {
 fn failure(error: HostError) -> ProgramFailure {
     match error {
         HostError::Unusable(_) => ProgramFailure::usage(error),
-        HostError::Busy(_) | HostError::Full(_) | HostError::Io { .. } => ProgramFailure::failed(error),
+        HostError::Busy(_) | HostError::Full(_) | HostError::Io { .. } => {
+            ProgramFailure::failed(error)
+        }
     }
 }
 
@@ -210,7 +221,9 @@ async fn elsewhere(args: &UpArgs) -> Result<ExternalStores, ProgramFailure> {
     let aws = Aws::with(endpoints, region.clone(), credentials).map_err(ProgramFailure::usage)?;
     let mut stored = ExternalStores::default();
     if let Some(at) = dynamodb {
-        aws.make_table(TABLE).await.map_err(|error| ProgramFailure::failed(format!("{at}: {error}")))?;
+        aws.make_table(TABLE)
+            .await
+            .map_err(|error| ProgramFailure::failed(format!("{at}: {error}")))?;
         stored.table = Some(Arc::new(aws.table(TABLE)));
     }
     if let Some(endpoint) = s3 {
@@ -247,7 +260,9 @@ async fn tell_trouble(service: &MachineService) -> Infallible {
         let trouble = service.trouble();
         match &trouble {
             Some(trouble) if !reported => gristmill_client::complain!("gristmill: {trouble}"),
-            None if reported => gristmill_client::complain!("gristmill: the trouble is over: jobs continue"),
+            None if reported => {
+                gristmill_client::complain!("gristmill: the trouble is over: jobs continue")
+            }
             _ => {}
         }
         reported = trouble.is_some();
@@ -283,10 +298,7 @@ fn announce(file: &ServiceFile, json: bool) {
 
 /// Waits for Ctrl-C or SIGTERM and returns which, or `None` when the owner of an attended service
 /// is gone.
-async fn wait_for_end(
-    attended: bool,
-    signals: &mut InterruptionSignals,
-) -> Option<Interruption> {
+async fn wait_for_end(attended: bool, signals: &mut InterruptionSignals) -> Option<Interruption> {
     let abandoned = async {
         if !attended {
             std::future::pending::<()>().await;

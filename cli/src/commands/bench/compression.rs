@@ -3,11 +3,11 @@
 
 use super::{
     ProgramFailure,
-    pipelines::{GeneratedDataArgs, ShardFiles, IMAGES, IndexedShard, TOKENS, median, shards},
+    pipelines::{GeneratedDataArgs, IMAGES, IndexedShard, ShardFiles, TOKENS, median, shards},
 };
 use crate::{output::say, thread_cpu};
 use bytes::Bytes;
-use gristmill_chunk::{Chunk, FrameCodec, ChunkLimits};
+use gristmill_chunk::{Chunk, ChunkLimits, FrameCodec};
 use gristmill_executor::CompiledPipeline;
 use gristmill_pipeline::passes::optimise;
 use gristmill_policy::{
@@ -123,13 +123,15 @@ fn measure(
         figures.read_bytes += data.len() as u64;
         let input = shard.input(data, at, shards.len());
         let before = thread_cpu();
-        let output = program.run_split(&mut scratch, &input, &|| false).map_err(ProgramFailure::failed)?;
+        let output =
+            program.run_split(&mut scratch, &input, &|| false).map_err(ProgramFailure::failed)?;
         figures.worker_cpu += thread_cpu().saturating_sub(before);
         figures.samples += u64::from(output.rows);
         figures.stored_bytes += output.object.len() as u64;
         let before = thread_cpu();
         let object = Bytes::from(output.object);
-        let chunk = Chunk::open(object.clone(), &ChunkLimits::default()).map_err(ProgramFailure::failed)?;
+        let chunk =
+            Chunk::open(object.clone(), &ChunkLimits::default()).map_err(ProgramFailure::failed)?;
         for frame in chunk.frames() {
             let range = frame.range();
             let stored = &object[range.start as usize..range.end as usize];

@@ -3,7 +3,7 @@
 
 use super::{executor_alone, imagenet_split_batches, train_options};
 use crate::{output::say, training};
-use gristmill_client::{ProgramFailure, DatasetLocation, WorkerCount, report::RunReport};
+use gristmill_client::{DatasetLocation, ProgramFailure, WorkerCount, report::RunReport};
 use gristmill_pipeline::Pipeline;
 use gristmill_synthetic::DatasetSpec;
 use serde_json::{Value, json};
@@ -126,7 +126,15 @@ pub async fn run(args: BenchControlArgs) -> Result<(), ProgramFailure> {
     let pipeline = gristmill_operators::parse(NUMBERS).map_err(ProgramFailure::failed)?;
     say!(
         "{:>7}{:>10}{:>10}{:>10}{:>9}{:>14}{:>10}{:>8} {:<7} first limit of this machine",
-        "workers", "splits/s", "claims/s", "commits/s", "polls/s", "table writes/s", "demand/s", "times", ""
+        "workers",
+        "splits/s",
+        "claims/s",
+        "commits/s",
+        "polls/s",
+        "table writes/s",
+        "demand/s",
+        "times",
+        ""
     );
     let mut rows = Vec::new();
     for workers in args.workers {
@@ -135,8 +143,10 @@ pub async fn run(args: BenchControlArgs) -> Result<(), ProgramFailure> {
         options.job.settings.local_workers = workers;
         options.job.settings.split_batches = Some(1);
         let source = DatasetLocation::local(dir.clone(), "train-*");
-        let report = training::measured(&options, "bench", &pipeline.clone().into(), source).await?;
-        let row = ControlRow::from_report(&report, workers, f64::from(workers) / split_seconds, cores);
+        let report =
+            training::measured(&options, "bench", &pipeline.clone().into(), source).await?;
+        let row =
+            ControlRow::from_report(&report, workers, f64::from(workers) / split_seconds, cores);
         row.print();
         rows.push(row.json());
     }
@@ -149,7 +159,8 @@ pub async fn run(args: BenchControlArgs) -> Result<(), ProgramFailure> {
 /// CPU seconds of a split of ImageNet, by its pipeline's rate over generated images.
 async fn image_split_seconds() -> Result<f64, ProgramFailure> {
     let dir = training::make_dataset(DatasetSpec::images(2_000, 0)).await?;
-    let pipeline: Pipeline = gristmill_operators::parse(training::RESNET).map_err(ProgramFailure::failed)?;
+    let pipeline: Pipeline =
+        gristmill_operators::parse(training::RESNET).map_err(ProgramFailure::failed)?;
     let image_ms = executor_alone(&pipeline, &dir, 1)?;
     let images = imagenet_split_batches(&pipeline) * u64::from(pipeline.batch_size());
     Ok(image_ms / 1e3 * images as f64)

@@ -2,9 +2,9 @@
 
 use super::{imagenet_split_batches, pipelines::median, train_options};
 use crate::{output::say, training};
-use gristmill_client::{ProgramFailure, DatasetLocation, WorkerCount, report::RunReport};
-use gristmill_stream::EpochReport;
+use gristmill_client::{DatasetLocation, ProgramFailure, WorkerCount, report::RunReport};
 use gristmill_pipeline::Pipeline;
+use gristmill_stream::EpochReport;
 use gristmill_synthetic::DatasetSpec;
 use serde_json::{Value, json};
 use std::{path::Path, thread::available_parallelism};
@@ -184,8 +184,9 @@ async fn train(
     times: u64,
     epochs: u32,
 ) -> Result<RunReport, ProgramFailure> {
-    let pipeline: Pipeline = gristmill_operators::parse(&PIPELINE.replace("TIMES", &times.to_string()))
-        .map_err(ProgramFailure::failed)?;
+    let pipeline: Pipeline =
+        gristmill_operators::parse(&PIPELINE.replace("TIMES", &times.to_string()))
+            .map_err(ProgramFailure::failed)?;
     let mut args = train_options(epochs, workers);
     args.service.state_dir = Some(state.to_owned());
     args.job.settings.split_batches = u32::try_from(imagenet_split_batches(&pipeline)).ok();
@@ -201,7 +202,9 @@ async fn train(
 fn share(rows: &[CoreRow], row: &CoreRow) -> f64 {
     let fewest = fewest(rows, row);
     let times = f64::from(row.workers) / f64::from(fewest.workers);
-    median(row.runs.iter().zip(&fewest.runs).map(|(run, one)| run.later / one.later / times).collect())
+    median(
+        row.runs.iter().zip(&fewest.runs).map(|(run, one)| run.later / one.later / times).collect(),
+    )
 }
 
 /// Whether a bar holds; one for more workers than cores says nothing.
@@ -217,7 +220,14 @@ fn print(rows: &[CoreRow], cores: usize) {
     say!("{cores} cores; medians of {} rounds", rows.first().map_or(0, |row| row.runs.len()));
     say!(
         "{:<11}{:>8}{:>10}{:>10}{:>16}{:>13}{:>22}{:>22}",
-        "kind", "workers", "images/s", "x fewest", "of linear", "first epoch", "after its 1st second", "first batch"
+        "kind",
+        "workers",
+        "images/s",
+        "x fewest",
+        "of linear",
+        "first epoch",
+        "after its 1st second",
+        "first batch"
     );
     for row in rows {
         let (counts, share) = (row.workers as usize <= cores, share(rows, row));

@@ -3,7 +3,7 @@
 
 use super::{pipelines::median, train_options};
 use crate::{output::say, thread_cpu, training};
-use gristmill_client::{ProgramFailure, DatasetLocation, report::RunReport};
+use gristmill_client::{DatasetLocation, ProgramFailure, report::RunReport};
 use gristmill_synthetic::DatasetSpec;
 use serde_json::json;
 use std::{
@@ -58,7 +58,11 @@ pub async fn run(args: BenchIngestArgs) -> Result<(), ProgramFailure> {
         args.service.state_dir = Some(state.path().to_owned());
         training::measured(&args, "bench", &pipeline.clone().into(), source.clone()).await
     };
-    gristmill_client::complain!("storing {} images once, then reading them {} times", args.images, args.epochs);
+    gristmill_client::complain!(
+        "storing {} images once, then reading them {} times",
+        args.images,
+        args.epochs
+    );
     job(1).await?;
     let (mut rounds, mut ratios) = (Vec::new(), Vec::new());
     for round in 0..args.rounds {
@@ -86,7 +90,9 @@ pub async fn run(args: BenchIngestArgs) -> Result<(), ProgramFailure> {
     }
     let (rate, ratio) = (median(rounds.clone()), median(ratios.clone()));
     say!("the fetcher takes {:.2} GB of batches a second of its own CPU", rate / 1e9);
-    say!("all processes take {ratio:.2} times the CPU of one read and one checksum of the same bytes");
+    say!(
+        "all processes take {ratio:.2} times the CPU of one read and one checksum of the same bytes"
+    );
     if args.json {
         let result = json!({
             "bytes_per_cpu_second": rate.round(), "rounds": rounds,

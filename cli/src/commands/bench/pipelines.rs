@@ -3,7 +3,7 @@
 use super::{ProgramFailure, on_threads, tokens};
 use crate::{output::say, thread_cpu, training};
 use bytes::Bytes;
-use gristmill_executor::{InputRange, CompiledPipeline, SplitInput};
+use gristmill_executor::{CompiledPipeline, InputRange, SplitInput};
 use gristmill_model::RecordKey;
 use gristmill_operators::floor;
 use gristmill_pipeline::{Pipeline, passes::optimise};
@@ -136,7 +136,8 @@ pub async fn run(args: BenchPipelinesArgs) -> Result<(), ProgramFailure> {
     let mut floors: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
     for round in 0..args.rounds {
         for (i, study) in studies.iter().enumerate() {
-            let pipeline = gristmill_operators::parse(&study.pipeline).map_err(ProgramFailure::failed)?;
+            let pipeline =
+                gristmill_operators::parse(&study.pipeline).map_err(ProgramFailure::failed)?;
             let pipeline = optimise(&pipeline, &BTreeMap::new()).pipeline;
             let program = CompiledPipeline::compile(&pipeline).map_err(ProgramFailure::failed)?;
             let shards = shards(&pipeline, &dir, study.files)?;
@@ -145,7 +146,10 @@ pub async fn run(args: BenchPipelinesArgs) -> Result<(), ProgramFailure> {
                 found.entry((i, threads)).or_default().push(figures);
                 gristmill_client::complain!(
                     "round {round}: {} {} on {threads}: {:.0} samples/s, {:.4} ms CPU a sample",
-                    study.name, study.variant, figures.samples_per_s, figures.cpu_ms_per_sample
+                    study.name,
+                    study.variant,
+                    figures.samples_per_s,
+                    figures.cpu_ms_per_sample
                 );
             }
             let floor = match study.floor {
@@ -242,8 +246,11 @@ pub(super) fn shards(
         .collect();
     paths.sort();
     let shard = |path: PathBuf| {
-        let mut builder = IndexBuilder::new(&pipeline.source().format).map_err(ProgramFailure::failed)?;
-        builder.push(&std::fs::read(&path).map_err(ProgramFailure::failed)?).map_err(ProgramFailure::failed)?;
+        let mut builder =
+            IndexBuilder::new(&pipeline.source().format).map_err(ProgramFailure::failed)?;
+        builder
+            .push(&std::fs::read(&path).map_err(ProgramFailure::failed)?)
+            .map_err(ProgramFailure::failed)?;
         Ok(IndexedShard { path, index: builder.finish().map_err(ProgramFailure::failed)? })
     };
     paths.into_iter().map(shard).collect()
@@ -270,8 +277,9 @@ fn measure(
             file.read_to_end(&mut buffer).map_err(ProgramFailure::failed)?;
             let data = Bytes::from(buffer);
             let input = shard.input(data.clone(), at, shards.len());
-            let output =
-                program.run_split(&mut scratch, &input, &|| false).map_err(ProgramFailure::failed)?;
+            let output = program
+                .run_split(&mut scratch, &input, &|| false)
+                .map_err(ProgramFailure::failed)?;
             drop(input);
             scratch.recycle(output.object);
             buffer = data.try_into_mut().map(Vec::from).unwrap_or_default();
@@ -289,10 +297,17 @@ fn measure(
 }
 
 /// CPU milliseconds per record of the pipeline's kernels, on the first shards.
-fn kernels_floor(program: &CompiledPipeline, shards: &[IndexedShard], seconds: f64) -> Result<f64, ProgramFailure> {
+fn kernels_floor(
+    program: &CompiledPipeline,
+    shards: &[IndexedShard],
+    seconds: f64,
+) -> Result<f64, ProgramFailure> {
     let mut files = Vec::new();
     for shard in shards.iter().take(4) {
-        files.push((Bytes::from(std::fs::read(&shard.path).map_err(ProgramFailure::failed)?), shard));
+        files.push((
+            Bytes::from(std::fs::read(&shard.path).map_err(ProgramFailure::failed)?),
+            shard,
+        ));
     }
     let mut scratch = program.scratch();
     let (began, before, mut records) = (Instant::now(), thread_cpu(), 0_u64);
@@ -301,7 +316,8 @@ fn kernels_floor(program: &CompiledPipeline, shards: &[IndexedShard], seconds: f
             break;
         }
         let SplitInput { epoch, parts, .. } = shard.input(data.clone(), at, files.len());
-        let copied = program.run_kernels(&mut scratch, &parts[0], epoch).map_err(ProgramFailure::failed)?;
+        let copied =
+            program.run_kernels(&mut scratch, &parts[0], epoch).map_err(ProgramFailure::failed)?;
         std::hint::black_box(copied);
         records += u64::from(shard.index.len());
     }
@@ -310,7 +326,11 @@ fn kernels_floor(program: &CompiledPipeline, shards: &[IndexedShard], seconds: f
 }
 
 /// CPU milliseconds per image of the floor, on the first shards.
-fn resnet_floor(shards: &[IndexedShard], antialias: bool, seconds: f64) -> Result<f64, ProgramFailure> {
+fn resnet_floor(
+    shards: &[IndexedShard],
+    antialias: bool,
+    seconds: f64,
+) -> Result<f64, ProgramFailure> {
     let mut files = Vec::new();
     for shard in shards.iter().take(4) {
         files.push((std::fs::read(&shard.path).map_err(ProgramFailure::failed)?, &shard.index));

@@ -21,9 +21,11 @@ pub struct BenchReadersArgs {
 pub async fn run(BenchReadersArgs { bench }: BenchReadersArgs) -> Result<(), ProgramFailure> {
     // Virtual time has a runtime of its own, which cannot run inside this one.
     let measured = tokio::task::spawn_blocking(move || {
-        gristmill_scale::readers::run(&bench, &mut crate::output::StandardOutput).map_err(|error| error.to_string())
+        gristmill_scale::readers::run(&bench, &mut crate::output::StandardOutput)
+            .map_err(|error| error.to_string())
     });
-    let meets_bars = measured.await.map_err(ProgramFailure::failed)?.map_err(ProgramFailure::failed)?;
+    let meets_bars =
+        measured.await.map_err(ProgramFailure::failed)?.map_err(ProgramFailure::failed)?;
     // The printed lines name the missed bars.
     if meets_bars { Ok(()) } else { Err(ProgramFailure::Reported(1)) }
 }

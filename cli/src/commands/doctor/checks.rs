@@ -1,13 +1,15 @@
 //! Verdicts: turns findings into one line per check. Pure, so that tests can cover setups that
 //! nobody has.
 
+use super::{DatasetPrefix, DoctorCheck, DoctorCheckStatus, ProbeFindings};
 use crate::commands::ps::in_words;
-use gristmill_aws::{BucketRights, ProbeError, DeployedFunction, OUTSIDE_AWS, ConcurrencyQuota};
-use gristmill_client::{ServiceBackend, NUMERICS};
+use gristmill_aws::{BucketRights, ConcurrencyQuota, DeployedFunction, OUTSIDE_AWS, ProbeError};
+use gristmill_client::{NUMERICS, ServiceBackend};
 use gristmill_model::wire::RefusalKind;
-use gristmill_policy::plan::deployment::{coordinator_concurrency, requests_per_s, url_requests_per_s};
+use gristmill_policy::plan::deployment::{
+    coordinator_concurrency, requests_per_s, url_requests_per_s,
+};
 use gristmill_ports::CallError;
-use super::{DoctorCheck, DoctorCheckStatus, ProbeFindings, DatasetPrefix};
 
 /// Clocks this far apart are reported; signatures are refused from 5 minutes.
 const SKEW_WARN_S: i64 = 60;
@@ -52,7 +54,12 @@ fn disk(findings: &ProbeFindings) -> DoctorCheck {
     }
 }
 
-fn line(name: &'static str, verdict: DoctorCheckStatus, found: impl ToString, advice: &str) -> DoctorCheck {
+fn line(
+    name: &'static str,
+    verdict: DoctorCheckStatus,
+    found: impl ToString,
+    advice: &str,
+) -> DoctorCheck {
     DoctorCheck { name, verdict, found: found.to_string(), advice: advice.to_owned() }
 }
 
@@ -79,7 +86,9 @@ fn said(error: &CallError) -> &str {
 fn not_asked(findings: &ProbeFindings) -> &'static str {
     match findings {
         ProbeFindings { service: Some(Err(_)), .. } => "not asked: the service does not answer",
-        ProbeFindings { backend: Some(ServiceBackend::Local), .. } => "not asked: there is no service",
+        ProbeFindings { backend: Some(ServiceBackend::Local), .. } => {
+            "not asked: there is no service"
+        }
         ProbeFindings { keys: Some(Err(_)), .. } => "not asked: there are no credentials",
         _ => "not asked: settings are missing",
     }
@@ -137,7 +146,12 @@ fn keys(findings: &ProbeFindings) -> DoctorCheck {
             (_, Some(Err(trouble))) => {
                 let advice =
                     "check that STS is reachable; the other checks show whether it matters";
-                line(NAME, DoctorCheckStatus::Warn, format!("{id} is not confirmed: {trouble}"), advice)
+                line(
+                    NAME,
+                    DoctorCheckStatus::Warn,
+                    format!("{id} is not confirmed: {trouble}"),
+                    advice,
+                )
             }
             (_, _) => skip(NAME, format!("{id}: the coordinator confirms nothing")),
         },
@@ -222,7 +236,9 @@ fn remedy(trouble: &ProbeError) -> &'static str {
         ProbeError::KeysRefused(_) => "see the line of the credentials",
         ProbeError::Denied(_) => ATTACH_POLICY,
         ProbeError::Missing(_) => "set GRISTMILL_BUCKET to the stack's output BucketName",
-        ProbeError::Other(_) => "try again, and check that AWS_ENDPOINT_URL names the right service",
+        ProbeError::Other(_) => {
+            "try again, and check that AWS_ENDPOINT_URL names the right service"
+        }
     }
 }
 
@@ -240,9 +256,12 @@ fn permissions(findings: &ProbeFindings) -> DoctorCheck {
     match (denied.as_slice(), unknown) {
         ([], None) => ok(NAME, "to list the bucket, get chunks and put indices"),
         // Only workers beside the trainer index files.
-        (["put indices"], _) => {
-            line(NAME, DoctorCheckStatus::Warn, "may not put indices, as --local-workers do", ATTACH_POLICY)
-        }
+        (["put indices"], _) => line(
+            NAME,
+            DoctorCheckStatus::Warn,
+            "may not put indices, as --local-workers do",
+            ATTACH_POLICY,
+        ),
         ([], Some(trouble)) => skip(NAME, format!("not all could be tried: {trouble}")),
         (denied, _) => {
             let found = format!("may not {}", denied.join(", "));
@@ -259,11 +278,18 @@ fn coordinator(findings: &ProbeFindings) -> DoctorCheck {
         Err(CallError::Refused(refusal)) => refusal,
         Ok(reply) => {
             let advice = "check that GRISTMILL_COORDINATOR_URL is the one of the stack";
-            return line(NAME, DoctorCheckStatus::Fail, format!("answers otherwise: {reply:?}"), advice);
+            return line(
+                NAME,
+                DoctorCheckStatus::Fail,
+                format!("answers otherwise: {reply:?}"),
+                advice,
+            );
         }
         Err(error @ CallError::Unavailable(_)) => {
             let advice = match findings.backend {
-                Some(ServiceBackend::Local) => "end it with `gristmill ps --stop`, and start it again",
+                Some(ServiceBackend::Local) => {
+                    "end it with `gristmill ps --stop`, and start it again"
+                }
                 _ => {
                     "check GRISTMILL_COORDINATOR_URL against the stack's output CoordinatorUrl, and \
                      the network; then the coordinator's log"
@@ -358,7 +384,12 @@ pub fn functions(findings: &ProbeFindings) -> DoctorCheck {
         match found {
             Ok(function) if !is_usable(&function.state) => {
                 let found = format!("the {name} is {}", function.state);
-                return line(NAME, DoctorCheckStatus::Fail, found, "wait for it, or deploy the stack again");
+                return line(
+                    NAME,
+                    DoctorCheckStatus::Fail,
+                    found,
+                    "wait for it, or deploy the stack again",
+                );
             }
             Ok(function) if *name == "worker" && !is_of_this_class(function) => {
                 return line(

@@ -1,11 +1,13 @@
 //! Findings of good and of faulty setups.
 
+use super::*;
 use crate::commands::doctor::parse_dataset;
-use gristmill_aws::{CallerIdentity, DeployedFunction, ConcurrencyQuota, ReadableObject, ServiceResponder};
+use gristmill_aws::{
+    CallerIdentity, ConcurrencyQuota, DeployedFunction, ReadableObject, ServiceResponder,
+};
 use gristmill_client::NUMERICS;
 use gristmill_model::wire::{AnyReply, CallRefusal};
 use gristmill_ports::TableError;
-use super::*;
 
 fn refused(kind: RefusalKind, message: &str) -> Option<Result<AnyReply, CallError>> {
     Some(Err(CallError::Refused(CallRefusal { kind, message: message.to_owned() })))
@@ -68,7 +70,8 @@ fn expect(findings: &ProbeFindings, name: &str, expected: DoctorCheckStatus, wor
 #[test]
 fn a_good_place_has_nothing_to_put_right() {
     for check in judge(&good(), 32) {
-        let expected = if check.name == "gateway" { DoctorCheckStatus::Skip } else { DoctorCheckStatus::Ok };
+        let expected =
+            if check.name == "gateway" { DoctorCheckStatus::Skip } else { DoctorCheckStatus::Ok };
         assert_eq!(check.verdict, expected, "{check:?}");
     }
 }
@@ -90,11 +93,13 @@ fn missing_settings_fail_alone() {
 fn a_missing_table_is_distinguished_from_a_broken_coordinator() {
     // In the words that the coordinator passes on.
     let error = TableError::Rejected("there is no table g (BatchGetItem)".to_owned()).to_string();
-    let findings = ProbeFindings { coordinator: refused(RefusalKind::TableRejected, &error), ..good() };
+    let findings =
+        ProbeFindings { coordinator: refused(RefusalKind::TableRejected, &error), ..good() };
     expect(&findings, "coordinator", DoctorCheckStatus::Ok, "answers");
     expect(&findings, "table", DoctorCheckStatus::Fail, "there is no table g");
     let error = TableError::Unavailable("BatchGetItem on g: refused".to_owned()).to_string();
-    let findings = ProbeFindings { coordinator: refused(RefusalKind::TableUnavailable, &error), ..good() };
+    let findings =
+        ProbeFindings { coordinator: refused(RefusalKind::TableUnavailable, &error), ..good() };
     expect(&findings, "table", DoctorCheckStatus::Fail, "BatchGetItem on g");
 
     let other = "the call is for namespace a, this coordinator serves b";
@@ -153,8 +158,11 @@ fn clocks_are_compared() {
 fn regions_are_compared() {
     let elsewhere = ProbeFindings { bucket: Some(Ok(Some("us-east-2".to_owned()))), ..good() };
     expect(&elsewhere, "region", DoctorCheckStatus::Warn, "train in us-east-2");
-    let split =
-        ProbeFindings { url_region: Some("us-east-2".to_owned()), bucket: Some(Ok(None)), ..good() };
+    let split = ProbeFindings {
+        url_region: Some("us-east-2".to_owned()),
+        bucket: Some(Ok(None)),
+        ..good()
+    };
     expect(&split, "region", DoctorCheckStatus::Warn, "the coordinator is in us-east-2");
 }
 
@@ -173,17 +181,35 @@ fn the_coordinator_serves_ten_requests_for_each_reserved_call() {
 
 #[test]
 fn a_dataset_is_read_and_its_region_compared() {
-    let found = |read| ProbeFindings { dataset: Some((parse_dataset("s3://b/train/x-*").unwrap(), read)), ..good() };
+    let found = |read| ProbeFindings {
+        dataset: Some((parse_dataset("s3://b/train/x-*").unwrap(), read)),
+        ..good()
+    };
     let object = |region: Option<&str>| {
         Ok(ReadableObject { key: "train/x-1".to_owned(), region: region.map(str::to_owned) })
     };
     for region in [None, Some("eu-west-1")] {
-        expect(&found(object(region)), "dataset", DoctorCheckStatus::Ok, "s3://b/train/x-1 is readable");
+        expect(
+            &found(object(region)),
+            "dataset",
+            DoctorCheckStatus::Ok,
+            "s3://b/train/x-1 is readable",
+        );
     }
-    expect(&found(object(Some("us-east-1"))), "dataset", DoctorCheckStatus::Warn, "deploy to us-east-1");
+    expect(
+        &found(object(Some("us-east-1"))),
+        "dataset",
+        DoctorCheckStatus::Warn,
+        "deploy to us-east-1",
+    );
     let denied = |text: &str| Err(ProbeError::Denied(text.to_owned()));
     expect(&found(denied("AccessDenied")), "dataset", DoctorCheckStatus::Fail, "--dataset");
-    expect(&found(denied("InvalidObjectState: no")), "dataset", DoctorCheckStatus::Fail, "restore-object");
+    expect(
+        &found(denied("InvalidObjectState: no")),
+        "dataset",
+        DoctorCheckStatus::Fail,
+        "restore-object",
+    );
     let missing = Err(ProbeError::Missing("s3://b/train/x-: no object".to_owned()));
     expect(&found(missing), "dataset", DoctorCheckStatus::Fail, "prefix");
     assert!(judge(&good(), 1).iter().all(|check| check.name != "dataset"));
@@ -220,9 +246,17 @@ fn permissions_of_a_trainer_are_tried() {
     let denied = || Err(ProbeError::Denied("AccessDenied".to_owned()));
     let all = || BucketRights { list: Ok(()), get_chunks: Ok(()), put_indices: Ok(()) };
     for (rights, expected, words) in [
-        (BucketRights { get_chunks: denied(), ..all() }, DoctorCheckStatus::Fail, "may not get chunks"),
+        (
+            BucketRights { get_chunks: denied(), ..all() },
+            DoctorCheckStatus::Fail,
+            "may not get chunks",
+        ),
         (BucketRights { list: denied(), ..all() }, DoctorCheckStatus::Fail, "TrainerPolicy"),
-        (BucketRights { put_indices: denied(), ..all() }, DoctorCheckStatus::Warn, "--local-workers"),
+        (
+            BucketRights { put_indices: denied(), ..all() },
+            DoctorCheckStatus::Warn,
+            "--local-workers",
+        ),
     ] {
         let findings = ProbeFindings { rights: Some(rights), ..good() };
         expect(&findings, "permissions", expected, words);
@@ -241,8 +275,10 @@ fn keys_are_found_and_accepted() {
     };
     expect(&none, "credentials", DoctorCheckStatus::Fail, "AWS_PROFILE");
     expect(&none, "bucket", DoctorCheckStatus::Skip, "there are no credentials");
-    let old =
-        ProbeFindings { caller: Some(Err(ProbeError::KeysRefused("ExpiredToken".to_owned()))), ..good() };
+    let old = ProbeFindings {
+        caller: Some(Err(ProbeError::KeysRefused("ExpiredToken".to_owned()))),
+        ..good()
+    };
     expect(&old, "credentials", DoctorCheckStatus::Fail, "ExpiredToken");
     let no_sts = ProbeError::Other("HTTP 404".to_owned());
     let no_sts = ProbeFindings { caller: Some(Err(no_sts)), ..good() };
