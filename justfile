@@ -11,9 +11,9 @@ demo *ARGS:
 build:
     cargo build --release --workspace
 
-# format, lint and check the rules of the project
+# format (also modules that a macro declares), lint and check the rules of the project
 check:
-    cargo fmt --all --check
+    find cli examples fetcher functions fuzz local python shared sim tests -name target -prune -o -name '*.rs' -exec rustfmt --edition 2024 --check {} +
     cargo clippy --workspace --all-targets -- -D warnings
     cargo test --package gristmill-tests
 

@@ -32,23 +32,19 @@ pub mod silence;
 mod view;
 pub mod window;
 
-pub use bundle::ObjectSizes;
 pub use bundle::{
-    Bundle, BundleState, MAX_BUNDLE_SPLITS, MAX_ERROR_BYTES, MAX_INVOCATION_BYTES, SuspectSplit,
-    TRIAL_ATTEMPTS,
+    Bundle, BundleState, CommittedSplit, MAX_BUNDLE_SPLITS, MAX_ERROR_BYTES, MAX_INVOCATION_BYTES,
+    ObjectSizes, SplitCommit, SplitKind, SplitOutcome, SuspectSplit, TRIAL_ATTEMPTS, WorkerTimes,
 };
-pub use bundle::{CommittedSplit, SplitCommit, SplitKind, SplitOutcome, WorkerTimes};
 pub use deaths::{DeathEvidence, DeathLog, DeathRecord, RECENT_DEATHS};
 pub use job_progress::{
     Cursor, Horizon, INDEX_EPOCH, JobProgress, LackingSplits, ProgressAck, SplitPlace, ack,
     collected, made,
 };
 pub use lease::{
-    BundleRetryLimits, ClaimTransition, LeaseTerm, POISON_STRIKES, claim, lease_until_ms, revive,
-};
-pub use lease::{
-    FailTransition, FlushTransition, GiveBackTransition, LapseTransition, MarkTransition,
-    ReleaseTransition, fail, flush, give_back, lapse, mark, release, retry_delay_ms,
+    BundleRetryLimits, ClaimTransition, FailTransition, FlushTransition, GiveBackTransition,
+    LapseTransition, LeaseTerm, MarkTransition, POISON_STRIKES, ReleaseTransition, claim, fail,
+    flush, give_back, lapse, lease_until_ms, mark, release, retry_delay_ms, revive,
 };
 pub use plan::{SplitPlan, SplitVisit};
 pub use readers::ReaderProgress;

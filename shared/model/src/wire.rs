@@ -19,29 +19,16 @@ pub use caching::{
     CachedChunk, CachingView, EpochCacheMode, ListedCacheEntry, OpWork, WorkProfile,
 };
 pub use calls::*;
-pub use calls::{
-    BundlePartition, ClaimCall, ClaimReply, FailCall, FlushCall, IdleReason, IdleReply, Lease,
-    LeaseRef, LeaseWork, LeaveCall, MarkCall, ReleaseCall,
-};
-pub use calls::{
-    CacheExplainCall, CacheExplainReply, CacheListCall, CacheListReply, CacheRemoveCall,
-    CacheRemoveReply, ExplainedCachePoint,
-};
-pub use calls::{DescribeCall, ForgetCall, ForgetReply, JobStatus, StatusCall, StopCall};
-pub use calls::{PollCall, PollReply, ReadySplit, TrainerMetrics};
-pub use calls::{ReaderStanding, ReaderStatus, RunStatus};
 pub use events::{ScaleDecision, ScaleState, ScalerEvent, WorkerEvent, WorkerFailureSeries};
-pub use job::ZipFileCounts;
 pub use job::{
-    Dataset, DatasetManifest, EpochPlan, JobSpec, JobView, ManifestFile, RegisterCall,
-    SkippedRecordLocation, SourceFile, StoredListing,
+    Dataset, DatasetManifest, EpochPlan, ImagePack, JobSpec, JobView, ManifestFile, PACK_IMAGES,
+    PackedImage, RegisterCall, SkippedRecordLocation, SourceFile, StoredListing, ZipFileCounts,
 };
-pub use job::{ImagePack, PACK_IMAGES, PackedImage};
-pub use outstanding::AccountRoom;
-pub use outstanding::{DepartedWorkers, LEFT_SHARD, OutstandingWorkers};
+pub use outstanding::{AccountRoom, DepartedWorkers, LEFT_SHARD, OutstandingWorkers};
 pub use protocol::{SpokenVersions, VERSION};
-pub use settings::JobSettings;
-pub use settings::{GivenOptions, OPTIONS, OptionChange, OptionMeaning, SpecDifference};
+pub use settings::{
+    GivenOptions, JobSettings, OPTIONS, OptionChange, OptionMeaning, SpecDifference,
+};
 pub use training_report::TrainingReport;
 
 /// Upper bound of one encoded request or response, in bytes: what a function URL carries.

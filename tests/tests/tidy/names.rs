@@ -4,14 +4,8 @@ use crate::{assert_none, files::is_test, project::rust_files};
 use std::collections::BTreeMap;
 
 /// Types that exist twice, one for each state of a feature, of which a program has one.
-const TWINS: &[&str] = &[
-    "Aws",
-    "BenchReadersArgs",
-    "DeploymentProbes",
-    "HttpCoordinator",
-    "S3Objects",
-    "WebRoutedStore",
-];
+const TWINS: &[&str] =
+    &["Aws", "DeploymentProbes", "HttpCoordinator", "S3Objects", "WebRoutedStore"];
 
 /// Most public types whose name is one word, in percent: words of the field, operators and formats.
 const ONE_WORD_PERCENT: usize = 10;

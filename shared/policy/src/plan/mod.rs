@@ -151,10 +151,14 @@ fn verdicts(plan: &JobPrediction, job: &PlannedJob) -> Vec<String> {
     }
     let best_cache = plan.break_even.iter().max_by(|a, b| a.days.total_cmp(&b.days));
     if let Some(BreakEven { name, days, usd_per_day, saved_usd, .. }) = best_cache {
-        said.push(if *days > 0.0 { format!(
+        said.push(if *days > 0.0 {
+            format!(
                 "{name} pays if it is read again within {days:.1} days (saves {saved_usd} an epoch, keeping \
                  it costs {usd_per_day} a day)"
-            ) } else { format!("{name} never pays: reading it costs as much as computing it") });
+            )
+        } else {
+            format!("{name} never pays: reading it costs as much as computing it")
+        });
     }
     if plan.functions.bound == EpochBound::WorkerNetwork && job.shape.memory_mb > SMALL_WORKER_MB {
         said.push(

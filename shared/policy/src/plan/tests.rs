@@ -343,6 +343,10 @@ fn a_plan_of_a_large_job_says_what_its_stack_needs() {
     for words in ["need 11678", "serves 8340 requests", "run after 40 s", "a new table serves"] {
         assert!(says(&large, words), "{words}: {:?}", large.verdicts);
     }
+    // The same records in six times as many splits.
+    let split = PlannedJob { split_records: Some(64), ..wide };
+    let split = plan(&jpegs(), &split, &PlanLimits { max_workers: 5_000, ..PlanLimits::default() });
+    assert!(says(&split, "S3 takes 3500"), "{:?}", split.verdicts);
 }
 
 #[test]
@@ -369,12 +373,4 @@ fn a_trainer_outside_aws_pays_for_what_it_receives() {
     priced.prices.transfer.delivery_usd_per_gb = 0.09;
     let planned = plan(&jpegs(), &priced, &PlanLimits::default());
     assert!(planned.verdicts.iter().all(|said| !said.contains("outside AWS")));
-}
-
-#[test]
-fn puts_beyond_the_rate_of_a_prefix_are_named() {
-    let said = super::deployment::puts(36_000, 10.0);
-    assert!(said.as_ref().is_some_and(|said| said.contains("S3 takes 3500")), "{said:?}");
-    assert_eq!(super::deployment::puts(34_000, 10.0), None);
-    assert_eq!(super::deployment::puts(1, 0.0), None);
 }
