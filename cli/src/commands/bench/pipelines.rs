@@ -159,6 +159,19 @@ pub async fn run(args: BenchPipelinesArgs) -> Result<(), ProgramFailure> {
             floors.entry(i).or_default().push(floor);
         }
     }
+    let rows = table(&studies, found, &floors);
+    if args.json {
+        say!("{}", json!({ "data": dir, "pipelines": rows }));
+    }
+    Ok(())
+}
+
+/// Prints the medians of all rounds, a row for each study and number of threads; the rows as JSON.
+fn table(
+    studies: &[Study],
+    found: BTreeMap<(usize, usize), Vec<Figures>>,
+    floors: &BTreeMap<usize, Vec<f64>>,
+) -> Vec<serde_json::Value> {
     let mut rows = Vec::new();
     say!(
         "{:<18} {:>5} {:>12} {:>10} {:>10} {:>8}",
@@ -190,10 +203,7 @@ pub async fn run(args: BenchPipelinesArgs) -> Result<(), ProgramFailure> {
             "mb_peak_rss": rss,
         }));
     }
-    if args.json {
-        say!("{}", json!({ "data": dir, "pipelines": rows }));
-    }
-    Ok(())
+    rows
 }
 
 fn chosen(only: &[String]) -> Result<Vec<Study>, ProgramFailure> {
