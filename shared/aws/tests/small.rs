@@ -10,9 +10,9 @@ use gristmill_ports::{ObjectPath, ObjectStore};
 const REMEDY: &str =
     "this gristmill was built without the feature `aws`: build it without --no-default-features";
 
-fn keys() -> Credentials {
+fn keys() -> AwsCredentials {
     let key = || "test".to_owned();
-    Credentials { access_key_id: key(), secret_access_key: key(), session_token: None }
+    AwsCredentials { access_key_id: key(), secret_access_key: key(), session_token: None }
 }
 
 #[tokio::test]
@@ -36,7 +36,7 @@ async fn objects_on_s3_are_refused_with_the_remedy() {
 #[tokio::test]
 async fn no_connection_to_aws_is_made() {
     assert_eq!(Aws::from_env().await.unwrap_err(), SettingsError::NotBuilt);
-    let made = Aws::with(Endpoints::default(), "us-east-1".to_owned(), keys());
+    let made = Aws::with(AwsEndpoints::default(), "us-east-1".to_owned(), keys());
     assert_eq!(made.unwrap_err().to_string(), REMEDY);
     assert_eq!(is_built(), Err(SettingsError::NotBuilt));
 }

@@ -21,7 +21,8 @@ fn addresses_are_refused_with_the_remedy_and_without_secrets() {
 
 #[tokio::test]
 async fn web_servers_are_refused_and_other_objects_are_not() {
-    let objects = WithWeb::from_env(Arc::new(MemoryObjects::default()), Reach::Any).unwrap();
+    let objects =
+        WebRoutedStore::from_env(Arc::new(MemoryObjects::default()), AllowedServers::Any).unwrap();
     let (web, own) = (ObjectPath::new("https://h", "a"), ObjectPath::new("b", "a"));
     objects.put_if_absent(&own, Bytes::from_static(b"x"), "1").await.unwrap();
     assert_eq!(objects.get(&own).await.unwrap(), "x");
