@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
 use anyhow::{Context, Result, bail, ensure};
-use gristmill_tests::{Background, TestDir, run_json};
+use gristmill_tests::{Background, TestDir, ensure_python, run_json};
 use serde_json::Value;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -34,17 +34,12 @@ fn start_service(dir: &TestDir) -> Result<(Background, String)> {
 }
 
 impl Training {
-    /// None if there is no Python.
-    fn start() -> Result<Option<Self>> {
-        let python = Command::new("python3").arg("--version").output();
-        if !python.is_ok_and(|output| output.status.success()) {
-            eprintln!("skipped: there is no python3");
-            return Ok(None);
-        }
+    fn start() -> Result<Self> {
+        ensure_python()?;
         let dir = TestDir::new(env!("CARGO_BIN_EXE_gristmill"))?;
         dir.write_numbers()?;
         let (service, endpoint) = start_service(&dir)?;
-        Ok(Some(Self { dir, endpoint, service }))
+        Ok(Self { dir, endpoint, service })
     }
 
     /// A fetcher of `ranks` of two epochs of job `job`, at the socket of that name.
@@ -140,7 +135,7 @@ impl Trained {
 
 #[test]
 fn ranks_and_fetcher_are_killed_and_their_logs_recount_to_exactly_once() -> Result<()> {
-    let Some(training) = Training::start()? else { return Ok(()) };
+    let training = Training::start()?;
     let fetcher = || training.fetcher("k", "k.sock", "0-1", &["--of", "2"]);
     let rank = |rank| training.rank("k", "k.sock", (rank, 2), "3");
     let mut serving = Background::start(&mut fetcher())?;
@@ -172,7 +167,7 @@ fn ranks_and_fetcher_are_killed_and_their_logs_recount_to_exactly_once() -> Resu
 
 #[test]
 fn two_fetchers_share_a_run_and_one_is_killed() -> Result<()> {
-    let Some(training) = Training::start()? else { return Ok(()) };
+    let training = Training::start()?;
     let sockets = ["t0.sock", "t1.sock"];
     let fetcher = |host: usize| {
         let ranks = host.to_string();
@@ -200,7 +195,7 @@ fn two_fetchers_share_a_run_and_one_is_killed() -> Result<()> {
 
 #[test]
 fn tails_treat_what_filters_and_unreadable_records_leave() -> Result<()> {
-    let Some(training) = Training::start()? else { return Ok(()) };
+    let training = Training::start()?;
     // 930 numbers are left of 1000 and 50 unreadable lines: 117 batches, of which the last has two rows.
     let path = training.dir.path("data").join("unreadable.jsonl");
     fs::write(path, "{\"id\": \"none\"}\n".repeat(50))?;
@@ -326,7 +321,7 @@ fn add_checksums(sums: &mut BTreeMap<(u32, u64), u32>, path: &Path) -> Result<()
 #[test]
 fn three_ranks_resume_from_the_checkpoint_that_status_prints_of_two_whose_disks_are_lost()
 -> Result<()> {
-    let Some(mut training) = Training::start()? else { return Ok(()) };
+    let mut training = Training::start()?;
     let pipeline = "source:\n  jsonl: data\n  features: { id: { dtype: i64 } }\n\
         ops: [{ shuffle: { blocks: 4 } }, { batch: { size: 8 } }]\n";
     fs::write(training.dir.path("p.yaml"), pipeline)?;

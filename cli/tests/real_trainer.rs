@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
 use anyhow::{Context, Result, ensure};
-use gristmill_tests::{Background, TestDir, run_json};
+use gristmill_tests::{Background, TestDir, ensure_python, run_json};
 use serde_json::Value;
 use std::{
     collections::BTreeSet,
@@ -95,11 +95,7 @@ fn train(socket: &Path, checkpoint: &Path) -> Result<Value> {
 
 #[test]
 fn a_fetcher_reports_of_a_real_trainer_what_a_run_reports() -> Result<()> {
-    let python = Command::new("python3").arg("--version").output();
-    if !python.is_ok_and(|output| output.status.success()) {
-        eprintln!("skipped: there is no python3");
-        return Ok(());
-    }
+    ensure_python()?;
     let dir = TestDir::new(env!("CARGO_BIN_EXE_gristmill"))?;
     fs::write(dir.path("numbers.jsonl"), numbers())?;
     fs::write(dir.path("p.yaml"), PIPELINE)?;

@@ -54,7 +54,7 @@ def test_all_steps_on_a_host_without_a_gpu() -> None:
         assert {row["holds"] for row in rows["losses"]} == {True} and rows["losses"][-1]["value"] == 40
 
 
-def test_what_is_missing_is_said_in_a_line() -> None:
+def test_a_missing_dependency_is_named_in_one_line() -> None:
     if HAS_TORCH:
         import torch
 

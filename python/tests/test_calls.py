@@ -32,16 +32,12 @@ def make(kind, **options):
         return gm.jax.Loader(PATH, ahead=2, **options)
     return gm.numpy.Loader(PATH, **options)
 
-def timed(call):
-    began = time.monotonic()
+def outcome(call):
     try:
         call()
-        outcome = "done"
     except gm.Error as error:
-        outcome = str(error)
-    took = time.monotonic() - began
-    assert took < MOST_S, (call, took)
-    return outcome
+        return str(error)
+    return "done"
 """
 
 # The program waits for a batch that does not come; something else makes the call, and ends the wait 0.3 s later.
@@ -65,7 +61,7 @@ def outcome_of(name, by):
     }[name]
     said, has_said = [], threading.Event()
     def act(*_):
-        said.append(timed(call))
+        said.append(outcome(call))
         has_said.set()
         threading.Timer(0.3, loader.close, kwargs={"abandon": True}).start()
     def joined(*_):
@@ -150,10 +146,10 @@ def test_a_handler_cannot_read_the_batches_that_its_program_waits_for(slow: str,
     code = (
         "loader = make('numpy', epochs=1)\n"
         "len(loader)\n"
-        "signal.signal(signal.SIGALRM, lambda *_: say(timed(lambda: next(iter(loader)))))\n"
+        "signal.signal(signal.SIGALRM, lambda *_: say(outcome(lambda: next(iter(loader)))))\n"
         "signal.setitimer(signal.ITIMER_REAL, 0.3)\n"
         "threading.Timer(0.8, loader.close, kwargs={'abandon': True}).start()\n"
-        "say(timed(lambda: next(iter(loader))))\n"
+        "say(outcome(lambda: next(iter(loader))))\n"
     )
     _, out, err = Program(tmp_path, slow + code).end()
     handler, _, program = out.partition("\n")
@@ -170,7 +166,7 @@ def test_calls_while_the_loader_starts(slow: str, tmp_path: Path, call: str, by:
         f"up = json.load(open({state!r} + '/endpoint.json'))['pid']\n"
         "loader = make('numpy', epochs=1, service=service, patience='3s')\n"
         "os.kill(up, signal.SIGSTOP)\n"
-        f"act = lambda *_: say(timed(lambda: {call}))\n"
+        f"act = lambda *_: say(outcome(lambda: {call}))\n"
         "signal.signal(signal.SIGALRM, act)\n"
         "if BY == 'thread': threading.Timer(0.3, act).start()\n"
         "else: signal.setitimer(signal.ITIMER_REAL, 0.3)\n"
@@ -222,7 +218,7 @@ def act():
         "service": gm.local().close,
     }
     name = rng.choice(list(calls))
-    timed(calls[name])
+    outcome(calls[name])
     counts[name] = counts.get(name, 0) + 1
 
 over = threading.Event()
@@ -251,7 +247,7 @@ while time.monotonic() < last:
         if loader._closed or loader.epoch >= 3:
             loader.close(abandon=True)
             current[0] = make(KIND, **options)
-            timed(lambda: states.append(current[0].state_dict()))
+            outcome(lambda: states.append(current[0].state_dict()))
 over.set()
 signal.setitimer(signal.ITIMER_REAL, 0)
 for thread in threads: thread.join()

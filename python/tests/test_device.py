@@ -207,7 +207,7 @@ def test_buffers_of_services_that_are_gone_are_unregistered(
 
 
 @pytest.mark.parametrize("most", [0, 1])
-def test_what_cannot_be_registered_is_staged(
+def test_memory_that_cannot_be_registered_is_staged(
     calls: Calls,
     pictures: gm.Pipeline,
     service: gm.Service,

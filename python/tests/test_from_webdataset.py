@@ -216,7 +216,7 @@ def test_one_error_names_everything(shards: str) -> None:
     ]
 
 
-def test_what_is_missing_is_named(shards: str) -> None:
+def test_missing_members_are_named(shards: str) -> None:
     dataset = dataset_of(shards)
     assert problems_of(dataset.decode("pil")) == ["to_tuple: ", "batches: "]
     assert problems_of(dataset.to_tuple("jpg", "cls").batched(3)) == ["field 'jpg': "]

@@ -17,20 +17,16 @@ import gristmill as gm
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 
 #: Longest time from the signal to the exception, in seconds.
-LONGEST_S = 1.0 if os.environ.get("CI") else 0.2  # other work on a shared machine is no fault of a change
-# The machine may be busy with other things: the best of so many tries counts.
-TRIES = 3
-
 TO = {"process": os.kill, "group": os.killpg}
 
-# `work()` is interrupted; when that was is said, by the clock that all processes share.
+# `work()`, which does not end by itself, is interrupted.
 _RUN = """
 say("ready")
 try:
     work()
     say("not interrupted")
 except KeyboardInterrupt:
-    say(f"interrupted {time.clock_gettime(time.CLOCK_MONOTONIC)}")
+    say("interrupted")
 """
 
 
@@ -41,28 +37,16 @@ def interrupt(
     then: str = "",
     after_s: float = 0.4,
     is_clean: bool = True,
-) -> tuple[float, str]:
-    """Seconds from the signal to the exception; what the program said next."""
+) -> str:
+    """What the program said after the exception. Fails if it was not interrupted, or not at an end in time."""
     program = Program(directory, code + _RUN + then)
     program.wait_for("ready")
     time.sleep(after_s)
-    sent = time.clock_gettime(time.CLOCK_MONOTONIC)
     send(program.pid, signal.SIGINT)
     code_, out, err = program.end(is_clean=is_clean)
-    ended = time.clock_gettime(time.CLOCK_MONOTONIC)
     first, _, rest = out.partition("\n")
-    assert first.startswith("interrupted ") and (code_, err) == (0, ""), (code_, out, err)
-    assert ended - sent < 10
-    return float(first.split()[1]) - sent, rest
-
-
-def is_soon(directory: Path, code: str, send: Callable[[int, int], None], *, is_clean: bool = True) -> None:
-    found: list[float] = []
-    for _ in range(TRIES):
-        found.append(interrupt(directory, code, send, is_clean=is_clean)[0])
-        if found[-1] < LONGEST_S:
-            return
-    raise AssertionError(f"seconds from Ctrl-C to KeyboardInterrupt: {found}")
+    assert (first, code_, err) == ("interrupted", 0, ""), (code_, out, err)
+    return rest
 
 
 @pytest.fixture(params=TO)
@@ -90,12 +74,12 @@ Begin = Callable[[float], str]
 
 def test_waiting_for_a_batch(begin: Begin, tmp_path: Path, send: Callable[[int, int], None]) -> None:
     code = begin(10_000) + "len(loader)\ndef work(): next(iter(loader))\n"
-    is_soon(tmp_path, code, send)
+    interrupt(tmp_path, code, send)
 
 
 def test_a_list(begin: Begin, tmp_path: Path, send: Callable[[int, int], None]) -> None:
     code = begin(20) + "batches = iter(loader)\nnext(batches)\ndef work(): list(batches)\n"
-    is_soon(tmp_path, code, send)
+    interrupt(tmp_path, code, send)
 
 
 def test_waiting_for_the_thread_that_fetches_ahead(
@@ -104,7 +88,7 @@ def test_waiting_for_the_thread_that_fetches_ahead(
     pytest.importorskip("torch")
     code = begin(20).replace("gm.numpy.Loader(", "gm.torch.Loader(device='cpu', pipeline=")
     code = "import gristmill.torch\n" + code + "batches = iter(loader)\nnext(batches)\ndef work(): list(batches)\n"
-    is_soon(tmp_path, code, send)
+    interrupt(tmp_path, code, send)
 
 
 def test_the_start_of_a_service(tmp_path: Path, send: Callable[[int, int], None]) -> None:
@@ -114,12 +98,12 @@ def test_the_start_of_a_service(tmp_path: Path, send: Callable[[int, int], None]
     program.chmod(0o755)
     start = f"_native.Service.start([{str(program)!r}], {str(tmp_path / 'state')!r})"
     code = f"from gristmill import _native\ndef work(): {start}\n"
-    is_soon(tmp_path, code, send)
+    interrupt(tmp_path, code, send)
 
 
 def test_passing_to_a_later_epoch(begin: Begin, tmp_path: Path, send: Callable[[int, int], None]) -> None:
     code = begin(20) + "len(loader)\ndef work(): loader.set_epoch(1); next(iter(loader))\n"
-    is_soon(tmp_path, code, send)
+    interrupt(tmp_path, code, send)
 
 
 def test_using_a_service_that_hangs(begin: Begin, tmp_path: Path, send: Callable[[int, int], None]) -> None:
@@ -135,7 +119,7 @@ def test_using_a_service_that_hangs(begin: Begin, tmp_path: Path, send: Callable
         "import threading; threading.Timer(2, os.kill, [up, signal.SIGCONT]).start()\n"
         f"def work(): gm.local({state!r})\n"
     )
-    is_soon(tmp_path, code, send)
+    interrupt(tmp_path, code, send)
 
 
 def test_a_state_can_be_saved_after_it(begin: Begin, tmp_path: Path, send: Callable[[int, int], None]) -> None:
@@ -150,7 +134,7 @@ def test_a_state_can_be_saved_after_it(begin: Begin, tmp_path: Path, send: Calla
         "loader.checkpointed(loader.state_dict())\n"
         "loader.close()\n"
     )
-    _, said = interrupt(tmp_path, code, send, then)
+    said = interrupt(tmp_path, code, send, then)
     assert said == "(0, 2)\n32\n"
 
 
@@ -161,10 +145,8 @@ def test_at_any_moment(begin: Begin, tmp_path: Path, delay_s: float) -> None:
     program = Program(tmp_path, code, prelude=_BARE)
     program.wait_for("ready")
     time.sleep(delay_s)
-    sent = time.monotonic()
     os.killpg(program.pid, signal.SIGINT)
     code_, out, err = program.end()
-    assert time.monotonic() - sent < 10
     if (code_, out, err) == (0, "", ""):
         return  # it was faster
     assert (code_, out) == (-signal.SIGINT, ""), (code_, out, err)

@@ -239,7 +239,7 @@ def test_a_block_is_of_a_kind_that_is_tested(block: Block) -> None:
         assert block.language in ("yaml", "text")
 
 
-def test_what_pip_installs_is_there() -> None:
+def test_the_files_that_pip_installs_are_there() -> None:
     manifest = tomllib.loads((ROOT / "python/pyproject.toml").read_text())["project"]
     says("docs/python.md", f"It needs Python {manifest['requires-python'].removeprefix('>=')} or later and numpy")
     assert [it for it in manifest["dependencies"] if not it.startswith("numpy")] == []

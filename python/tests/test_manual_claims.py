@@ -225,7 +225,7 @@ def test_stop_keeps_objects_for_a_while_and_forget_deletes_them(place: Place) ->
 # docs/training.md
 
 
-def test_what_a_report_has(place: Place) -> None:
+def test_a_report_has_the_documented_fields(place: Place) -> None:
     says(
         TRAINING,
         "scaling decisions, skipped records, and a hash over all batches. The page also has the cost of the run",
@@ -246,7 +246,7 @@ def test_what_a_report_has(place: Place) -> None:
         ("(`auto` is refused)", "--sharding off --workers auto"),
     ],
 )
-def test_what_is_refused(sentence: str, flags: str, place: Place) -> None:
+def test_documented_refusals(sentence: str, flags: str, place: Place) -> None:
     says(TRAINING, sentence)
     place.numbers(20)
     assert len(place.run(f"{QUICK} {flags}", code=2).err.splitlines()) == 1
@@ -278,7 +278,7 @@ def test_a_loader_without_a_service_uses_the_one_of_this_machine(numbers: gm.Pip
         assert "running" in place.run(f"gristmill status {loader.job}").out
 
 
-def test_what_stats_has(service: gm.Service, numbers: gm.Pipeline) -> None:
+def test_stats_has_the_documented_fields(service: gm.Service, numbers: gm.Pipeline) -> None:
     says(PYTHON, "`loader.stats()` has waiting time, batches, workers and memory")
     with gm.numpy.Loader(numbers, service=service, epochs=1) as loader:
         next(iter(loader))

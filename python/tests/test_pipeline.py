@@ -213,7 +213,7 @@ def test_zip_repeats_its_datasets() -> None:
     assert read.canonical() == built.canonical()
 
 
-def test_what_zip_cannot_pair() -> None:
+def test_zip_refuses_what_it_cannot_pair() -> None:
     images = gm.tfrecord("a", image=gm.bytes())
     captions = gm.jsonl("b", tokens=gm.i64(shape=[4]))
     with pytest.raises(gm.PipelineError, match="2 to 16 datasets"):
@@ -267,7 +267,7 @@ def test_explain_says_what_is_changed_and_why() -> None:
         resized.options(auto_order=True).canonical()  # type: ignore[arg-type]
 
 
-def test_what_explain_and_plan_refuse(tmp_path: pathlib.Path) -> None:
+def test_explain_and_plan_refuse_by_name(tmp_path: pathlib.Path) -> None:
     pipeline = image_and_label().decode().resize(8).batch(2)
     with pytest.raises(gm.OptionError, match="sample"):
         pipeline.explain(sample=0)

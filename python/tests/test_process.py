@@ -131,10 +131,8 @@ def test_a_process_that_is_killed(begin: str, tmp_path: Path, how: signal.Signal
     program = Program(tmp_path, code)
     program.wait_for("ready")
     assert len(program.processes()) > 1
-    began = time.monotonic()
     os.kill(program.pid, how)
     assert program.end() == (-how, "", "")
-    assert time.monotonic() - began < 10
 
 
 def test_a_process_that_ends_at_once(begin: str, tmp_path: Path) -> None:

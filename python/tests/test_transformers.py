@@ -112,7 +112,7 @@ def test_a_checkpoint_of_another_trainer(numbers_dir: Path, service: gm.Service,
             again.train(resume_from_checkpoint=True)
 
 
-def test_what_is_no_loader_is_refused(tmp_path: Path) -> None:
+def test_other_objects_than_loaders_are_refused(tmp_path: Path) -> None:
     with pytest.raises(gm.OptionError, match=r"must be a gristmill\.torch\.Loader, not list"):
         trainer([{"value": 1}], tmp_path)  # type: ignore[arg-type]
 

@@ -8,5 +8,5 @@ mod recount;
 
 pub use commands::assert_documented;
 pub use frames::{FrameReader, Received, read_frames};
-pub use programs::{Background, TestDir, files_below, run_json};
+pub use programs::{Background, TestDir, ensure_python, files_below, run_json};
 pub use recount::{Delivered, read_numbers, read_sink};

@@ -63,6 +63,13 @@ impl TestDir {
     }
 }
 
+/// Fails with the reason where the example trainer cannot run.
+pub fn ensure_python() -> Result<()> {
+    let found = Command::new("python3").arg("--version").output();
+    ensure!(found.is_ok_and(|output| output.status.success()), "this test needs python3");
+    Ok(())
+}
+
 /// Every file below `dir`; links are files.
 pub fn files_below(dir: &Path) -> Result<Vec<PathBuf>> {
     let (mut found, mut ahead) = (Vec::new(), vec![dir.to_owned()]);

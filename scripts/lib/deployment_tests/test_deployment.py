@@ -191,7 +191,7 @@ class Storage(Account):
             self.assert_refused(self.deploy("--stack", "second", "--bucket", bucket), "is in us-east-1")
         self.assert_refused(self.teardown("--stack", "none", "--data", "--bucket", bucket), "is in us-east-1")
 
-    def test_what_a_stack_owns_is_refused(self):
+    def test_a_bucket_of_another_stack_is_refused(self):
         # Its bucket begins with `team-bucket-`, as one of the stack `team` does.
         self.assert_done(self.deploy("--stack", "team-bucket"))
         self.forget_changes()
@@ -205,7 +205,7 @@ class Storage(Account):
         self.edit(lambda state: state["regions"]["eu-west-1"]["stacks"]["team-bucket"].update(outputs={}))
         self.assert_refused(self.deploy("--stack", "team"), "belongs to stack team-bucket")
 
-    def test_what_another_stack_went_on_with_is_not_deleted(self):
+    def test_resources_that_another_stack_uses_are_kept(self):
         self.assert_done(self.deploy())
         self.assert_done(self.teardown())
         self.assert_done(self.deploy("--stack", "heir", "--table", "gristmill-Table-ABC123", "--bucket", "gristmill-bucket-abc123"))
@@ -271,7 +271,7 @@ class Arguments(Account):
                 self.assert_done(self.deploy("--dataset", value, "--dataset", "s3://ccc"))
                 self.assertEqual(self.parameters()["DatasetBucketArns"], "arn:aws:s3:::bbb,arn:aws:s3:::ccc")
 
-    def test_what_another_account_must_allow_is_printed(self):
+    def test_the_policy_for_another_account_is_printed(self):
         def change(state):
             state["buckets"]["mine"] = {"region": "eu-west-1", "policy": None, "objects": []}
             state["buckets"]["far"] = {"region": "us-east-1", "policy": None, "objects": []}

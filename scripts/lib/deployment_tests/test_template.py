@@ -47,7 +47,7 @@ class Template(unittest.TestCase):
     def alarms(self, metric):
         return [each for each in self.of_type("AWS::CloudWatch::Alarm").values() if each["Properties"]["MetricName"] == metric]
 
-    def test_who_reads_datasets_may_list_them(self):
+    def test_readers_of_datasets_may_list_them(self):
         # S3 says 403 instead of 404 for an absent object to those who may not.
         policies = 0
         for name, resource in self.resources.items():

@@ -1,5 +1,5 @@
 //! Rules of the project that no compiler checks. Each failure names a file and line, the rule and
-//! the remedy. `--nocapture` also prints the dependency table and the counts.
+//! the remedy.
 
 mod book;
 mod claims;
@@ -10,7 +10,6 @@ mod docs;
 mod files;
 mod names;
 mod project;
-mod record;
 mod words;
 
 #[track_caller]

@@ -103,7 +103,7 @@ fn colours_of_f32_are_from_0_to_1() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_with_advice() {
+fn impossible_pipelines_are_refused_with_advice() {
     for (op, advice) in [
         ("center_crop: { size: 0 }", "a whole number from 1"),
         ("crop: { height: 21, width: 5 }", "put a `pad` before it"),

@@ -186,24 +186,3 @@ fn bad_input_is_the_records_error() {
     let texts = &frames(&output)[0];
     assert_eq!(texts.get("text").unwrap().row(1).unwrap(), b"a");
 }
-
-#[test]
-#[ignore = "measures: how long finding the fields of an element takes, by how it is written"]
-fn speed() {
-    let tokens: Vec<i64> = (0..68).map(|i| i * 7919 % 32_000).collect();
-    let words = Words { tokens, weights: [0.5, -1.25], text: "a few words of text".into() };
-    let n = 20_000;
-    for (op, more, line) in [
-        ("parse_json", "", json(&words)),
-        ("parse_csv", COLUMNS, csv(&words)),
-        ("parse_example", "", message(&words)),
-    ] {
-        let bench = Bench::new(&parsing(op, "", more), &vec![record(&line); n]);
-        let best = (0..5).map(|_| {
-            let metrics = bench.all().metrics;
-            metrics.iter().find(|metric| metric.op == op).unwrap().active_ns
-        });
-        let us = best.min().unwrap() as f64 / 1e3 / n as f64;
-        println!("{op}: {us:.2} us an element of {} bytes", line.len());
-    }
-}

@@ -131,22 +131,3 @@ ops:
             .contains("store the file again")
     );
 }
-
-#[test]
-#[ignore = "measures: time and memory of a long text and of many short ones"]
-fn cost() {
-    let words = "The mill grinds the grain, and the grain becomes flour. ";
-    for name in ["bytelevel", "split", "wordpiece", "unigram"] {
-        let tokens = load(file(name), None, TokenDType::I32).unwrap();
-        let time = |text: &str, times: u32| {
-            let began = std::time::Instant::now();
-            let made = (0..times).map(|_| run(&tokens, text.as_bytes()).unwrap().len()).max();
-            (began.elapsed() / times, made.unwrap_or(0) / 4)
-        };
-        println!("{name}: {:?} for {} bytes", time(words, 2000), words.len());
-        let long = words.repeat(MAX_TEXT_BYTES / words.len());
-        println!("{name}: {:?} for {} bytes", time(&long, 1), long.len());
-        let status = std::fs::read_to_string("/proc/self/status").unwrap();
-        println!("{}", status.lines().find(|line| line.starts_with("VmHWM")).unwrap());
-    }
-}
