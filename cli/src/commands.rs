@@ -43,8 +43,10 @@ commands! {
     Cache => cache::CacheArgs,
     Doctor => doctor::DoctorArgs,
     Explain => explain::ExplainArgs,
+    Show => show::ShowArgs,
     Operators => operators::OperatorsArgs,
     Plan => plan::PlanArgs,
+    Profile => profile::ProfileArgs,
     Simulate => simulate::SimulateArgs,
     Bench => bench::BenchArgs,
 }

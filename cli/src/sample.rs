@@ -9,12 +9,12 @@ use gristmill_executor::{
     AssetLoader, CompiledPipeline, InputRange, OpMetrics, PipelineCompiler, RecordPick, SplitInput,
     SplitOutput, ZippedInput,
 };
-use gristmill_model::{ErrorPolicy, RecordKey};
+use gristmill_model::{ErrorPolicy, RecordKey, wire::ImagePack};
 use gristmill_pipeline::passes::MeasuredBytes;
 use gristmill_pipeline::{Cardinality, Pipeline, PipelineSource};
 use gristmill_policy::plan;
 use gristmill_ports::{ObjectInfo, ObjectPath, ObjectStore, get_long_range};
-use gristmill_sources::{FileIndex, IndexBuilder, OpenedRecords, SourceError};
+use gristmill_sources::{FileIndex, IndexBuilder, OpenedRecords, SourceError, images};
 use gristmill_web::{AllowedServers, WebRoutedStore};
 use std::{
     fmt, fs::File, ops::Range, os::unix::fs::FileExt, path::Path, sync::Arc, time::Duration,
@@ -27,8 +27,8 @@ pub const ELEMENTS: u32 = 300;
 const MAX_FILES: usize = 100;
 
 /// A sample of elements, and the cost of running them.
-struct Sample {
-    output: SplitOutput,
+pub struct Sample {
+    pub output: SplitOutput,
     n_records: u32,
     /// Stored bytes of the sampled records.
     stored_bytes: f64,
@@ -51,6 +51,8 @@ struct Member {
     place: gristmill_client::DatasetLocation,
     bucket: String,
     files: Vec<ObjectInfo>,
+    /// The images to read, if each file is one.
+    pack: Option<ImagePack>,
 }
 
 impl fmt::Display for SampledDatasets {
@@ -89,9 +91,14 @@ pub async fn data(
     for (place, member) in places.into_iter().zip(source.members()) {
         let alone = PipelineSource { zipped: Vec::new(), ..member.clone() };
         let found = place.find(&objects, &alone).await.map_err(ProgramFailure::from)?;
+        let pack = if member.format.definition().is_packed {
+            place.first_pack(&found, &alone).map_err(ProgramFailure::from)?
+        } else {
+            None
+        };
         let DatasetFiles { bucket, members: files, left_out: left, .. } = found;
         left_out.join(left);
-        members.push(Member { place, bucket, files: files.concat() });
+        members.push(Member { place, bucket, files: files.concat(), pack });
     }
     if !left_out.is_empty() {
         gristmill_client::complain!("{left_out}");
@@ -99,12 +106,41 @@ pub async fn data(
     Ok(SampledDatasets { members, left_out, objects })
 }
 
-/// Runs the first `most` records of one file of each dataset; bad records are left out.
+/// Runs the first `most` records of one file of each dataset, and fails if all of them are bad.
 fn run(
     program: &CompiledPipeline,
     pipeline: &Pipeline,
     shards: &[SampledFile],
     most: u32,
+) -> Result<Sample, ProgramFailure> {
+    let sample = run_from(program, pipeline, shards, SampledDraws { most, seed: 0, put: None })?;
+    if sample.output.rows == 0 {
+        let why = sample.output.skipped.first().map_or(String::new(), |record| {
+            format!(": {} ({}): {}", record.key, record.op, record.reason)
+        });
+        let name = shards.first().map_or("", |file| &file.name);
+        return Err(ProgramFailure::failed(format!("{name}: the sample has no elements{why}")));
+    }
+    Ok(sample)
+}
+
+/// How a sample is run.
+#[derive(Clone, Copy, Debug)]
+pub struct SampledDraws {
+    /// Most records.
+    pub most: u32,
+    /// Seed of random operators; the epoch is 0.
+    pub seed: u64,
+    /// The cache point at which elements are captured.
+    pub put: Option<u32>,
+}
+
+/// Runs the first records of one file of each dataset; bad records are left out.
+pub fn run_from(
+    program: &CompiledPipeline,
+    pipeline: &Pipeline,
+    shards: &[SampledFile],
+    SampledDraws { most, seed, put }: SampledDraws,
 ) -> Result<Sample, ProgramFailure> {
     let members = || pipeline.source().members();
     let [first, others @ ..] = shards else {
@@ -130,18 +166,13 @@ fn run(
     };
     let stored_bytes = shards.iter().map(of_run).sum();
     // A record that cannot be decoded has no size, so it is skipped.
-    let input = SplitInput { on_error: ErrorPolicy::Skip, zipped, ..SplitInput::whole(part) };
+    let on_error = ErrorPolicy::Skip;
+    let input = SplitInput { on_error, zipped, seed, put, ..SplitInput::whole(part) };
     let named = &first.name;
     let before = thread_cpu();
     let output = program.run_split(&mut program.scratch(), &input, &|| false);
     let cpu = thread_cpu().saturating_sub(before);
     let output = output.map_err(|error| ProgramFailure::failed(format!("{named}: {error}")))?;
-    if output.rows == 0 {
-        let why = output.skipped.first().map_or(String::new(), |record| {
-            format!(": {} ({}): {}", record.key, record.op, record.reason)
-        });
-        return Err(ProgramFailure::failed(format!("{named}: the sample has no elements{why}")));
-    }
     let bytes_per_record = shards.iter().map(|shard| shard.bytes_per_record).collect();
     Ok(Sample { output, n_records, stored_bytes, bytes_per_record, cpu })
 }
@@ -268,13 +299,17 @@ pub async fn profile(
 }
 
 /// The first records of each dataset, from its first file that has any.
-async fn first_files(
+pub async fn first_files(
     pipeline: &Pipeline,
     data: &SampledDatasets,
     most: u32,
 ) -> Result<Vec<SampledFile>, ProgramFailure> {
     let mut shards = Vec::new();
     for (source, member) in pipeline.source().members().zip(&data.members) {
+        if let Some(pack) = &member.pack {
+            shards.push(SampledFile::images(member, pack, data, most).await?);
+            continue;
+        }
         let mut first = None;
         for info in member.files.iter().take(MAX_FILES) {
             let path = ObjectPath::new(&member.bucket, &info.key);
@@ -283,12 +318,6 @@ async fn first_files(
                 Some(path) => SampledFileLocation::Local(path),
                 None => SampledFileLocation::Object(&data.objects, path, info),
             };
-            if source.format.definition().is_packed {
-                return Err(ProgramFailure::usage(format!(
-                    "{place}: images of a folder are not sampled: name an archive of some with --data, and its \
-                     kind in a copy of the pipeline"
-                )));
-            }
             let shard = SampledFile::open(&place, source, most).await?;
             if first.insert(shard).n_records > 0 {
                 break;
@@ -309,7 +338,7 @@ const MAX_BYTES: u64 = 128 << 20;
 const MAX_HELD_BYTES: u64 = 128 << 20;
 
 /// The first records of a file.
-struct SampledFile {
+pub struct SampledFile {
     /// Name of the file in messages.
     name: String,
     n_records: u32,
@@ -368,6 +397,41 @@ impl SampledFile {
             parts.push(reader.read(range).await?);
         }
         let records = index.open(0, n_records, source, &parts).map_err(named)?;
+        Ok(Self { name, n_records, stored_bytes, bytes_per_record, index, records })
+    }
+
+    /// The first `most` images of a folder, each a file of its own.
+    async fn images(
+        member: &Member,
+        pack: &ImagePack,
+        data: &SampledDatasets,
+        most: u32,
+    ) -> Result<Self, ProgramFailure> {
+        let name = member.place.to_string();
+        let named = |error: SourceError| ProgramFailure::failed(format!("{name}: {error}"));
+        let (mut records, mut sizes) = (Vec::new(), Vec::new());
+        for image in pack.images.iter().take(most as usize) {
+            let local = member.place.path_of(&image.key);
+            let path = ObjectPath::new(&pack.bucket, &image.key);
+            let info =
+                ObjectInfo { key: image.key.clone(), size: image.size, etag: image.etag.clone() };
+            let place = match &local {
+                Some(path) => SampledFileLocation::Local(path),
+                None => SampledFileLocation::Object(&data.objects, path, &info),
+            };
+            records.extend_from_slice(&i64::from(image.label).to_le_bytes());
+            let reader = place.open()?;
+            records.extend_from_slice(&reader.read(0..reader.bytes).await?);
+            sizes.push(reader.bytes);
+            if records.len() as u64 > MAX_HELD_BYTES {
+                break;
+            }
+        }
+        let index = images::index(sizes.iter().copied()).map_err(named)?;
+        let (n_records, stored_bytes) = (index.len(), sizes.iter().sum::<u64>());
+        let all: u64 = member.files.iter().map(|file| file.size).sum();
+        let bytes_per_record = all as f64 / member.files.len().max(1) as f64;
+        let records = OpenedRecords { data: records.into(), index: None };
         Ok(Self { name, n_records, stored_bytes, bytes_per_record, index, records })
     }
 

@@ -276,7 +276,6 @@ fn demo() -> Result<String> {
 fn examples_and_the_demo_deliver_what_they_always_did() -> Result<()> {
     let mut hashes = BTreeMap::new();
     for example in examples() {
-        let started = std::time::Instant::now();
         let text = fs::read_to_string(&example)?;
         let hash = |text: &str| one_hash(text).with_context(|| example.display().to_string());
         let name = example.file_name().unwrap().to_string_lossy().into_owned();
@@ -285,7 +284,6 @@ fn examples_and_the_demo_deliver_what_they_always_did() -> Result<()> {
             hashes.insert(format!("{name}, {AS_IN_PECAN}"), of_paper);
         }
         let hash = hash(&text)?;
-        eprintln!("{name}: {:.1?}", started.elapsed());
         hashes.insert(name, hash);
     }
     hashes.insert(format!("gristmill {DEMO}"), demo()?);
@@ -294,5 +292,39 @@ fn examples_and_the_demo_deliver_what_they_always_did() -> Result<()> {
     }
     let golden: BTreeMap<String, String> = serde_json::from_str(&fs::read_to_string(GOLDEN)?)?;
     assert_eq!(hashes, golden, "{GOLDEN} has others: {WRITE_GOLDEN}=1 writes them");
+    Ok(())
+}
+
+#[test]
+fn each_example_is_shown_and_profiled_operator_by_operator() -> Result<()> {
+    for example in examples() {
+        let text = fs::read_to_string(&example)?;
+        let pipeline = gristmill_operators::parse(&text)?;
+        let dir = TestDir::new(env!("CARGO_BIN_EXE_gristmill"))?;
+        pipeline.source().members().try_for_each(|source| make_data(&dir, source))?;
+        fs::write(dir.path("p.yaml"), &text)?;
+        let shown =
+            run_json(dir.gristmill(&["show", "-n", "3", "--json"]).arg(dir.path("p.yaml")))?;
+        let steps = shown["steps"].as_array().context("steps")?;
+        let names: Vec<_> = steps.iter().map(|step| step["op"].as_str().unwrap()).collect();
+        let own = pipeline
+            .stages()
+            .iter()
+            .filter(|stage| stage.op.dataset().is_none() && stage.op.cache_point().is_none());
+        let own = own.chain(&pipeline.deliver().stages).map(|stage| stage.op.name());
+        let own: Vec<_> = ["source"].into_iter().chain(own).collect();
+        assert_eq!(names, own, "{}", example.display());
+        for step in steps {
+            let elements = step["elements"].as_array().unwrap();
+            assert!(!elements.is_empty(), "{}: {}", example.display(), step["op"]);
+        }
+        let page = dir.gristmill(&["show", "--html", "-"]).arg(dir.path("p.yaml")).output()?;
+        assert_eq!(page.status.code(), Some(0));
+        let page = String::from_utf8(page.stdout)?;
+        assert_eq!(page.contains("<img"), text.contains("decode"), "{}", example.display());
+        let profile = run_json(dir.gristmill(&["profile", "--json"]).arg(dir.path("p.yaml")))?;
+        assert!(profile["us_per_record"].as_f64().unwrap() > 0.0);
+        assert_eq!(profile["ops"][0]["op"], "source");
+    }
     Ok(())
 }

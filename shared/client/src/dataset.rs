@@ -1,7 +1,7 @@
 //! Datasets: the sources that users name, and the files that jobs read, pinned by size and etag.
 
 use crate::{
-    images::{FoundImages, pack_images},
+    images::{FoundImages, found_packs, pack_images},
     needs_aws,
     selection::{
         BRACE_MARK, LeftOutFiles, LocationListing, PathSelector, WILD, enters, select,
@@ -11,7 +11,7 @@ use crate::{
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use gristmill_host::folder::FolderEntry;
 use gristmill_model::stored::keys;
-use gristmill_model::wire::{Dataset, SourceFile, ZipFileCounts};
+use gristmill_model::wire::{Dataset, ImagePack, SourceFile, ZipFileCounts};
 use gristmill_model::{Fingerprint, Namespace};
 use gristmill_pipeline::PipelineSource;
 use gristmill_ports::{CallError, ObjectError, ObjectInfo, ObjectStore};
@@ -164,6 +164,22 @@ impl DatasetLocation {
             members.push(files);
         }
         Ok(DatasetFiles { bucket, members, directories, left_out })
+    }
+
+    /// The first pack of the folder of images that [`find`](Self::find) has found.
+    ///
+    /// # Errors
+    /// An image is too large, or lies in no class.
+    pub fn first_pack(
+        &self,
+        found: &DatasetFiles,
+        source: &PipelineSource,
+    ) -> Result<Option<ImagePack>, ListError> {
+        let DatasetFiles { bucket, members, directories, .. } = found;
+        let [files] = members.as_slice() else { return Ok(None) };
+        let (bucket, directories) = (bucket.clone(), directories.clone());
+        let folder = FoundImages { bucket, pattern: &self.patterns[0], files, directories };
+        Ok(found_packs(source, folder)?.packs.into_iter().next())
     }
 
     /// The local path of a file of [`DatasetFiles`]; none if it is not on this machine.

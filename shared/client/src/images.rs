@@ -26,14 +26,7 @@ pub(crate) async fn pack_images(
     source: &PipelineSource,
     folder: FoundImages<'_>,
 ) -> Result<DatasetListing, ListError> {
-    let FoundImages { bucket, pattern, files, directories } = folder;
-    let file = |ObjectInfo { key, size, etag }: &ObjectInfo| {
-        SourceFile::new(key.clone(), *size, etag.clone())
-    };
-    let images = files.iter().map(file).collect();
-    let ImagePacks { packs, empty } =
-        packs(&bucket, pattern, source, ImageFolder { images, directories })
-            .map_err(|BadImage { key, why }| ListError::Image(key, why))?;
+    let ImagePacks { packs, empty } = found_packs(source, folder)?;
     let mut files = Vec::new();
     for pack in packs {
         let size = pack.images.iter().map(|image| image.size).sum();
@@ -47,6 +40,20 @@ pub(crate) async fn pack_images(
     }
     let left_out = LeftOutFiles::from_empty_classes(empty);
     Ok(DatasetListing { dataset: Dataset::one(own_bucket, files), left_out })
+}
+
+/// The packs that the images of a folder make.
+pub(crate) fn found_packs(
+    source: &PipelineSource,
+    folder: FoundImages<'_>,
+) -> Result<ImagePacks, ListError> {
+    let FoundImages { bucket, pattern, files, directories } = folder;
+    let file = |ObjectInfo { key, size, etag }: &ObjectInfo| {
+        SourceFile::new(key.clone(), *size, etag.clone())
+    };
+    let images = files.iter().map(file).collect();
+    packs(&bucket, pattern, source, ImageFolder { images, directories })
+        .map_err(|BadImage { key, why }| ListError::Image(key, why))
 }
 
 #[cfg(test)]

@@ -45,7 +45,7 @@ pub use operator::{
     PipelineStage, TouchedFields,
 };
 pub use parameters::{AuthoredNumber, value_bytes};
-pub use pipeline::Pipeline;
+pub use pipeline::{MAX_OPS, Pipeline};
 pub use registry::{OperatorRegistry, RegisteredOperator};
 pub use source::PipelineSource;
 

@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 /// Version of the canonical form.
 const CANONICAL_VERSION: u32 = 1;
 /// Maximum number of operators in a pipeline, including cache points.
-pub(crate) const MAX_OPS: usize = 1024;
+pub const MAX_OPS: usize = 1024;
 
 /// A pipeline that can run: every edge has a schema, and the pipeline makes batches exactly once.
 #[derive(Clone, Debug, PartialEq)]

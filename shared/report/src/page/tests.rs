@@ -181,7 +181,7 @@ fn every_measurement_is_on_the_page() {
 
 #[test]
 #[allow(clippy::disallowed_methods, reason = "it measures how long a page takes")]
-fn a_long_run_is_a_small_page_in_little_time() {
+fn a_long_run_is_a_small_page() {
     let sample = |index: u32| {
         let odd = f64::from(index.wrapping_mul(2_654_435_761) >> 16) / 65_536.0;
         TimelineSample {
