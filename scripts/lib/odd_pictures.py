@@ -1,4 +1,7 @@
-"""Small picture files of rare kinds, made of random numbers: `odd_pictures(seed)` yields (kind, file)."""
+"""Small picture files of rare kinds, made of random numbers: `odd_pictures(seed)` yields them.
+
+Not among them is what `decode` refuses by name, and what Pillow reads against the format.
+"""
 
 import io
 import random
@@ -39,14 +42,15 @@ class OddPictures:
 
     # JPEG
 
-    def jpeg(self, **options):
-        mode, channels = self.draw.choice([("RGB", 3)] * 4 + [("L", 1), ("CMYK", 4)])
+    def jpeg(self, modes="RGB L CMYK", **options):
+        mode = self.draw.choice(modes.split() + ["RGB"] * 3)
+        channels = {"L": 1, "CMYK": 4}.get(mode, 3)
         options = {"quality": self.draw.randint(20, 98), "subsampling": self.draw.randint(0, 2)} | options
         if self.draw.random() < 0.3:
             options["restart_marker_blocks"] = self.draw.randint(1, 5)
         if mode == "RGB" and self.draw.random() < 0.2:
             options |= {"keep_rgb": True, "subsampling": 0}
-        return self.saved(self.smooth(self.side(60), self.side(60), channels), mode, "JPEG", **options)
+        return self.saved(self.smooth(self.side(40), self.side(40), channels), mode, "JPEG", **options)
 
     @staticmethod
     def segments(jpeg):
@@ -92,13 +96,10 @@ class OddPictures:
         return bytes(part)
 
     def jpeg_fewer_scans(self):
-        parts = self.segments(self.jpeg(progressive=True))
-        scans = [n for n, part in enumerate(parts) if part[1] == 0xDA][1:]
-        if self.draw.random() < 0.5:
-            dropped = scans[self.draw.randint(0, len(scans)) :]
-        else:
-            dropped = self.draw.sample(scans, self.draw.randint(0, len(scans)))
-        return b"".join(part for n, part in enumerate(parts) if n not in dropped)
+        parts = self.segments(self.jpeg("RGB L", progressive=True))
+        scans = [n for n, part in enumerate(parts) if part[1] == 0xDA]
+        first_dropped = (scans + [len(parts) - 1])[self.draw.randint(1, len(scans))]
+        return b"".join(parts[:first_dropped] + parts[-1:])
 
     def jpeg_end(self):
         file = self.jpeg(progressive=self.draw.random() < 0.5)
@@ -119,7 +120,7 @@ class OddPictures:
             order = self.draw.choice([[list(range(count))]] * 2 + [[[n] for n in range(count)], [[0], list(range(1, count))],
                                       [list(range(count - 1)), [count - 1]], [[n] for n in reversed(range(count))]])
             order = [scan for scan in order if scan]
-        height, width, restart = self.side(50), self.side(50), self.draw.choice([0, 0, 0, 1, 3])
+        height, width, restart = self.side(40), self.side(40), self.draw.choice([0, 0, 0, 1, 3])
         symbols = [0, 0xF0] + [run << 4 | size for run in range(16) for size in range(1, 11)]
         out = b"\xff\xd8\xff\xdb\0\x43\0" + bytes(self.numbers.randint(1, 12, 64).astype(np.uint8))
         out += b"\xff\xc0" + struct.pack(">HBHHB", 8 + 3 * count, 8, height, width, count)
@@ -169,7 +170,7 @@ class OddPictures:
 
     def png(self):
         draw, kind = self.draw, self.draw.choice([0, 2, 3, 4, 6])
-        depth = draw.choice({0: [1, 2, 4, 8], 3: [1, 2, 4, 8]}.get(kind, [8]))
+        depth = draw.choice({0: [1, 2, 4, 8, 16], 3: [1, 2, 4, 8]}.get(kind, [8, 16]))
         height, width, interlaced = self.side(), self.side(), draw.random() < 0.3
         samples = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}[kind]
         passes = [(0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2)]
@@ -207,7 +208,7 @@ class OddPictures:
     def png_end(self):
         chunks = self.png()
         file = self.png_file(chunks)
-        return self.draw.choice([file[:-12], file[:-4], file[:-8], file[: -12 - self.draw.randint(1, 10)], file + self.bytes(20),
+        return self.draw.choice([file[:-12], file[:-4], file[:-8], file[: -12 - self.draw.randint(1, 4)], file + self.bytes(20),
                                  self.png_file(chunks[:-1] + [(b"abCd", b"x")])])
 
     def png_checksum(self):
@@ -219,20 +220,22 @@ class OddPictures:
 
     # TIFF
 
-    def tiff(self, fill=None, big=None, orientation=None):
+    def tiff(self):
         draw = self.draw
-        order, big = draw.choice("<>"), draw.random() < 0.2 if big is None else big
+        order, big = draw.choice("<>"), draw.random() < 0.2
         photometric, bits, samples = draw.choice(
-            [(0, b, 1) for b in (1, 2, 4, 8, 16)] + [(1, b, 1) for b in (1, 2, 4, 8, 16)] + [(2, 8, 3), (2, 16, 3), (2, 8, 4), (2, 16, 4), (2, 8, 5)]
+            [(0, b, 1) for b in (1, 2, 4, 8)] + [(1, b, 1) for b in (1, 2, 4, 8, 16)] + [(2, 8, 3), (2, 16, 3), (2, 8, 4), (2, 16, 4), (2, 8, 5)]
             + [(3, b, 1) for b in (1, 2, 4, 8)] + [(5, 8, 4), (5, 16, 4), (5, 8, 5), (1, 8, 2), (1, 16, 2), (0, 8, 2), (3, 8, 2)])
         normal = {2: 3, 5: 4}.get(photometric, 1)
-        height, width, planar = self.side(), self.side(), draw.choice([1, 1, 1, 2])
-        fill = draw.choice([1, 1, 1, 2]) if fill is None else fill
+        # Pillow reads other planes by its own rules.
+        planar = draw.choice([1, 1, 2]) if samples > 1 and bits == 8 else 1
+        height, width = self.side(), self.side()
+        fill = 1 if planar == 2 else draw.choice([1, 1, 1, 2])
         compression, predictor = draw.choice([1, 1, 32773, 8, 32946, 5]), 1
         if compression in (8, 32946, 5) and bits >= 8 and draw.random() < 0.3:
             predictor = 2
+        tiled = planar == 1 and compression != 5 and draw.random() < 0.25
         planes, across = (samples, 1) if planar == 2 else (1, samples)
-        tiled = draw.random() < 0.25
         rows = draw.choice([height, self.side(), 1])
         if tiled:
             tile = draw.choice([16, 32])
@@ -252,8 +255,6 @@ class OddPictures:
             tags[320] = (3, [int(n) for n in self.numbers.randint(0, 65536, 3 << bits)])
         if samples > normal:
             tags[338] = (3, [draw.choice([0, 1, 2, 2])] + [0] * (samples - normal - 1))
-        if orientation:
-            tags[274] = (3, [orientation])
         header = 16 if big else 8
         places = [header + sum(map(len, data[:n])) for n in range(len(data))]
         names = [322, 323, 324, 325] if tiled else [278, None, 273, 279]
@@ -362,9 +363,31 @@ class OddPictures:
         options = {"interlace": self.draw.randint(0, 1)}
         return self.saved(self.smooth(self.side(40), self.side(40), 3), "RGB", "GIF", **options)
 
-    KINDS = (jpeg_markers, jpeg_fewer_scans, jpeg_end, jpeg_scans, png_plain, png_end, png_checksum, png_adler, tiff, bmp, gif, gif_by_pillow)
+    # EXIF
+
+    def turned(self, kind):
+        exif = Image.Exif()
+        exif[0x0112] = self.draw.randint(1, 8)
+        options = {"lossless": True} if kind == "WEBP" else {}
+        return self.saved(self.smooth(self.side(20), self.side(20), 3), "RGB", kind, exif=exif, **options)
+
+    def turned_jpeg(self):
+        return self.turned("JPEG")
+
+    def turned_png(self):
+        return self.turned("PNG")
+
+    def turned_webp(self):
+        return self.turned("WEBP")
+
+    def turned_tiff(self):
+        return self.turned("TIFF")
+
+    KINDS = (jpeg_markers, jpeg_fewer_scans, jpeg_end, jpeg_scans, png_plain, png_end, png_checksum, png_adler, tiff, bmp, gif,
+             gif_by_pillow, turned_jpeg, turned_png, turned_webp, turned_tiff)
 
 
 def odd_pictures(seed):
+    """Pairs of a kind and a file. Those of kinds `turned_*` have an EXIF orientation."""
     for kind in OddPictures.KINDS:
         yield kind.__name__, kind(OddPictures(seed))

@@ -2,9 +2,12 @@
 
 use gristmill_jpeg::JpegHeaders;
 use gristmill_kernel::*;
-use libjpeg_turbo_rs::{ColorSpace, DecodeLimits, DecodeWarning, Decoder, JpegError, PixelFormat, simd};
+use libjpeg_turbo_rs::{
+    ColorSpace, DecodeLimits, DecodeWarning, Decoder, JpegError, PixelFormat, simd,
+};
 
 mod bmp;
+pub(crate) mod exif;
 mod gif;
 pub(super) mod indices;
 mod png;
@@ -72,7 +75,9 @@ pub(crate) fn decode(
             [] => "the image is empty".into(),
             _ => {
                 let start = &bytes[..bytes.len().min(4)];
-                format!("not a JPEG, PNG, WebP, BMP, GIF, TIFF, PGM or PPM: it starts with {start:02x?}")
+                format!(
+                    "not a JPEG, PNG, WebP, BMP, GIF, TIFF, PGM or PPM: it starts with {start:02x?}"
+                )
             }
         });
     };
@@ -140,7 +145,7 @@ pub(crate) fn decode_jpeg_by_library(
     if matches!(decoder.jpeg_color_space(), ColorSpace::Cmyk | ColorSpace::Ycck) {
         decoder.set_output_format(PixelFormat::Cmyk);
         let cmyk = KernelOutput::Buffer(&mut tools.pixels).take(pixels * 4)?;
-        if black_and_first_are_fine(&decoder) {
+        if cmyk_is_common(&decoder, pixels) {
             decode_into(&decoder, cmyk, size)?;
         } else {
             decode_cmyk_by_component(jpeg, &decoder, cmyk, size)?;
@@ -181,14 +186,15 @@ fn ycbcr_to_rgb(pixels: &[u8], rgb: &mut [u8], width: usize) {
     }
 }
 
-/// The library assumes that the first component and black have one sample per pixel, and that the others
-/// are alike.
-fn black_and_first_are_fine(decoder: &Decoder<'_>) -> bool {
+/// Whether the library reads the sampling of a CMYK image: all components have a sample per pixel. Of large
+/// images also, but for the last column, where two have half of that.
+fn cmyk_is_common(decoder: &Decoder<'_>, pixels: usize) -> bool {
     let components = decoder.header().components.iter();
     let factors: Vec<_> =
         components.map(|c| (c.horizontal_sampling, c.vertical_sampling)).collect();
-    let most = factors.iter().fold((1, 1), |(h, v), (across, down)| (h.max(*across), v.max(*down)));
-    matches!(factors[..], [first, a, b, black] if first == most && black == most && a == b)
+    let [first, a, b, black] = factors[..] else { return false };
+    let is_half = [(2 * a.0, a.1), (2 * a.0, 2 * a.1)].contains(&first);
+    first == black && a == b && (first == a || is_half && pixels > rare_jpeg::MAX_PIXELS)
 }
 
 fn decode_cmyk_by_component(
@@ -198,7 +204,9 @@ fn decode_cmyk_by_component(
     [height, width]: [usize; 2],
 ) -> Result<(), String> {
     if height * width > rare_jpeg::MAX_PIXELS {
-        return Err("a large CMYK JPEG with fewer samples of black than pixels: store it as RGB".into());
+        return Err(
+            "a large CMYK JPEG with fewer samples of black than pixels: store it as RGB".into()
+        );
     }
     let mut planes = rare_jpeg::planes(jpeg).map_err(reason)?;
     if decoder.jpeg_color_space() == ColorSpace::Ycck {

@@ -62,9 +62,8 @@ type Opened<'a> = (Reader<Cursor<Cow<'a, [u8]>>>, [usize; 2]);
 
 /// Reads and checks the header. An error in a chunk that does not matter is none.
 fn open(bytes: &[u8], transformations: Transformations) -> Result<Opened<'_>, String> {
-    open_as(bytes, transformations, false).or_else(|error| {
-        open_as(essence(bytes), transformations, false).map_err(|_| error)
-    })
+    open_as(bytes, transformations, false)
+        .or_else(|error| open_as(essence(bytes), transformations, false).map_err(|_| error))
 }
 
 fn open_as<'a>(

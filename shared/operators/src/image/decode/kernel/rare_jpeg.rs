@@ -1,12 +1,12 @@
 //! JPEGs that the library refuses, rewritten by their coefficients as ones that it reads.
 
 use libjpeg_turbo_rs::{
-    ComponentCoefficients, Decoder, JpegCoefficients, JpegError, PixelFormat, read_coefficients,
+    ComponentCoefficients, Decoder, JpegCoefficients, JpegError, PixelFormat,
     decode::{
         marker::{JpegMetadata, MarkerReader},
         toggles::{compute_coef_bits, smoothing_useful_for_component},
     },
-    write_coefficients_optimized,
+    read_coefficients, write_coefficients_optimized,
 };
 
 /// Largest image, in pixels: 100 MB of coefficients, of which copies are made.
@@ -53,8 +53,8 @@ pub(super) fn planes(jpeg: &[u8]) -> Result<Vec<Vec<u8>>, JpegError> {
 /// A segment of a file: its marker's code, and itself with that marker.
 type Segment<'a> = (u8, &'a [u8]);
 
-/// The segments up to the end of the image. A scan has its data.
-fn segments(jpeg: &[u8]) -> impl Iterator<Item = Segment<'_>> {
+/// The segments up to the end of the image, or to its first scan. A scan has its data.
+pub(super) fn segments(jpeg: &[u8], with_scans: bool) -> impl Iterator<Item = Segment<'_>> {
     let mut at = 2;
     std::iter::from_fn(move || {
         while jpeg.get(at..at + 2)? == [0xff, 0xff] {
@@ -62,8 +62,11 @@ fn segments(jpeg: &[u8]) -> impl Iterator<Item = Segment<'_>> {
         }
         let [0xff, code, high, low] = *jpeg.get(at..)?.first_chunk()? else { return None };
         let mut end = at + 2 + usize::from(u16::from_be_bytes([high, low]));
-        if code == 0xda {
-            let marker = |pair: &[u8]| pair[0] == 0xff && !matches!(pair[1], 0 | 0xd0..=0xd7 | 0xff);
+        if code == 0xda && !with_scans {
+            return None;
+        } else if code == 0xda {
+            let marker =
+                |pair: &[u8]| pair[0] == 0xff && !matches!(pair[1], 0 | 0xd0..=0xd7 | 0xff);
             end += jpeg.get(end..)?.windows(2).position(marker)?;
         }
         let segment = jpeg.get(at..end)?;
@@ -75,8 +78,8 @@ fn segments(jpeg: &[u8]) -> impl Iterator<Item = Segment<'_>> {
 /// A file of one scan that equals this one of several sequential scans. None for other files, and for
 /// damaged ones.
 pub(super) fn in_one_scan(jpeg: &[u8]) -> Option<Vec<u8>> {
-    let all: Vec<Segment<'_>> = segments(jpeg).collect();
-    let (_, frame) = *all.iter().find(|(code, _)| matches!(code, 0xc0 | 0xc1))?;
+    let (_, frame) = segments(jpeg, false).find(|(code, _)| matches!(code, 0xc0 | 0xc1))?;
+    let all: Vec<Segment<'_>> = segments(jpeg, true).collect();
     let scans = (0..all.len()).filter(|at| all[*at].0 == 0xda);
     let [_, _, _, _, _, h1, h0, w1, w0, _, components @ ..] = frame else { return None };
     let [height, width] = [[*h1, *h0], [*w1, *w0]].map(u16::from_be_bytes);

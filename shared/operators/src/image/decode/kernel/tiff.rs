@@ -103,7 +103,9 @@ fn read<'a>(bytes: &[u8], spare: &'a mut Vec<u8>) -> Result<TiffPicture<'a>, Str
     let bits = usize::from(tag(Tag::BitsPerSample, 1)?);
     let samples = usize::from(tag(Tag::SamplesPerPixel, 1)?);
     if ![1, 2, 4, 8, 16].contains(&bits) || tag(Tag::SampleFormat, 1)? != 1 {
-        return Err(format!("a TIFF of numbers other than u8 or u16 ({bits} bits): store it as PNG"));
+        return Err(format!(
+            "a TIFF of numbers other than u8 or u16 ({bits} bits): store it as PNG"
+        ));
     }
     if samples < normal || colours == TiffColours::Palette && bits > 8 {
         return Err(format!("bad TIFF: {samples} numbers of {bits} bits a pixel"));
@@ -138,7 +140,8 @@ fn read<'a>(bytes: &[u8], spare: &'a mut Vec<u8>) -> Result<TiffPicture<'a>, Str
         stored.iter_mut().for_each(|byte| *byte = !*byte);
     }
     let planes = stored.chunks_exact(plane_bytes);
-    let planes = planes.map(|bytes| StoredIndices { size, bits, samples: together, bytes }).collect();
+    let planes =
+        planes.map(|bytes| StoredIndices { size, bits, samples: together, bytes }).collect();
     Ok(TiffPicture { colours, palette, alpha, planes })
 }
 
@@ -162,7 +165,8 @@ impl TiffPicture<'_> {
             TiffColours::Rgb => [0, 1, 2].map(eight),
             TiffColours::Palette => {
                 let index = usize::from(self.number(y, x, 0));
-                let colour = |at: usize| self.palette.get((at << bits) + index).copied().unwrap_or(0);
+                let colour =
+                    |at: usize| self.palette.get((at << bits) + index).copied().unwrap_or(0);
                 return [0, 1, 2].map(|at| (colour(at) >> 8) as u8);
             }
             TiffColours::Cmyk => {
@@ -182,6 +186,12 @@ impl TiffPicture<'_> {
 fn scaled(value: u8, share: u8) -> u8 {
     let product = u32::from(value) * u32::from(share) + 128;
     ((product + (product >> 8)) >> 8) as u8
+}
+
+/// The EXIF orientation that a file states.
+pub(super) fn orientation(bytes: &[u8]) -> Option<u8> {
+    let mut decoder = Decoder::new(Cursor::new(bytes)).ok()?;
+    decoder.find_tag_unsigned(Tag::Orientation).ok()?
 }
 
 /// Decodes into `output` and returns height and width.
