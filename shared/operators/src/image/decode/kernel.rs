@@ -284,16 +284,24 @@ mod tests {
     use libjpeg_turbo_rs::Encoder;
 
     #[test]
-    fn black_of_fewer_samples_is_refused_by_name() {
+    fn black_of_fewer_samples_is_read_unless_scans_are_missing() {
         let pixels = vec![90; 33 * 40 * 4];
-        let decoded = |black| {
-            let encoder = Encoder::new(&pixels, 33, 40, PixelFormat::Cmyk);
-            let factors = vec![(2, 2), (1, 1), (1, 1), black];
-            let jpeg = encoder.sampling_factors(factors).encode().unwrap();
-            decode(&jpeg, KernelOutput::Buffer(&mut Vec::new()), &mut KernelScratch::default())
+        let encoded = |black, progressive| {
+            let encoder = Encoder::new(&pixels, 33, 40, PixelFormat::Cmyk).progressive(progressive);
+            encoder.sampling_factors(vec![(2, 2), (1, 1), (1, 1), black]).encode().unwrap()
         };
-        assert_eq!(decoded((2, 2)).unwrap().size, [40, 33]);
-        let said = decoded((1, 1)).unwrap_err();
-        assert!(said.contains("fewer samples of black"), "{said}");
+        let decoded = |jpeg: &[u8]| {
+            let mut rgb = Vec::new();
+            decode(jpeg, KernelOutput::Buffer(&mut rgb), &mut KernelScratch::default())
+                .map(|OutputSize { size, .. }| (size, rgb))
+        };
+        let whole = decoded(&encoded((2, 2), false)).unwrap();
+        assert_eq!(whole.0, [40, 33]);
+        assert_eq!(decoded(&encoded((1, 1), false)).unwrap(), whole);
+        let progressive = encoded((1, 1), true);
+        assert_eq!(decoded(&progressive).unwrap(), whole);
+        let last = progressive.windows(2).rposition(|marker| marker == [0xff, 0xda]).unwrap();
+        let said = decoded(&[&progressive[..last], &[0xff, 0xd9]].concat()).unwrap_err();
+        assert!(said.contains("lacks scans"), "{said}");
     }
 }

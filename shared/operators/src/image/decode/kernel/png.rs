@@ -189,4 +189,18 @@ mod tests {
         assert!(error.contains("while decoding IHDR chunk"), "{error}");
         assert!(!error.contains('{'), "{error}");
     }
+
+    /// A profile of a few kilobytes may inflate to gigabytes.
+    #[test]
+    fn a_profile_is_not_read() {
+        let mut info = png::Info::with_size(2, 1);
+        (info.bit_depth, info.color_type) = (BitDepth::Eight, ColorType::Grayscale);
+        info.icc_profile = Some(vec![7; 100_000].into());
+        let mut file = Vec::new();
+        let encoder = png::Encoder::with_info(&mut file, info).unwrap();
+        encoder.write_header().unwrap().write_image_data(&[1, 2]).unwrap();
+        assert!(file.windows(4).any(|name| name == b"iCCP"));
+        let (reader, size) = open(&file, Transformations::IDENTITY).unwrap();
+        assert_eq!((size, reader.info().icc_profile.as_ref()), ([1, 2], None));
+    }
 }
