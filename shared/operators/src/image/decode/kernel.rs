@@ -139,8 +139,9 @@ pub(crate) fn decode_jpeg_by_library(
     if scans < MAX_SCANS {
         decoder = Decoder::new_with_limits(jpeg, limits(scans)).map_err(reason)?;
     }
-    // As libjpeg does where scans are missing.
+    // As libjpeg does where scans are missing; the library does not for arithmetic coding.
     decoder.set_block_smoothing(true);
+    rare_jpeg::check_arithmetic(jpeg).map_err(reason)?;
     let bytes = pixels * 3;
     if matches!(decoder.jpeg_color_space(), ColorSpace::Cmyk | ColorSpace::Ycck) {
         decoder.set_output_format(PixelFormat::Cmyk);
@@ -286,8 +287,8 @@ mod tests {
     #[test]
     fn black_of_fewer_samples_is_read_unless_scans_are_missing() {
         let pixels = vec![90; 33 * 40 * 4];
-        let encoded = |black, progressive| {
-            let encoder = Encoder::new(&pixels, 33, 40, PixelFormat::Cmyk).progressive(progressive);
+        let encoded = |black| {
+            let encoder = Encoder::new(&pixels, 33, 40, PixelFormat::Cmyk);
             encoder.sampling_factors(vec![(2, 2), (1, 1), (1, 1), black]).encode().unwrap()
         };
         let decoded = |jpeg: &[u8]| {
@@ -295,13 +296,17 @@ mod tests {
             decode(jpeg, KernelOutput::Buffer(&mut rgb), &mut KernelScratch::default())
                 .map(|OutputSize { size, .. }| (size, rgb))
         };
-        let whole = decoded(&encoded((2, 2), false)).unwrap();
+        let whole = decoded(&encoded((2, 2))).unwrap();
         assert_eq!(whole.0, [40, 33]);
-        assert_eq!(decoded(&encoded((1, 1), false)).unwrap(), whole);
-        let progressive = encoded((1, 1), true);
-        assert_eq!(decoded(&progressive).unwrap(), whole);
-        let last = progressive.windows(2).rposition(|marker| marker == [0xff, 0xda]).unwrap();
-        let said = decoded(&[&progressive[..last], &[0xff, 0xd9]].concat()).unwrap_err();
-        assert!(said.contains("lacks scans"), "{said}");
+        assert_eq!(decoded(&encoded((1, 1))).unwrap(), whole);
+        for arithmetic in [false, true] {
+            let encoder = Encoder::new(&pixels, 33, 40, PixelFormat::Cmyk).arithmetic(arithmetic);
+            let factors = vec![(2, 2), (1, 1), (1, 1), if arithmetic { (2, 2) } else { (1, 1) }];
+            let jpeg = encoder.progressive(true).sampling_factors(factors).encode().unwrap();
+            assert_eq!(decoded(&jpeg).unwrap(), whole);
+            let last = jpeg.windows(2).rposition(|marker| marker == [0xff, 0xda]).unwrap();
+            let said = decoded(&[&jpeg[..last], &[0xff, 0xd9]].concat()).unwrap_err();
+            assert!(said.contains("lacks scans"), "{said}");
+        }
     }
 }

@@ -12,13 +12,25 @@ use libjpeg_turbo_rs::{
 /// Largest image, in pixels: 100 MB of coefficients, of which copies are made.
 pub(super) const MAX_PIXELS: usize = super::MAX_PIXELS as usize / 8;
 
-/// The samples of each component of an image with at least three, one per pixel.
-pub(super) fn planes(jpeg: &[u8]) -> Result<Vec<Vec<u8>>, JpegError> {
+/// An error if a progressive image lacks scans: what libjpeg puts in their place is not made here.
+fn refuse_missing_scans(jpeg: &[u8]) -> Result<(), JpegError> {
     let JpegMetadata { frame, scans, .. } = MarkerReader::new(jpeg).read_markers()?;
     let lacking = compute_coef_bits(&scans, &frame);
     if frame.is_progressive && lacking.iter().any(smoothing_useful_for_component) {
-        return Err(JpegError::Unsupported("a progressive CMYK image that lacks scans".into()));
+        return Err(JpegError::Unsupported("a CMYK or arithmetic image that lacks scans".into()));
     }
+    Ok(())
+}
+
+/// As [`refuse_missing_scans`], of an image of progressive arithmetic coding alone.
+pub(super) fn check_arithmetic(jpeg: &[u8]) -> Result<(), JpegError> {
+    let is_arithmetic = segments(jpeg, false).any(|(code, _)| code == 0xca);
+    if is_arithmetic { refuse_missing_scans(jpeg) } else { Ok(()) }
+}
+
+/// The samples of each component of an image with at least three, one per pixel.
+pub(super) fn planes(jpeg: &[u8]) -> Result<Vec<Vec<u8>>, JpegError> {
+    refuse_missing_scans(jpeg)?;
     let all = read_coefficients(jpeg)?;
     let count = all.components.len();
     let most = |factor: fn(&ComponentCoefficients) -> u8| {
