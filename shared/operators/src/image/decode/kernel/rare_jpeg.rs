@@ -12,6 +12,9 @@ use libjpeg_turbo_rs::{
 /// Largest image, in pixels: 100 MB of coefficients, of which copies are made.
 pub(super) const MAX_PIXELS: usize = super::MAX_PIXELS as usize / 8;
 
+/// Most components of an image that is read, and so its most sequential scans.
+const MAX_COMPONENTS: usize = 4;
+
 /// An error if a progressive image lacks scans: what libjpeg puts in their place is not made here.
 fn refuse_missing_scans(jpeg: &[u8]) -> Result<(), JpegError> {
     let JpegMetadata { frame, scans, .. } = MarkerReader::new(jpeg).read_markers()?;
@@ -95,11 +98,15 @@ pub(super) fn in_one_scan(jpeg: &[u8]) -> Option<Vec<u8>> {
     let scans = (0..all.len()).filter(|at| all[*at].0 == 0xda);
     let [_, _, _, _, _, h1, h0, w1, w0, _, components @ ..] = frame else { return None };
     let [height, width] = [[*h1, *h0], [*w1, *w0]].map(u16::from_be_bytes);
-    if scans.clone().count() < 2 || usize::from(width) * usize::from(height) > MAX_PIXELS {
+    let pixels = usize::from(width) * usize::from(height);
+    let is_small = (1..=MAX_PIXELS).contains(&pixels) && components.len() <= 3 * MAX_COMPONENTS;
+    if scans.clone().count() < 2 || !is_small {
         return None;
     }
-    let parts: Vec<JpegCoefficients> =
-        scans.take(4).map(|scan| scan_alone(&all, scan, frame)).collect::<Option<_>>()?;
+    let parts: Vec<JpegCoefficients> = scans
+        .take(MAX_COMPONENTS)
+        .map(|scan| scan_alone(&all, scan, frame))
+        .collect::<Option<_>>()?;
     let unit = largest_factors(components).map(|factor| factor * 8);
     let across = usize::from(width).div_ceil(unit[0]);
     let down = usize::from(height).div_ceil(unit[1]);
