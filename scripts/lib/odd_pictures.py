@@ -363,6 +363,19 @@ class OddPictures:
         options = {"interlace": self.draw.randint(0, 1)}
         return self.saved(self.smooth(self.side(40), self.side(40), 3), "RGB", "GIF", **options)
 
+    # PGM and PPM
+
+    def pnm(self):
+        kind = self.draw.choice("2356")
+        height, width, channels = self.side(), self.side(), 3 if kind in "36" else 1
+        most = self.draw.choice([1, 15, 100, 255] + [1000, 65535] * (channels == 3))
+        numbers = self.numbers.randint(0, most + 1, height * width * channels)
+        space = self.draw.choice([b" ", b"\n", b" # c\n"])
+        head = b"P%s" % kind.encode() + b"".join(space + str(number).encode() for number in (width, height, most))
+        if kind in "23":
+            return head + b"\n" + b" ".join(str(number).encode() for number in numbers)
+        return head + b"\n" + numbers.astype("u1" if most < 256 else ">u2").tobytes() + self.draw.choice([b"", b"xx"])
+
     # EXIF
 
     def turned(self, kind):
@@ -384,7 +397,7 @@ class OddPictures:
         return self.turned("TIFF")
 
     KINDS = (jpeg_markers, jpeg_fewer_scans, jpeg_end, jpeg_scans, png_plain, png_end, png_checksum, png_adler, tiff, bmp, gif,
-             gif_by_pillow, turned_jpeg, turned_png, turned_webp, turned_tiff)
+             gif_by_pillow, pnm, turned_jpeg, turned_png, turned_webp, turned_tiff)
 
 
 def odd_pictures(seed):
