@@ -40,7 +40,7 @@ readings! {
         ops: [decode, resize: { size: 8 }, batch: { size: 2 }]",
     MEMBERS: "source: { webdataset: x, features: { i: { key: cls, dtype: i64 }, f: { key: txt;json, dtype: f32, shape: [3] } } }\n\
         ops: [batch: { size: 2 }]",
-    PICTURES: "source: { images: x }\nops: [decode, random_resized_crop: { size: 16 }, flip, batch: { size: 2 }]",
+    PICTURES: "source: { images: x }\nops: [decode: { apply_exif_orientation: true }, random_resized_crop: { size: 16 }, flip, batch: { size: 2 }]",
     MASKS: "source: { images: x }\n\
         ops: [decode: { mode: indices, dtype: u16 }, random_resized_crop: { size: 16 }, flip, batch: { size: 2 }]",
     VALUES: "source: { images: x }\n\
@@ -145,7 +145,7 @@ pub fn png(bytes: &[u8]) {
     content(&MASKS, &sealed);
 }
 
-/// BMPs, TIFFs, PGMs and PPMs, as images and as masks.
+/// BMPs, GIFs, TIFFs, PGMs and PPMs, as images and as masks.
 pub fn raster(bytes: &[u8]) {
     content(&PICTURES, bytes);
     content(&MASKS, bytes);

@@ -107,27 +107,32 @@ class Operators:
         channels: Literal[1, 3] = 3,
         mode: Literal["colours", "indices"] = "colours",
         dtype: Literal["u8", "u16"] = "u8",
+        apply_exif_orientation: bool = False,
         typical_size: int | Sequence[int] | None = None,
         keep_position: bool = False,
         assume_commutes: bool = False,
     ) -> Self:
-        """bytes (JPEG, PNG, WebP, BMP, TIFF, PGM or PPM, detected by their first bytes) -> u8 `[h, w, 3]`
-        RGB, 0 to 255; or grey `[h, w, 1]`, weighed as Pillow's `convert("L")`. JPEG as libjpeg-turbo's
+        """bytes (JPEG, PNG, WebP, BMP, GIF, TIFF, PGM or PPM, detected by their first bytes) -> u8 `[h, w,
+        3]` RGB, 0 to 255; or grey `[h, w, 1]`, weighed as Pillow's `convert("L")`. JPEG as libjpeg-turbo's
         accurate DCT with fancy upsampling, within 1 of Pillow and TensorFlow; PNG and lossless WebP exactly;
-        lossy WebP within 3 of Pillow; BMP, TIFF, PGM and PPM exactly. Of TIFF the first image: grey or RGB,
-        plain, PackBits, LZW or deflate; others are errors of their records, as are BMPs coded by run lengths.
-        Grey is repeated over the channels, transparency dropped, sixteen bits cut to eight. EXIF orientation
-        is left to the author.
+        lossy WebP within 3 of Pillow; BMP, GIF, TIFF, PGM and PPM exactly. Of GIF the first frame; of TIFF
+        the first image: grey, RGB, palette or CMYK, plain, PackBits, LZW or deflate; others are errors of
+        their records. Grey is repeated over the channels, transparency dropped, sixteen bits cut to eight.
+        EXIF orientation is applied on request only, also to TIFFs, which Pillow turns when it opens them. A
+        JPEG or PNG that is cut short is an error of its record; a PNG may lack what follows its data, and
+        checksums of data are those within it.
 
-        With `mode: indices` bytes (PNG or BMP with a palette; PNG, BMP, TIFF or PGM of grey) -> u8 or u16
-        `[h, w, 1]`: the numbers that the file stores, regardless of the colours in its palette. A file of
-        sixteen bits needs `dtype: u16`; one that stores colours is an error of its record.
+        With `mode: indices` bytes (PNG, BMP, GIF or TIFF with a palette; PNG, BMP, TIFF or PGM of grey) -> u8
+        or u16 `[h, w, 1]`: the numbers that the file stores, regardless of the colours in its palette. A file
+        of sixteen bits needs `dtype: u16`; one that stores colours is an error of its record.
 
         Args:
             field: The field.
             channels: 3, or 1 for grey; always 1 with `mode: indices`.
             mode: `colours`, or `indices` for masks.
             dtype: Of `mode: indices`: u8 or u16.
+            apply_exif_orientation: Turn the image upright, as the EXIF orientation of a JPEG, PNG, WebP or
+                TIFF says. As Pillow's `ImageOps.exif_transpose`.
             typical_size: Height and width that images typically have, for judging what the operators after it
                 gain before any image was looked at. Changes no result, unless `auto_order` is `pecan`. One
                 number or [height, width], each from 1 to 16384.

@@ -93,7 +93,8 @@ impl<'a> JpegHeaders<'a> {
                 }
                 0xdb => frame.read_quantisation(segment)?,
                 0xdd => frame.restart = u16::from_be_bytes(segment.try_into().ok()?).into(),
-                0xe0 => colours.jfif |= segment.starts_with(b"JFIF\0"),
+                // libjpeg takes no shorter marker for JFIF's.
+                0xe0 => colours.jfif |= segment.len() >= 14 && segment.starts_with(b"JFIF\0"),
                 0xee => colours.read_adobe(segment),
                 0xe1..=0xef | 0xfe => {}
                 // Progressive, lossless or arithmetic coding, a second frame, or a rare marker.

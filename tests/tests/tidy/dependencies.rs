@@ -176,6 +176,7 @@ fn dependencies_are_chosen_once_for_all() {
 /// Crates that only kernels need: decoders, resizers, tokenizers, readers of records.
 const OF_KERNELS: &[&str] = &[
     "fast_image_resize",
+    "gif",
     "gristmill-executor",
     "gristmill-jpeg",
     "image-webp",

@@ -453,7 +453,7 @@ fn bad_images_say_what_is_wrong() {
     assert_eq!(reason(b"").1, "the image is empty");
     assert_eq!(
         reason(b"\x89PNG\r\n").1,
-        "not a JPEG, PNG, WebP, BMP, TIFF, PGM or PPM: it starts with [89, 50, 4e, 47]"
+        "not a JPEG, PNG, WebP, BMP, GIF, TIFF, PGM or PPM: it starts with [89, 50, 4e, 47]"
     );
     assert!(reason(&[0xff, 0xd8]).1.starts_with("bad JPEG"));
     // A header that claims 65,000 x 65,000 pixels.

@@ -2,15 +2,15 @@
 
 use crate::prelude::*;
 
-/// bytes (JPEG, PNG, WebP, BMP, TIFF, PGM or PPM, by their first bytes) -> u8 `[h, w, 3]` RGB, 0 to 255; or
+/// bytes (JPEG, PNG, WebP, BMP, GIF, TIFF, PGM or PPM, by their first bytes) -> u8 `[h, w, 3]` RGB, 0 to 255; or
 /// grey `[h, w, 1]`, weighted as in Pillow's `convert("L")`.
 ///
 /// JPEG uses libjpeg-turbo's accurate DCT with fancy upsampling, within 1 of Pillow and TensorFlow. Lossy
-/// WebP is within 3 of Pillow. PNG, lossless WebP, BMP, TIFF (grey or RGB; plain, PackBits, LZW or deflate),
-/// PGM and PPM are exact. Grey is repeated over the channels, transparency is dropped, and sixteen bits are
-/// cut to eight. EXIF orientation is not applied.
+/// WebP is within 3 of Pillow. PNG, lossless WebP, BMP, GIF (its first frame), TIFF (grey, RGB, palette or
+/// CMYK; plain, PackBits, LZW or deflate), PGM and PPM are exact. Grey is repeated over the channels,
+/// transparency is dropped, and sixteen bits are cut to eight. EXIF orientation is applied on request.
 ///
-/// With `mode: indices`, bytes (PNG or BMP with a palette; grey PNG, BMP, TIFF or PGM) -> u8 or u16
+/// With `mode: indices`, bytes (PNG, BMP, GIF or TIFF with a palette; grey PNG, BMP, TIFF or PGM) -> u8 or u16
 /// `[h, w, 1]`: the stored class numbers, not the palette's colours.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Decode {
@@ -28,6 +28,9 @@ pub struct Decode {
     /// Output dtype of `mode: indices`: u8, or u16 for files of sixteen bits.
     #[serde(skip_serializing_if = "is_u8")]
     pub dtype: FieldDType,
+    /// Turn the image upright, as its EXIF orientation says.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub apply_exif_orientation: bool,
 }
 
 /// Meaning of the decoded values.
@@ -70,6 +73,12 @@ impl OperatorDefinition for Decode {
             "`colours`, or `indices` for masks.",
         ),
         or("dtype", ParameterKind::Choice(&["u8", "u16"]), "u8", "Of `mode: indices`: u8 or u16."),
+        or(
+            "apply_exif_orientation",
+            ParameterKind::Bool,
+            "false",
+            "Turn the image upright, as the EXIF orientation of a JPEG, PNG, WebP or TIFF says. As Pillow's `ImageOps.exif_transpose`.",
+        ),
         absent(
             "typical_size",
             IMAGE_SIZE,
@@ -93,7 +102,9 @@ impl OperatorDefinition for Decode {
             let node = params.require("dtype")?;
             return Err(params.wrong("dtype", node, FieldDType::U8.name()));
         }
-        Ok(Decode { field: params.field()?, typical_size, channels, mode, dtype })
+        let apply_exif_orientation = flag::<Self>(params, "apply_exif_orientation")?;
+        let field = params.field()?;
+        Ok(Decode { field, typical_size, channels, mode, dtype, apply_exif_orientation })
     }
 }
 
@@ -123,13 +134,21 @@ impl Operator for Decode {
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
         input.field()?;
-        let Decode { channels, mode, dtype, .. } = *self;
-        Ok(transform(move |input, output, tools, _| match (mode, channels) {
-            (DecodeMode::Indices, _) => {
-                kernel::indices::decode(input.bytes, dtype, output, &mut tools.pixels)
-            }
-            (DecodeMode::Colours, 3) => kernel::decode(input.bytes, output, tools),
-            (DecodeMode::Colours, _) => kernel::decode_grey(input.bytes, output, tools),
+        let Decode { channels, mode, dtype, apply_exif_orientation, .. } = *self;
+        let pixel_bytes = channels as usize * crate::kernels::dtype_bytes(dtype);
+        Ok(transform(move |input, output, tools, _| {
+            let bytes = input.bytes;
+            let orientation =
+                if apply_exif_orientation { kernel::exif::orientation(bytes) } else { 1 };
+            kernel::exif::upright(orientation, pixel_bytes, output, |output| {
+                match (mode, channels) {
+                    (DecodeMode::Indices, _) => {
+                        kernel::indices::decode(bytes, dtype, output, &mut tools.pixels)
+                    }
+                    (DecodeMode::Colours, 3) => kernel::decode(bytes, output, tools),
+                    (DecodeMode::Colours, _) => kernel::decode_grey(bytes, output, tools),
+                }
+            })
         }))
     }
 
@@ -141,7 +160,7 @@ impl Operator for Decode {
             return None;
         }
         let crop = crate::image::random_resized_crop::kernel::CropAndResize::new(crop, 3);
-        let kernel = crate::kernels::fused::DecodeAndCrop::new(crop);
+        let kernel = crate::kernels::fused::DecodeAndCrop::new(crop, self.apply_exif_orientation);
         Some(("decode+random_resized_crop", Box::new(kernel)))
     }
 }

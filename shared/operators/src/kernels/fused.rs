@@ -3,7 +3,7 @@
 
 use crate::{
     image::{
-        decode::kernel::{checked_size, decode, decode_jpeg_by_library},
+        decode::kernel::{checked_size, decode, decode_jpeg_by_library, exif},
         random_resized_crop::kernel::CropAndResize,
         resize::kernel::ImageWindow,
     },
@@ -19,23 +19,27 @@ use half::{bf16, f16, slice::HalfFloatSliceExt};
 #[derive(Debug)]
 pub(crate) struct DecodeAndCrop {
     crop: CropAndResize,
+    apply_exif_orientation: bool,
 }
 
 impl DecodeAndCrop {
-    pub(crate) fn new(crop: CropAndResize) -> Self {
-        DecodeAndCrop { crop }
+    pub(crate) fn new(crop: CropAndResize, apply_exif_orientation: bool) -> Self {
+        DecodeAndCrop { crop, apply_exif_orientation }
     }
 
-    /// Decodes the whole image first, for formats that cannot be decoded by window.
+    /// Decodes the whole image first, for formats that cannot be decoded by window, and images to be turned.
     fn whole(
         &self,
         bytes: &[u8],
+        orientation: u8,
         image: &mut Vec<u8>,
         output: KernelOutput<'_>,
         tools: &mut KernelScratch,
         draw: &mut OperatorDraws,
     ) -> Result<OutputSize, String> {
-        let OutputSize { bytes, size } = decode(bytes, KernelOutput::Buffer(image), tools)?;
+        let buffer = KernelOutput::Buffer(image);
+        let OutputSize { bytes, size } =
+            exif::upright(orientation, 3, buffer, |output| decode(bytes, output, tools))?;
         tools.source = size;
         self.crop.run(ValueView { bytes: &image[..bytes], size }, output, tools, draw)
     }
@@ -79,9 +83,13 @@ impl TransformKernel for DecodeAndCrop {
         draw: &mut OperatorDraws,
     ) -> Result<OutputSize, String> {
         let mut image = std::mem::take(&mut tools.image);
-        let made = match JpegHeaders::find(input.bytes) {
-            Some(frame) => self.window(input.bytes, &frame, &mut image, output, tools, draw),
-            None => self.whole(input.bytes, &mut image, output, tools, draw),
+        let bytes = input.bytes;
+        let orientation = if self.apply_exif_orientation { exif::orientation(bytes) } else { 1 };
+        let made = match JpegHeaders::find(bytes) {
+            Some(frame) if orientation == 1 => {
+                self.window(bytes, &frame, &mut image, output, tools, draw)
+            }
+            _ => self.whole(bytes, orientation, &mut image, output, tools, draw),
         };
         tools.image = image;
         made

@@ -3,9 +3,20 @@
 use super::*;
 use jpeg_encoder::SamplingFactor;
 
-/// The same operators without fusing: a step between them does nothing.
-fn unfused() -> String {
-    RESNET.replace("  - decode\n", "  - decode\n  - sleep: { ms: 0 }\n")
+/// The operators of ResNet with this `decode` and its crop, fused, and without fusing: a step between them
+/// does nothing.
+fn assert_same_if_apart(decode: &str, records: &[Vec<u8>]) {
+    let yaml = |between: &str| RESNET.replace("  - decode\n", &format!("  - {decode}\n{between}"));
+    let fused = Bench::new(&yaml(""), records).all();
+    let mut apart = Bench::new(&yaml("  - sleep: { ms: 0 }\n"), records);
+    assert_eq!(fused.metrics[1].op, "decode+random_resized_crop");
+    assert_eq!(rows(&fused).len(), records.len());
+    // The step between shifts the ordinals that key the draws: shift them back.
+    for step in &mut apart.program.steps {
+        step.ordinal = step.ordinal.saturating_sub(1);
+    }
+    assert_eq!(apart.program.steps.len(), 4);
+    assert!(rows(&apart.all()) == rows(&fused), "fused and apart differ");
 }
 
 fn encoded(
@@ -49,16 +60,20 @@ fn a_window_decoded_alone_is_that_of_the_whole_image() {
     // Six windows of each image.
     let records: Vec<Vec<u8>> =
         images.iter().flat_map(|image| vec![image_record(image, 1); 6]).collect();
-    let fused = Bench::new(RESNET, &records).all();
-    let mut apart = Bench::new(&unfused(), &records);
-    assert_eq!(fused.metrics[1].op, "decode+random_resized_crop");
-    assert_eq!(rows(&fused).len(), records.len());
-    // The step between shifts the ordinals that key the draws: shift them back.
-    for step in &mut apart.program.steps {
-        step.ordinal = step.ordinal.saturating_sub(1);
-    }
-    assert_eq!(apart.program.steps.len(), 4);
-    assert!(rows(&apart.all()) == rows(&fused), "fused and apart differ");
+    assert_same_if_apart("decode", &records);
+}
+
+#[test]
+fn a_window_is_that_of_the_image_turned_upright() {
+    let images = (1_u8..9).flat_map(|orientation| {
+        // EXIF of a single entry.
+        let exif = b"\xff\xe1\0\x22Exif\0\0II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0";
+        let jpeg = encoded((97, 61), 3, SamplingFactor::R_4_2_0, None, orientation == 4);
+        let turned = [&jpeg[..2], exif, &[orientation], &[0; 7], &jpeg[2..]].concat();
+        vec![image_record(&turned, 1); 6]
+    });
+    let records: Vec<Vec<u8>> = images.collect();
+    assert_same_if_apart("decode: { apply_exif_orientation: true }", &records);
 }
 
 #[test]

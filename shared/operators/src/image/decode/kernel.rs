@@ -2,12 +2,17 @@
 
 use gristmill_jpeg::JpegHeaders;
 use gristmill_kernel::*;
-use libjpeg_turbo_rs::{ColorSpace, DecodeLimits, DecodeWarning, Decoder, JpegError, PixelFormat};
+use libjpeg_turbo_rs::{
+    ColorSpace, DecodeLimits, DecodeWarning, Decoder, JpegError, PixelFormat, simd,
+};
 
 mod bmp;
+pub(crate) mod exif;
+mod gif;
 pub(super) mod indices;
 mod png;
 mod pnm;
+mod rare_jpeg;
 mod tiff;
 mod webp;
 
@@ -59,6 +64,8 @@ pub(crate) fn decode(
         webp::decode(bytes, output, &mut tools.pixels)?
     } else if bytes.starts_with(bmp::MAGIC) {
         bmp::decode(bytes, output)?
+    } else if bytes.starts_with(gif::MAGIC) {
+        gif::decode(bytes, output, &mut tools.pixels)?
     } else if tiff::is(bytes) {
         tiff::decode(bytes, output, &mut tools.pixels)?
     } else if pnm::is(bytes) {
@@ -68,7 +75,9 @@ pub(crate) fn decode(
             [] => "the image is empty".into(),
             _ => {
                 let start = &bytes[..bytes.len().min(4)];
-                format!("not a JPEG, PNG, WebP, BMP, TIFF, PGM or PPM: it starts with {start:02x?}")
+                format!(
+                    "not a JPEG, PNG, WebP, BMP, GIF, TIFF, PGM or PPM: it starts with {start:02x?}"
+                )
             }
         });
     };
@@ -120,6 +129,8 @@ pub(crate) fn decode_jpeg_by_library(
     output: KernelOutput<'_>,
     tools: &mut KernelScratch,
 ) -> Result<OutputSize, String> {
+    let joined = rare_jpeg::in_one_scan(jpeg);
+    let jpeg = joined.as_deref().unwrap_or(jpeg);
     let mut decoder = Decoder::new_with_limits(jpeg, limits(MAX_SCANS)).map_err(reason)?;
     let header = decoder.header();
     let size = checked_size("JPEG", header.height.into(), header.width.into())?;
@@ -128,29 +139,90 @@ pub(crate) fn decode_jpeg_by_library(
     if scans < MAX_SCANS {
         decoder = Decoder::new_with_limits(jpeg, limits(scans)).map_err(reason)?;
     }
+    // As libjpeg does where scans are missing; the library does not for arithmetic coding.
+    decoder.set_block_smoothing(true);
+    rare_jpeg::check_arithmetic(jpeg).map_err(reason)?;
     let bytes = pixels * 3;
     if matches!(decoder.jpeg_color_space(), ColorSpace::Cmyk | ColorSpace::Ycck) {
-        check_black(&decoder)?;
         decoder.set_output_format(PixelFormat::Cmyk);
         let cmyk = KernelOutput::Buffer(&mut tools.pixels).take(pixels * 4)?;
-        decode_into(&decoder, cmyk, size)?;
+        if cmyk_is_common(&decoder, pixels) {
+            decode_into(&decoder, cmyk, size)?;
+        } else {
+            decode_cmyk_by_component(jpeg, &decoder, cmyk, size)?;
+        }
         cmyk_to_rgb(cmyk, output.take(bytes)?);
     } else {
         decoder.set_output_format(PixelFormat::Rgb);
-        decode_into(&decoder, output.take(bytes)?, size)?;
+        let rgb = output.take(bytes)?;
+        if brightness_is_coarse(&decoder) {
+            decoder.set_output_colorspace(ColorSpace::YCbCr);
+            // Permits this sampling. What it permits besides, damage, is a warning.
+            decoder.set_lenient(true);
+            let image = decoder.decode_image().map_err(reason)?;
+            check_warnings(&image.warnings)?;
+            ycbcr_to_rgb(&image.data, rgb, size[1]);
+        } else {
+            decode_into(&decoder, rgb, size)?;
+        }
     }
     Ok(OutputSize { bytes, size })
 }
 
-/// The library assumes that black has one sample per pixel.
-fn check_black(decoder: &Decoder<'_>) -> Result<(), String> {
-    let components = decoder.header().components.iter();
-    let all = || components.clone().map(|c| (c.horizontal_sampling, c.vertical_sampling));
-    let most = all().fold((1, 1), |(h, v), (across, down)| (h.max(across), v.max(down)));
-    match all().next_back() {
-        Some(black) if black == most => Ok(()),
-        _ => Err("a CMYK JPEG with fewer samples of black than pixels: store it as RGB".into()),
+/// Whether brightness has fewer samples than a colour, for which the library's own conversion is not made.
+fn brightness_is_coarse(decoder: &Decoder<'_>) -> bool {
+    let [first, others @ ..] = &decoder.header().components[..] else { return false };
+    decoder.jpeg_color_space() == ColorSpace::YCbCr
+        && others.iter().any(|other| {
+            other.horizontal_sampling > first.horizontal_sampling
+                || other.vertical_sampling > first.vertical_sampling
+        })
+}
+
+fn ycbcr_to_rgb(pixels: &[u8], rgb: &mut [u8], width: usize) {
+    let routines = simd::detect();
+    for (row, to) in pixels.chunks_exact(width * 3).zip(rgb.chunks_exact_mut(width * 3)) {
+        let plane = |at: usize| row.iter().skip(at).step_by(3).copied().collect::<Vec<u8>>();
+        routines.ycbcr_to_rgb_row(&plane(0), &plane(1), &plane(2), to, width);
     }
+}
+
+/// Whether the library reads the sampling of a CMYK image: all components have a sample per pixel. Of large
+/// images also, but for the last column, where two have half of that.
+fn cmyk_is_common(decoder: &Decoder<'_>, pixels: usize) -> bool {
+    let components = decoder.header().components.iter();
+    let factors: Vec<_> =
+        components.map(|c| (c.horizontal_sampling, c.vertical_sampling)).collect();
+    let [first, a, b, black] = factors[..] else { return false };
+    let is_half = [(2 * a.0, a.1), (2 * a.0, 2 * a.1)].contains(&first);
+    first == black && a == b && (first == a || is_half && pixels > rare_jpeg::MAX_PIXELS)
+}
+
+fn decode_cmyk_by_component(
+    jpeg: &[u8],
+    decoder: &Decoder<'_>,
+    cmyk: &mut [u8],
+    [height, width]: [usize; 2],
+) -> Result<(), String> {
+    if height * width > rare_jpeg::MAX_PIXELS {
+        return Err(
+            "a large CMYK JPEG with fewer samples of black than pixels: store it as RGB".into()
+        );
+    }
+    let mut planes = rare_jpeg::planes(jpeg).map_err(reason)?;
+    if decoder.jpeg_color_space() == ColorSpace::Ycck {
+        let routines = simd::detect();
+        let mut rgb = vec![0; height * width * 3];
+        routines.ycbcr_to_rgb_row(&planes[0], &planes[1], &planes[2], &mut rgb, height * width);
+        for (at, plane) in planes[..3].iter_mut().enumerate() {
+            let inks = rgb.iter().skip(at).step_by(3).map(|value| 255 - value);
+            plane.iter_mut().zip(inks).for_each(|(to, ink)| *to = ink);
+        }
+    }
+    for (at, plane) in planes.iter().enumerate() {
+        cmyk.iter_mut().skip(at).step_by(4).zip(plane).for_each(|(to, ink)| *to = *ink);
+    }
+    Ok(())
 }
 
 fn limits(max_scans: usize) -> DecodeLimits {
@@ -213,16 +285,28 @@ mod tests {
     use libjpeg_turbo_rs::Encoder;
 
     #[test]
-    fn black_of_fewer_samples_is_refused_by_name() {
+    fn black_of_fewer_samples_is_read_unless_scans_are_missing() {
         let pixels = vec![90; 33 * 40 * 4];
-        let decoded = |black| {
+        let encoded = |black| {
             let encoder = Encoder::new(&pixels, 33, 40, PixelFormat::Cmyk);
-            let factors = vec![(2, 2), (1, 1), (1, 1), black];
-            let jpeg = encoder.sampling_factors(factors).encode().unwrap();
-            decode(&jpeg, KernelOutput::Buffer(&mut Vec::new()), &mut KernelScratch::default())
+            encoder.sampling_factors(vec![(2, 2), (1, 1), (1, 1), black]).encode().unwrap()
         };
-        assert_eq!(decoded((2, 2)).unwrap().size, [40, 33]);
-        let said = decoded((1, 1)).unwrap_err();
-        assert!(said.contains("fewer samples of black"), "{said}");
+        let decoded = |jpeg: &[u8]| {
+            let mut rgb = Vec::new();
+            decode(jpeg, KernelOutput::Buffer(&mut rgb), &mut KernelScratch::default())
+                .map(|OutputSize { size, .. }| (size, rgb))
+        };
+        let whole = decoded(&encoded((2, 2))).unwrap();
+        assert_eq!(whole.0, [40, 33]);
+        assert_eq!(decoded(&encoded((1, 1))).unwrap(), whole);
+        for arithmetic in [false, true] {
+            let encoder = Encoder::new(&pixels, 33, 40, PixelFormat::Cmyk).arithmetic(arithmetic);
+            let factors = vec![(2, 2), (1, 1), (1, 1), if arithmetic { (2, 2) } else { (1, 1) }];
+            let jpeg = encoder.progressive(true).sampling_factors(factors).encode().unwrap();
+            assert_eq!(decoded(&jpeg).unwrap(), whole);
+            let last = jpeg.windows(2).rposition(|marker| marker == [0xff, 0xda]).unwrap();
+            let said = decoded(&[&jpeg[..last], &[0xff, 0xd9]].concat()).unwrap_err();
+            assert!(said.contains("lacks scans"), "{said}");
+        }
     }
 }

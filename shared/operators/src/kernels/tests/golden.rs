@@ -214,6 +214,7 @@ fn operator(name: &str, params: &Params<'_>) -> Option<(BoxedOperator, Tolerance
                     typical_size: None,
                     mode: DecodeMode::Colours,
                     dtype: FieldDType::U8,
+                    apply_exif_orientation: params.0["apply_exif_orientation"] == true,
                 }),
                 within(most),
             )
@@ -354,5 +355,13 @@ fn operators_do_as_tensorflow() {
     check(
         include_str!("../../../tests/golden/tf.json"),
         include_bytes!("../../../tests/golden/tf.bin"),
+    );
+}
+
+#[test]
+fn pictures_of_rare_kinds_are_decoded_as_by_pillow() {
+    check(
+        include_str!("../../../tests/golden/pictures.json"),
+        include_bytes!("../../../tests/golden/pictures.bin"),
     );
 }

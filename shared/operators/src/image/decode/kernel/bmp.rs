@@ -1,8 +1,8 @@
-//! BMP to RGB: palettes, 16, 24 and 32 bits, with or without masks. Refuses run-length encoding.
+//! BMP to RGB: palettes, run lengths, 16, 24 and 32 bits, with or without masks.
 
 use super::{checked_size, indices::StoredIndices};
 use gristmill_kernel::KernelOutput;
-use std::ops::Range;
+use std::borrow::Cow;
 
 /// First bytes of a file.
 pub(super) const MAGIC: &[u8] = b"BM";
@@ -13,14 +13,12 @@ const FILE_HEADER_BYTES: usize = 14;
 const CORE_HEADER_BYTES: usize = 12;
 
 struct Header<'a> {
-    bytes: &'a [u8],
     size: [usize; 2],
     /// Whether the first stored row is the top row.
     top_down: bool,
     bits: usize,
-    /// Offset of the rows.
-    data: usize,
-    palette: Range<usize>,
+    rows: Cow<'a, [u8]>,
+    palette: &'a [u8],
     /// Bytes per palette colour.
     colour_bytes: usize,
     /// Bit masks of red, green and blue in a pixel of 16 or 32 bits.
@@ -43,16 +41,17 @@ fn cut_short() -> String {
 impl<'a> Header<'a> {
     fn read(bytes: &'a [u8]) -> Result<Self, String> {
         let [data, header_bytes] = [u32_at(bytes, 10)? as usize, u32_at(bytes, 14)? as usize];
+        let rows = bytes.get(data..).ok_or_else(cut_short)?;
+        let palette = |start| bytes.get(start..data).unwrap_or_default();
         if header_bytes == CORE_HEADER_BYTES {
             let (width, height) = (u16_at(bytes, 18)?, u16_at(bytes, 20)?);
             let bits = u16_at(bytes, 24)? as usize;
             return Header {
-                bytes,
                 size: checked_size("BMP", height.into(), width.into())?,
                 top_down: false,
                 bits,
-                data,
-                palette: FILE_HEADER_BYTES + header_bytes..data,
+                rows: rows.into(),
+                palette: palette(FILE_HEADER_BYTES + header_bytes),
                 colour_bytes: 3,
                 masks: default_masks(bits),
             }
@@ -66,27 +65,32 @@ impl<'a> Header<'a> {
         let mut masks = default_masks(bits);
         let mut after = FILE_HEADER_BYTES + header_bytes;
         match compression {
-            0 => {}
+            0..=2 => {}
             3 | 6 => {
                 masks = [u32_at(bytes, 54)?, u32_at(bytes, 58)?, u32_at(bytes, 62)?];
                 if header_bytes == 40 {
                     after += if compression == 6 { 16 } else { 12 };
                 }
             }
-            1 | 2 => return Err("a BMP coded by run lengths: store it plainly, or as PNG".into()),
             other => return Err(format!("bad BMP: compression {other}")),
         }
         let side = |side: i32| u64::from(side.unsigned_abs());
         if width < 0 {
             return Err("bad BMP: its width is negative".into());
         }
+        let size = checked_size("BMP", side(height), side(width))?;
+        let (mut stored_bits, mut rows) = (bits, Cow::from(rows));
+        match (compression, bits) {
+            (1, 8) | (2, 4) => (stored_bits, rows) = (8, unpack_runs(&rows, size, bits)?.into()),
+            (1 | 2, _) => return Err(format!("bad BMP: run lengths of {bits} bits a pixel")),
+            _ => {}
+        }
         Header {
-            bytes,
-            size: checked_size("BMP", side(height), side(width))?,
+            size,
             top_down: height < 0,
-            bits,
-            data,
-            palette: after..data,
+            bits: stored_bits,
+            rows,
+            palette: palette(after),
             colour_bytes: 4,
             masks,
         }
@@ -101,11 +105,7 @@ impl<'a> Header<'a> {
         let [height, width] = self.size;
         // The last row may lack its padding.
         let needed = self.row_bytes() * (height - 1) + (width * self.bits).div_ceil(8);
-        if self.bytes.len().checked_sub(self.data).is_some_and(|rest| rest >= needed) {
-            Ok(self)
-        } else {
-            Err(cut_short())
-        }
+        if self.rows.len() >= needed { Ok(self) } else { Err(cut_short()) }
     }
 
     /// Bytes per row, padded to a multiple of four.
@@ -114,12 +114,11 @@ impl<'a> Header<'a> {
     }
 
     /// The rows from top to bottom.
-    fn rows(&self) -> impl Iterator<Item = &'a [u8]> {
-        let (bytes, data, row_bytes) = (self.bytes, self.data, self.row_bytes());
-        let (height, top_down) = (self.size[0], self.top_down);
+    fn rows(&self) -> impl Iterator<Item = &[u8]> {
+        let (row_bytes, height) = (self.row_bytes(), self.size[0]);
         (0..height).map(move |y| {
-            let start = data + row_bytes * if top_down { y } else { height - 1 - y };
-            &bytes[start..bytes.len().min(start + row_bytes)]
+            let start = row_bytes * if self.top_down { y } else { height - 1 - y };
+            &self.rows[start..self.rows.len().min(start + row_bytes)]
         })
     }
 
@@ -132,8 +131,8 @@ impl<'a> Header<'a> {
     /// RGB by palette index; colours that the file lacks are black.
     fn colours(&self) -> Vec<[u8; 3]> {
         let mut colours = vec![[0; 3]; 1 << self.bits];
-        let stored = self.bytes.get(self.palette.clone()).unwrap_or_default();
-        for (colour, bgr) in colours.iter_mut().zip(stored.chunks_exact(self.colour_bytes)) {
+        let stored = self.palette.chunks_exact(self.colour_bytes);
+        for (colour, bgr) in colours.iter_mut().zip(stored) {
             *colour = [bgr[2], bgr[1], bgr[0]];
         }
         colours
@@ -154,6 +153,52 @@ impl<'a> Header<'a> {
             }
         })
     }
+}
+
+/// Indices coded by run lengths to rows of one byte an index, each padded to a multiple of four. Pixels that
+/// are skipped are 0.
+fn unpack_runs(coded: &[u8], [height, width]: [usize; 2], bits: usize) -> Result<Vec<u8>, String> {
+    let row_bytes = width.next_multiple_of(4);
+    let mut rows = vec![0; height * row_bytes];
+    let index = |bytes: &[u8], at: usize| match bits {
+        4 => bytes[at / 2] >> (4 - at % 2 * 4) & 15,
+        _ => bytes[at],
+    };
+    let (mut x, mut y, mut rest) = (0, 0, coded);
+    // The last row needs no mark of its end.
+    while y < height && (x < width || y + 1 < height) {
+        let [count, value, after @ ..] = rest else { return Err(cut_short()) };
+        rest = after;
+        let (count, literal) = match (*count, *value) {
+            (0, 0) => {
+                (x, y) = (0, y + 1);
+                continue;
+            }
+            (0, 1) => break,
+            (0, 2) => {
+                let [right, up, after @ ..] = rest else { return Err(cut_short()) };
+                (x, y, rest) = (x + usize::from(*right), y + usize::from(*up), after);
+                continue;
+            }
+            (0, count) => {
+                let count = usize::from(count);
+                let (literal, after) =
+                    rest.split_at_checked((count * bits).div_ceil(8)).ok_or_else(cut_short)?;
+                // Literal indices end at an even byte.
+                rest = after.get(literal.len() % 2..).unwrap_or_default();
+                (count, Some(literal))
+            }
+            (count, _) => (usize::from(count), None),
+        };
+        for at in 0..count.min(width.saturating_sub(x)) {
+            rows[y * row_bytes + x + at] = match literal {
+                Some(literal) => index(literal, at),
+                None => index(&[*value], at % (8 / bits)),
+            };
+        }
+        x += count;
+    }
+    Ok(rows)
 }
 
 fn default_masks(bits: usize) -> [u32; 3] {

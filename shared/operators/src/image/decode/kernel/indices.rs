@@ -1,6 +1,6 @@
 //! Masks: the class numbers that a file stores; the colours of its palette do not matter.
 
-use super::{bmp, png, pnm, tiff, webp};
+use super::{bmp, gif, png, pnm, tiff, webp};
 use gristmill_kernel::{KernelOutput, OutputSize};
 use gristmill_pipeline::FieldDType;
 
@@ -16,7 +16,7 @@ pub(super) struct StoredIndices<'a> {
     pub(super) bytes: &'a [u8],
 }
 
-/// bytes (PNG, BMP, TIFF or PGM; palette or grey) -> `[h, w, 1]` of u8 or u16. `spare` is scratch space.
+/// bytes (PNG, BMP, GIF, TIFF or PGM; palette or grey) -> `[h, w, 1]` of u8 or u16. `spare` is scratch space.
 pub(crate) fn decode(
     bytes: &[u8],
     dtype: FieldDType,
@@ -30,12 +30,13 @@ pub(crate) fn decode(
         }
         _ if bytes.starts_with(png::MAGIC) => png::stored(bytes, spare)?,
         _ if bytes.starts_with(bmp::MAGIC) => bmp::stored(bytes, spare)?,
+        _ if bytes.starts_with(gif::MAGIC) => gif::stored(bytes, spare)?,
         _ if tiff::is(bytes) => tiff::stored(bytes, spare)?,
         _ if pnm::is(bytes) => pnm::stored(bytes, spare)?,
         _ if webp::is(bytes) => return Err(no_colours("WebP")),
         _ => {
             let start = &bytes[..bytes.len().min(4)];
-            return Err(format!("not a PNG, BMP, TIFF or PGM: it starts with {start:02x?}"));
+            return Err(format!("not a PNG, BMP, GIF, TIFF or PGM: it starts with {start:02x?}"));
         }
     };
     if stored.bits == 16 && dtype == FieldDType::U8 {

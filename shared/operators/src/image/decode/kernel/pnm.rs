@@ -80,7 +80,7 @@ pub(super) fn decode(
     // Rounds to eight bits, as Pillow does.
     let eight = |number: u32| match most {
         255 => number as u8,
-        most => ((number.min(most) * 255 + most / 2) / most) as u8,
+        most => (f64::from(number.min(most)) / f64::from(most) * 255.0).round_ties_even() as u8,
     };
     for (at, to) in rgb.iter_mut().enumerate() {
         *to = eight(number(if samples == 3 { at } else { at / 3 }));

@@ -32,3 +32,10 @@ pub(super) fn decode(
     }
     Ok(size)
 }
+
+/// The EXIF of a file.
+pub(super) fn exif(bytes: &[u8]) -> Option<Vec<u8>> {
+    let mut decoder = WebPDecoder::new(Cursor::new(bytes)).ok()?;
+    decoder.set_memory_limit(bytes.len());
+    decoder.exif_metadata().ok()?
+}
