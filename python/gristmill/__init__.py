@@ -1,21 +1,36 @@
 """Serverless input-data preprocessing for machine-learning training.
 
->>> import gristmill as gm, gristmill.torch
->>> pipeline = gm.tfrecord("data/*", image=gm.bytes("image/encoded")).decode().resize(size=224).batch(size=64)
->>> with gm.torch.Loader(pipeline, epochs=1) as loader:  # doctest: +SKIP
-...     for batch in loader:
-...         train(batch["image"])
+Example:
+    >>> import gristmill as gm
+    >>> pipeline = gm.images("pictures").shuffle().decode().random_resized_crop(224).batch(16)
+    >>> with gm.numpy.Loader(pipeline, epochs=1) as loader:
+    ...     for batch in loader:
+    ...         print(batch["image"].shape, batch["label"].shape)
+    (16, 224, 224, 3) (16,)
+    (16, 224, 224, 3) (16,)
+    (16, 224, 224, 3) (16,)
+    (16, 224, 224, 3) (16,)
 """
+
+from typing import TYPE_CHECKING
 
 from . import _native, errors, numpy
 from ._features import *  # noqa: F403
 from ._features import __all__ as _features
+from ._names import no_name
+from ._options import LoaderOptions
+from ._rows import rows
 from ._service import Service, connect, local
 from ._sources import *  # noqa: F403
 from ._sources import __all__ as _sources
 from .errors import CheckpointError, DataError, Error, JobError, OptionError, PipelineError, ServiceError
 from .pipeline import *  # noqa: F403
 from .pipeline import __all__ as _pipeline
+
+if TYPE_CHECKING:
+    # They import torch: see __getattr__.
+    from .switch import from_dataloader as from_dataloader
+    from .switch import from_webdataset as from_webdataset
 
 __version__ = _native.__version__
 
@@ -27,6 +42,7 @@ __all__ = [
     "DataError",
     "Error",
     "JobError",
+    "LoaderOptions",
     "OptionError",
     "PipelineError",
     "Service",
@@ -35,6 +51,7 @@ __all__ = [
     "errors",
     "local",
     "numpy",
+    "rows",
 ]
 
 
@@ -44,4 +61,4 @@ def __getattr__(name: str) -> object:
         from . import switch
 
         return getattr(switch, name)
-    raise AttributeError(f"module 'gristmill' has no attribute {name!r}")
+    raise AttributeError(no_name(name, __all__))

@@ -26,7 +26,13 @@ T = TypeVar("T")
 
 
 class Service:
-    """A connection to a service; made by `gristmill.local` or `gristmill.connect`. A context manager."""
+    """A connection to a service; made by `gm.local` or `gm.connect`. A context manager.
+
+    Example:
+        >>> with gm.local() as service, gm.numpy.Loader(pipeline, service=service, epochs=1) as loader:
+        ...     len(loader)
+        8
+    """
 
     def __init__(self, native: _native.Service) -> None:
         self._native = native
@@ -40,11 +46,22 @@ class Service:
 
     @property
     def endpoint(self) -> str | None:
-        """The address of a service on this machine; None for a deployed one."""
+        """The address of a service on this machine; None for a deployed one.
+
+        Example:
+            >>> with gm.local() as service:
+            ...     service.endpoint.partition(":")[0]
+            'unix'
+        """
         return self._native.endpoint
 
     def close(self) -> None:
-        """Leaves the service. One on this machine ends soon after the last process has left it."""
+        """Leaves the service. One on this machine ends soon after the last process has left it.
+
+        Example:
+            >>> service = gm.local()
+            >>> service.close()
+        """
         if not self._open or self._pid != os.getpid():
             return
         self._open = False
@@ -109,7 +126,15 @@ def local(state_dir: str | os.PathLike[str] | None = None) -> Service:
     Args:
         state_dir: Directory of another such service. Default: one below the user's cache.
 
-    Raises OptionError if the directory cannot be used, ServiceError if the service does not start.
+    Raises:
+        OptionError: The directory cannot be used.
+        ServiceError: The service does not start.
+
+    Example:
+        >>> with gm.local(state_dir="state") as service:
+        ...     with gm.numpy.Loader(pipeline, service=service, job="train", epochs=1) as loader:
+        ...         sum(len(batch["x"]) for batch in loader)
+        64
     """
     return _start(state_dir, None)
 
@@ -135,7 +160,14 @@ def connect(
         state_dir: State directory of a service on this machine.
         backend: "aws" for the stack that the GRISTMILL_* and AWS_* variables name.
 
-    Raises OptionError if there is none.
+    Raises:
+        OptionError: There is none.
+        ServiceError: It does not answer.
+
+    Example:
+        >>> with gm.local() as service, gm.connect(service.endpoint) as same:
+        ...     same.endpoint == service.endpoint
+        True
     """
     return Service(_native.Service.connect(endpoint, state_dir, backend))
 

@@ -26,6 +26,10 @@ def tfrecord(path: Paths, /, *, features: Mapping[str, Feature] | None = None, *
         path: A file, a directory, a glob, an address such as s3://bucket/prefix, or a list of them.
         features: By the name of the field; for those whose names are parameters.
         fields: The fields of an element, such as `label=gm.i64("class")`.
+
+    Example:
+        >>> gm.tfrecord("records.tfrecord", n=gm.i64()).batch(3).peek()["n"]
+        array([0, 1, 2])
     """
     return Pipeline._source(tfrecord, locals())
 
@@ -42,6 +46,10 @@ def webdataset(
         path: A file, a directory, a glob, an address such as s3://bucket/prefix, or a list of them.
         features: By the name of the field; for those whose names are parameters.
         fields: The fields of an element, such as `label=gm.i64("class")`.
+
+    Example:
+        >>> gm.webdataset("shards.tar", label=gm.i64("cls")).batch(4).peek()["label"]
+        array([0, 1, 2, 3])
     """
     return Pipeline._source(webdataset, locals())
 
@@ -61,6 +69,10 @@ def images(
             image included. A list of names, or a folder of this machine.
         features: By the name of the field; for those whose names are parameters.
         fields: The fields of an element, such as `label=gm.i64("class")`.
+
+    Example:
+        >>> gm.images("pictures").decode().resize(8).batch(64).peek()["label"].max()
+        np.int64(3)
     """
     return Pipeline._source(images, locals())
 
@@ -75,6 +87,10 @@ def jsonl(path: Paths, /, *, features: Mapping[str, Feature] | None = None, **fi
         path: A file, a directory, a glob, an address such as s3://bucket/prefix, or a list of them.
         features: By the name of the field; for those whose names are parameters.
         fields: The fields of an element, such as `label=gm.i64("class")`.
+
+    Example:
+        >>> gm.jsonl("numbers.jsonl", x=gm.i64()).batch(4).peek()["x"]
+        array([0, 1, 2, 3])
     """
     return Pipeline._source(jsonl, locals())
 
@@ -102,12 +118,16 @@ def csv(
         delimiter: The character between values; a tab by default for `tsv`. One ASCII character.
         header: Whether the first line names the columns.
         quotes: Whether values may be quoted with `"`.
-        columns: The names of all columns, with `header: false`.
+        columns: The names of all columns, with `header=False`.
         missing: Texts, beside an empty one, that stand for a missing value.
         defaults: By field, the value to read in place of a missing one. Without it the record is bad. Each: a
             number or a text.
         features: By the name of the field; for those whose names are parameters.
         fields: The fields of an element, such as `label=gm.i64("class")`.
+
+    Example:
+        >>> gm.csv("table.csv", price=gm.f32()).batch(2).peek()["price"]
+        array([0.5, 1.5], dtype=float32)
     """
     return Pipeline._source(csv, locals())
 
@@ -135,12 +155,16 @@ def tsv(
         delimiter: The character between values; a tab by default for `tsv`. One ASCII character.
         header: Whether the first line names the columns.
         quotes: Whether values may be quoted with `"`.
-        columns: The names of all columns, with `header: false`.
+        columns: The names of all columns, with `header=False`.
         missing: Texts, beside an empty one, that stand for a missing value.
         defaults: By field, the value to read in place of a missing one. Without it the record is bad. Each: a
             number or a text.
         features: By the name of the field; for those whose names are parameters.
         fields: The fields of an element, such as `label=gm.i64("class")`.
+
+    Example:
+        >>> gm.tsv("table.tsv", price=gm.f32()).batch(2).peek()["price"]
+        array([0.5, 1.5], dtype=float32)
     """
     return Pipeline._source(tsv, locals())
 
@@ -154,5 +178,9 @@ def parquet(path: Paths, /, *, features: Mapping[str, Feature] | None = None, **
         path: A file, a directory, a glob, an address such as s3://bucket/prefix, or a list of them.
         features: By the name of the field; for those whose names are parameters.
         fields: The fields of an element, such as `label=gm.i64("class")`.
+
+    Example:
+        >>> gm.parquet("table.parquet", price=gm.f32("price")).decode(field="price")
+        gm.parquet('table.parquet', price=gm.f32('price')).decode(field='price')
     """
     return Pipeline._source(parquet, locals())
