@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from . import _native, errors, numpy
 from ._features import *  # noqa: F403
 from ._features import __all__ as _features
-from ._names import no_name
+from ._names import MODULES, module_of, no_name
 from ._options import LoaderOptions
 from ._rows import rows
 from ._service import Service, connect, local
@@ -28,7 +28,15 @@ from .pipeline import *  # noqa: F403
 from .pipeline import __all__ as _pipeline
 
 if TYPE_CHECKING:
-    # They import torch: see __getattr__.
+    # They import frameworks: see __getattr__.
+    from . import grain as grain
+    from . import jax as jax
+    from . import keras as keras
+    from . import lightning as lightning
+    from . import switch as switch
+    from . import tf as tf
+    from . import torch as torch
+    from . import transformers as transformers
     from .switch import from_dataloader as from_dataloader
     from .switch import from_webdataset as from_webdataset
 
@@ -54,11 +62,12 @@ __all__ = [
     "rows",
 ]
 
+if not TYPE_CHECKING:
 
-def __getattr__(name: str) -> object:
-    # They import torch.
-    if name in ("from_dataloader", "from_webdataset"):
-        from . import switch
-
-        return getattr(switch, name)
-    raise AttributeError(no_name(name, __all__))
+    def __getattr__(name):
+        """Modules of frameworks are imported when they are first used."""
+        if name in ("from_dataloader", "from_webdataset"):
+            return getattr(module_of("switch"), name)
+        if name in MODULES:
+            return module_of(name)
+        raise AttributeError(no_name(name, __all__))

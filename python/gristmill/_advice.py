@@ -10,7 +10,8 @@ __all__ = ["in_python", "pipeline_in_python"]
 # A command to type stays as it is.
 _COMMAND = re.compile(r"(`gristmill[^`]*`)")
 _FLAG = re.compile(r"(?<![\w-])--([a-z][a-z-]*)(?:[ =](?=[\w'\"<])('[^']*'|\"[^\"]*\"|[A-Z]\b|auto|off|[0-9][\w.%]*))?")
-_INVALID = re.compile(r"invalid value '(.*?)' for `(\w+)`: (.*)")
+_INVALID = re.compile(r"invalid value '(.*?)' for [`'](\w+)(?: <[^>]*>)?[`']: (.*)")
+_UNEXPECTED = re.compile(r"unexpected argument '(\w+)' found")
 
 
 def in_python(message: str) -> str:
@@ -22,12 +23,16 @@ def in_python(message: str) -> str:
 
 
 def invalid_in_python(message: str) -> str:
-    """A message about the value of an option: the option and its value come first."""
+    """A message about an option: the option and its value come first."""
+    found = _UNEXPECTED.fullmatch(message)
+    if found:
+        return f"{found[1]} is no option"
     found = _INVALID.fullmatch(message)
     if not found:
         return message
     value, name, why = found.groups()
-    why = why.replace("1..=", "1 to ").replace("0..=", "0 to ").removeprefix(f"{value} ")
+    why = why.replace("1..=", "1 to ").replace("0..=", "0 to ")
+    why = f"it {why.removeprefix(value).strip()}" if why.startswith(f"{value} ") else why
     return f"{name}={value if value.lstrip('-').isdecimal() else repr(value)}: {why}"
 
 
@@ -43,12 +48,17 @@ def _option(match: re.Match[str]) -> str:
 # Advice on a pipeline.
 
 _QUOTED = re.compile(r"`([^`]+)`")
+# A text that was given in place of something else.
+_TEXT = re.compile(r", not `([^`]*)`$")
 _ENTRY = re.compile(r"(?:- )?([a-z_]\w*): (.+)")
 _PHRASES = (
     ("end `ops` with ", "end it with "),
     ("`source` needs `features`", "the source needs fields, such as `x=gm.i64()`"),
     ("`features` names", "the source names"),
     ("`ops` has", "the pipeline has"),
+    (" must be text (quote it if it looks like a number)", " must be a text"),
+    (" must be a mapping of keys", " must be a dict"),
+    (", not a mapping", ", not a dict"),
     ("; it needs `source` and `ops`", "; it needs a source and operators"),
 )
 _WORDS = {"true": "True", "false": "False", "null": "None"}
@@ -58,6 +68,7 @@ def pipeline_in_python(message: str) -> str:
     """A message about a pipeline that was written in Python: `.batch(size=64)` for `- batch: { size: 64 }`."""
     for yaml, python in _PHRASES:
         message = message.replace(yaml, python)
+    message = _TEXT.sub(lambda match: f", not {match[1]!r}", message)
     return _QUOTED.sub(lambda match: f"`{_call(match[1])}`", message)
 
 

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 __all__ = ["Feature", "bytes", "f32", "f64", "i64", "u64"]
 
 # Types that people write in place of a feature.
@@ -60,6 +62,7 @@ def bytes(key: str | None = None) -> Feature:
         >>> gm.jsonl("texts.jsonl", text=gm.bytes()).peek()["text"].tobytes()
         b'a cat'
     """
+    _check_key("bytes", key)
     return Feature("bytes", key)
 
 
@@ -120,7 +123,17 @@ def f64(key: str | None = None, shape: int | Sequence[int] | None = None) -> Fea
     return _numbers("f64", key, shape)
 
 
+def _check_key(dtype: str, key: Any) -> None:
+    if key is not None and not isinstance(key, str):
+        hint = f": write gm.{dtype}(shape={key!r})" if isinstance(key, (int, list, tuple)) and dtype != "bytes" else ""
+        raise TypeError(f"gm.{dtype}: the key is a text, not {key!r}{hint}")
+
+
 def _numbers(dtype: str, key: str | None, shape: int | Sequence[int] | None) -> Feature:
+    _check_key(dtype, key)
+    sizes = [] if shape is None else [shape] if isinstance(shape, int) else shape
+    if isinstance(shape, (str, bool)) or not all(isinstance(size, (int, np.integer)) for size in sizes):
+        raise TypeError(f"gm.{dtype}: shape is a list of whole numbers such as [3], or [-1], not {shape!r}")
     if shape is None or isinstance(shape, int):
         return Feature(dtype, key, None if shape is None else (shape,))
     return Feature(dtype, key, tuple(shape))

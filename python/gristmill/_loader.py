@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
@@ -28,6 +29,8 @@ Item = TypeVar("Item")
 _LOG = logging.getLogger("gristmill")
 # Options that a loader for evaluation does not share.
 _OF_TRAINING = ("job", "epochs", "tail", "acknowledge", "sampler")
+# How the service refuses a job that differs.
+_OTHER_JOB = re.compile(r"job \S+ exists with another (.+?): choose another job name")
 _IS_CLOSED = "the loader is closed"
 _IS_OVER = "this iteration is over: another one of this loader has begun, or its state was changed"
 
@@ -691,6 +694,15 @@ class Loader(Generic[Item]):
                 )
         except PipelineError as error:
             raise self._pipeline.located(error) from None
+        except OptionError as error:
+            other = _OTHER_JOB.match(str(error))
+            if loaded is None or other is None:
+                raise
+            name = other[1].split()[0]
+            raise CheckpointError(
+                f"the state is of a job with another {other[1]}: load it into a loader with the same {name}, or begin "
+                "without it"
+            ) from None
         self._reader, self._name, self._at = reader, reader.job.name, Place(reader.begin)
         # Another thread, or a signal handler, may have been faster.
         if self._closed or self._loaded is not loaded:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 from collections.abc import Iterable
+from types import ModuleType
 
-__all__ = ["no_name", "no_operator"]
+__all__ = ["MODULES", "module_of", "no_name", "no_operator"]
 
 # Methods of tf.data, torch, webdataset and Hugging Face datasets, and what to write here.
 _OPERATORS = {
@@ -48,12 +50,23 @@ _OPERATORS = {
     "loader": "write gm.numpy.Loader(pipeline), or gm.torch.Loader(pipeline)",
     "iter_batches": "write gm.numpy.Loader(pipeline), or gm.torch.Loader(pipeline)",
 }
-# Modules that need an import of their own.
-_MODULES = ("grain", "jax", "keras", "lightning", "tf", "torch", "transformers")
+#: Modules that import a framework, and the package to install for each.
+MODULES = {
+    "grain": "grain",
+    "jax": "jax",
+    "keras": "keras",
+    "lightning": "lightning",
+    "switch": "torch torchvision",
+    "tf": "tensorflow",
+    "torch": "torch",
+    "transformers": "transformers accelerate",
+}
 _MODULE_NAMES = {
     "Loader": "write gm.numpy.Loader, or another module's, such as gm.torch.Loader",
     "DataLoader": "write gm.numpy.Loader, or another module's, such as gm.torch.Loader",
-    "tensorflow": "write `import gristmill.tf` at the top of the program, and gm.tf",
+    "tensorflow": "write gm.tf",
+    "pytorch": "write gm.torch",
+    "flax": "write gm.jax",
     "imagefolder": "write gm.images(folder)",
     "ImageFolder": "write gm.images(folder)",
     "image_folder": "write gm.images(folder)",
@@ -70,6 +83,17 @@ _MODULE_NAMES = {
 }
 
 
+def module_of(name: str) -> ModuleType:
+    """The module of a framework. Raises ModuleNotFoundError, which says what to install, if that is not there."""
+    try:
+        return importlib.import_module(f"gristmill.{name}")
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("gristmill"):
+            raise
+        message = f"gm.{name} needs {error.name}, which is not installed: pip install {MODULES[name]}"
+        raise ModuleNotFoundError(message, name=error.name) from None
+
+
 def no_operator(name: str, known: Iterable[str]) -> str:
     """The message about a method that a pipeline lacks."""
     said = f"a pipeline has no operator `{name}`"
@@ -81,8 +105,6 @@ def no_operator(name: str, known: Iterable[str]) -> str:
 def no_name(name: str, known: Iterable[str]) -> str:
     """The message about a name that the package lacks."""
     said = f"module 'gristmill' has no attribute {name!r}"
-    if name in _MODULES:
-        return f"{said}: write `import gristmill.{name}` at the top of the program"
     if name in _MODULE_NAMES:
         return f"{said}: {_MODULE_NAMES[name]}"
     return said + _near(name, known, "gm.")

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from . import _native
 from .errors import Error, OptionError
@@ -136,7 +136,13 @@ def local(state_dir: str | os.PathLike[str] | None = None) -> Service:
         ...         sum(len(batch["x"]) for batch in loader)
         64
     """
+    _check_state_dir("gm.local", state_dir)
     return _start(state_dir, None)
+
+
+def _check_state_dir(what: str, state_dir: Any) -> None:
+    if state_dir is not None and not isinstance(state_dir, (str, os.PathLike)):
+        raise OptionError(f"{what}: state_dir={state_dir!r}: it is the path of a directory")
 
 
 def _start(state_dir: str | os.PathLike[str] | None, interrupt: _native.Interrupt | None) -> Service:
@@ -151,7 +157,7 @@ def _start(state_dir: str | os.PathLike[str] | None, interrupt: _native.Interrup
 def connect(
     endpoint: str | None = None,
     state_dir: str | os.PathLike[str] | None = None,
-    backend: str = "local",
+    backend: Literal["local", "aws"] = "local",
 ) -> Service:
     """Connects to a running service.
 
@@ -169,6 +175,13 @@ def connect(
         ...     same.endpoint == service.endpoint
         True
     """
+    _check_state_dir("gm.connect", state_dir)
+    if endpoint is not None and not isinstance(endpoint, str):
+        raise OptionError(f"gm.connect: endpoint={endpoint!r}: it is a text, as `gristmill up` prints it")
+    if endpoint in ("aws", "local"):
+        raise OptionError(f'gm.connect: endpoint="{endpoint}": write gm.connect(backend="{endpoint}")')
+    if backend not in ("local", "aws"):
+        raise OptionError(f'gm.connect: backend={backend!r}: it is "local" or "aws"')
     return Service(_native.Service.connect(endpoint, state_dir, backend))
 
 

@@ -1,6 +1,6 @@
 """Exceptions of gristmill. Each message is one line that says what failed, where, and what to do."""
 
-from ._advice import in_python
+from ._advice import in_python, pipeline_in_python
 
 __all__ = [
     "CheckpointError",
@@ -102,6 +102,9 @@ class DataError(JobError):
         ...     print("table.csv" in str(error))
         True
     """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(pipeline_in_python(message))
 
 
 class ServiceError(Error, RuntimeError):

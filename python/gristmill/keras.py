@@ -72,7 +72,7 @@ def fit(
     Example:
         >>> model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
         >>> model.compile("sgd", "mse")
-        >>> pipeline = gm.jsonl("numbers.jsonl", x=gm.f32(shape=[1]), y=gm.f32("x", shape=[1])).batch(8)
+        >>> pipeline = gm.jsonl("numbers.jsonl", x=gm.f32("v", shape=[1]), y=gm.f32("v", shape=[1])).batch(8)
         >>> with gm.numpy.Loader(pipeline, epochs=2) as loader:
         ...     history = gm.keras.fit(model, loader, inputs="x", targets="y", verbose=0)
         >>> len(history.epoch)

@@ -97,7 +97,7 @@ class Pipeline(Operators):
     def _source(cls, function: Callable[..., Any], given: dict[str, Any]) -> Self:
         """A dataset with the arguments of the function of its format."""
         name = key_of(function.__name__)
-        _check_features(name, given["features"])
+        _check_source(name, given["path"], given["features"])
         path, features, fields = given.pop("path"), given.pop("features") or {}, given.pop("fields")
         for field, feature in [*features.items(), *fields.items()]:
             if not isinstance(feature, Feature):
@@ -148,7 +148,7 @@ class Pipeline(Operators):
             PipelineError: It is no text. What the text says is checked later.
 
         Example:
-            >>> gm.Pipeline.from_yaml("source: { images: pictures }\nops: [decode]\n").resize(8).batch(2)
+            >>> gm.Pipeline.from_yaml("source: { images: pictures }\\nops: [decode]\\n").resize(8).batch(2)
             gm.images('pictures').decode().resize(size=8).batch(size=2)
         """
         name = None
@@ -221,6 +221,8 @@ class Pipeline(Operators):
                 paths = part.keys[name]
                 what = f"gm.{word_of(name)}" if self._file is None else name
                 what = what if part.place is None else f"{part.place}: {what}"
+                if name == "images" and isinstance(paths, list) and len(paths) > 1:
+                    raise OptionError(f"{what}: it is one folder with a folder for each class, and not {len(paths)}")
                 check_paths(paths if isinstance(paths, list) else [str(paths)], self._base, what)
 
     def checked(self, data: Path | None = None) -> Self:
@@ -241,7 +243,7 @@ class Pipeline(Operators):
         if data is None:
             self.check_paths()
         else:
-            check_paths([os.fspath(data)], os.getcwd(), "data")
+            check_paths([os.fspath(data)], os.getcwd(), f"data={os.fspath(data)!r}")
         return self
 
     def peek(self, *, seed: int = 0) -> dict[str, np.ndarray[Any, Any]]:
@@ -345,6 +347,8 @@ class Pipeline(Operators):
             (48, 16)
         """
         total = self.count()
+        if isinstance(test, (bool, str)) or not isinstance(test, (int, float)):
+            raise TypeError(f"train_test_split: test is a share such as 0.1, or a number of records, not {test!r}")
         size = round(total * test) if isinstance(test, float) else test
         if not 0 < size < total:
             raise PipelineError(f"train_test_split: test={test} leaves {total - size} and {size} of {total} records")
@@ -563,6 +567,9 @@ class Pipeline(Operators):
                 raise AttributeError(f"a pipeline has no attribute {name!r}")
             raise AttributeError(no_operator(name, dir(type(self))))
 
+        def __iter__(self) -> Any:
+            raise TypeError("a pipeline has no batches by itself: write gm.numpy.Loader(pipeline), or gm.torch.Loader")
+
     def _lines(self) -> Lines:
         return Lines.of(self._options, self._datasets, self._ops, self._delivery)
 
@@ -644,7 +651,10 @@ def _source_of_data(path: str) -> str | None:
     return _FORMATS_OF_FILES.get(path.rpartition(".")[2].lower())
 
 
-def _check_features(name: str, features: Any) -> None:
+def _check_source(name: str, path: Any, features: Any) -> None:
+    paths = path if isinstance(path, (list, tuple)) else [path]
+    if not paths or not all(isinstance(each, (str, os.PathLike)) for each in paths):
+        raise TypeError(f"gm.{name}: the path is a text, a pathlib.Path or a list of them, not {path!r}")
     if features is not None and not isinstance(features, Mapping):
         raise TypeError(
             f"gm.{name}: features is a dict of the fields, such as features={{'x': gm.i64()}}, not {features!r}"

@@ -24,7 +24,7 @@ class TorchOptions(LoaderOptions, total=False):
     """The options of `gm.torch.Loader`, which other loaders of torch tensors take as well.
 
     Example:
-        >>> sorted(gm.torch.TorchOptions.__annotations__)
+        >>> sorted(gm.torch.TorchOptions.__annotations__.keys() - gm.LoaderOptions.__annotations__.keys())
         ['channels_first', 'device', 'normalise']
     """
 

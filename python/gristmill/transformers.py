@@ -46,10 +46,11 @@ class TrainerMixin:
         ...         self.layer = torch.nn.Linear(1, 1)
         ...     def forward(self, x):
         ...         return {"loss": self.layer(x).mean()}
-        >>> pipeline = gm.jsonl("numbers.jsonl", x=gm.f32(shape=[1])).batch(8)
+        >>> pipeline = gm.jsonl("numbers.jsonl", x=gm.f32("v", shape=[1])).batch(8)
         >>> args = transformers.TrainingArguments("trained", max_steps=4, use_cpu=True, report_to=[], disable_tqdm=True)
         >>> with gm.torch.Loader(pipeline, epochs=1) as loader:
         ...     trainer = Trainer(Model(), args, train_loader=loader)
+        ...     trainer.remove_callback(transformers.PrinterCallback)
         ...     trainer.train().global_step
         4
     """

@@ -37,7 +37,7 @@ def write(folder: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(picture(number))
     for name, first, count in (("numbers", 0, 64), ("others", 100, 64)):
-        lines = [json.dumps({"x": number}) for number in range(first, first + count)]
+        lines = [json.dumps({"x": number, "v": [number / 64]}) for number in range(first, first + count)]
         (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
     texts = [("a cat", [1, 2]), ("two dogs", [3, 4, 5]), ("a bird", [6])]
     lines = [json.dumps({"text": text, "tokens": tokens}) for text, tokens in texts]
