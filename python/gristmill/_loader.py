@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import logging
 import os
@@ -27,6 +28,8 @@ from .pipeline import Pipeline
 
 Item = TypeVar("Item")
 _LOG = logging.getLogger("gristmill")
+# A line of docstrings in place of all options.
+_OPTIONS_ARE = "options: Those of `gm.LoaderOptions`."
 # Options that a loader for evaluation does not share.
 _OF_TRAINING = ("job", "epochs", "tail", "acknowledge", "sampler")
 # How the service refuses a job that differs.
@@ -126,6 +129,13 @@ class Loader(Generic[Item]):
         0 [28, 92, 156, 220, 284, 348, 412, 476]
         1 [28, 92, 156, 220, 284, 348, 412, 476]
     """
+
+    def __init_subclass__(cls, **given: Any) -> None:
+        """Names every option in the docstring of a class of loaders, which `help` shows."""
+        super().__init_subclass__(**given)
+        if _OPTIONS_ARE in (cls.__doc__ or "") and Loader.__doc__ is not None:
+            every = inspect.cleandoc(Loader.__doc__).partition("\n    service: ")[2].partition("\n\nRaises:")[0]
+            cls.__doc__ = inspect.cleandoc(cls.__doc__ or "").replace(_OPTIONS_ARE, f"service: {every}")
 
     @checks_options
     def __init__(

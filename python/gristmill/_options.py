@@ -168,7 +168,8 @@ def checks_options(function: Function) -> Function:
     if len(named) == len(own):
         _all.update({name: p for name, p in named.items() if p.kind is inspect.Parameter.KEYWORD_ONLY})
     is_method = "self" in named
-    parameters = {**named, **{name: p for name, p in _all.items() if name not in named}}
+    others = [name for name in _names_of_others(function, own) if name not in named]
+    parameters = {**named, **{name: _all.get(name, _keyword(name)) for name in others}}
 
     @functools.wraps(function)
     def checked(*args: Any, **given: Any) -> Any:
@@ -185,6 +186,19 @@ def checks_options(function: Function) -> Function:
 
     checked.__signature__ = inspect.Signature(list(parameters.values()))  # type: ignore[attr-defined]
     return checked  # type: ignore[return-value]
+
+
+def _names_of_others(function: Callable[..., Any], own: Mapping[str, inspect.Parameter]) -> list[str]:
+    """The names in the TypedDict of `**options`."""
+    (*_, last) = own.values()
+    if last.kind is not inspect.Parameter.VAR_KEYWORD:
+        return []
+    (options,) = get_args(eval(last.annotation, function.__globals__))
+    return list(get_type_hints(options))
+
+
+def _keyword(name: str) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None)
 
 
 def name_of(function: Callable[..., Any], args: tuple[Any, ...]) -> str:

@@ -40,7 +40,7 @@ class Loader(_loader.Loader[dict[str, Any]]):
             process are its part of a global array, which has the rows of all.
         ahead: Batches that are put on the device before they are asked for. Default: 1, and 0
             where the device is a CPU.
-        options: Those of `gm.LoaderOptions`, but for its `sharding`.
+        options: Those of `gm.LoaderOptions`, but its `sharding`.
 
     Raises:
         OptionError: An option cannot be used, options do not fit together, or the data is not there.

@@ -35,8 +35,8 @@ class DataModule(lightning.LightningDataModule):
 
     Args:
         pipeline: A `Pipeline`, the path of a pipeline file, or its text.
-        val: What validation reads: a `gm.torch.Loader` of another pipeline, or any iterable that Lightning
-            takes.
+        val: The data of validation: a pipeline or the path of other files, read by `eval_loader` of the loader
+            that trains; or any iterable that Lightning takes, such as a `gm.torch.Loader`.
         options: Those of `gm.torch.Loader`.
 
     Raises:
@@ -60,6 +60,7 @@ class DataModule(lightning.LightningDataModule):
             _torch.Loader(pipeline, **options)
         self._pipeline, self._options = Pipeline.of(pipeline).checked(options.get("data")), options
         self._val = val
+        self._evaluation: _torch.Loader | None = None
         self._drops_keys = not options.get("keys", False)
         self._loader: _torch.Loader | None = None
         self._state: dict[str, Any] | None = None  # to go on from
@@ -93,13 +94,17 @@ class DataModule(lightning.LightningDataModule):
         return _Epochs(self)
 
     def val_dataloader(self) -> Any:
-        """What validation reads.
+        """The batches of validation.
 
         Example:
             >>> gm.lightning.DataModule(pipeline, val=[1]).val_dataloader()
             [1]
         """
-        return [] if self._val is None else self._val
+        if not isinstance(self._val, (Pipeline, str, os.PathLike)):
+            return [] if self._val is None else self._val
+        if self._evaluation is None:
+            self._evaluation = self.loader.eval_loader(self._val, keys=False)
+        return self._evaluation
 
     def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Notes the batch that the trainer trains on next. Lightning calls it.
@@ -146,6 +151,8 @@ class DataModule(lightning.LightningDataModule):
         Example:
             >>> gm.lightning.DataModule(pipeline).close()
         """
+        if self._evaluation is not None:
+            self._evaluation.close()
         if self._loader is not None:
             self._loader.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import json
 import os
@@ -108,7 +109,11 @@ def test_the_options_by_name_are_those_of_the_class() -> None:
 
 @pytest.mark.parametrize("name", ["numpy", "torch", "jax", "tf"])
 def test_help_names_every_option(name: str) -> None:
-    module = pytest.importorskip(f"gristmill.{name}")
+    pytest.importorskip({"tf": "tensorflow"}.get(name, name))
+    module = importlib.import_module(f"gristmill.{name}")
+    if name != "jax":
+        lines = (inspect.getdoc(module.Loader) or "").splitlines()
+        assert [option for option in OPTIONS if not any(line.startswith(f"    {option}: ") for line in lines)] == []
     assert set(inspect.signature(module.Loader).parameters) - {"pipeline", "ahead"} - OF_TORCH == OPTIONS - (
         {"device"} if name == "jax" else set()
     )
