@@ -28,7 +28,7 @@ class Loader(_loader.Loader[dict[str, Any]]):
     fields become i32 and u32; a value outside of these raises `OptionError`. Fields whose
     names begin with `__` stay numpy arrays.
 
-    Where `jax.distributed` is initialised, rank and world size are those of the JAX process; `run` names
+    If `jax.distributed` is initialised, rank and world size are those of the JAX process; `run` names
     their run.
 
     Args:

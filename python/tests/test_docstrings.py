@@ -92,7 +92,7 @@ def test_a_docstring_has_the_style(entry: Any) -> None:
 def _check_parameters(entry: Any, sections: dict[str, str]) -> None:
     documented = {name for name, _ in API.items(sections.get("Args", ""))}
     given = {word.lstrip("*") for word in re.findall(r"(?:^\(|, )(\**[a-z_]\w*)(?=[:=,)])", signature(entry))}
-    # Of every operator, and documented with the class.
+    # Every operator has them, and the class documents them.
     given -= {"keep_position", "assume_commutes", "self"}
     assert given == documented, f"parameters {given ^ documented} differ"
 

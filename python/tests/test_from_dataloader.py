@@ -120,11 +120,11 @@ def test_ranks_and_seeds_are_the_samplers(folder: Path, monkeypatch: pytest.Monk
     dataset = ImageFolder(folder, transform=READY)
     sampler = DistributedSampler(dataset, num_replicas=3, rank=1, seed=7, drop_last=True)
     loader = gm.from_dataloader(DataLoader(dataset, batch_size=2, sampler=sampler), run="test")
-    assert (loader._ranks.rank, loader._ranks.world_size, loader._tail) == (1, 3, "drop")
-    assert "--seed=7" in loader._flags
+    assert (loader._ranks.rank, loader._ranks.world_size) == (1, 3)
+    assert "--seed=7" in loader._flags and "--tail=drop" in loader._rank_flags
     ordered = DistributedSampler(dataset, num_replicas=3, rank=1, shuffle=False)
     loader = gm.from_dataloader(DataLoader(dataset, sampler=ordered), order="any", rank=0, world_size=1)
-    assert (loader._ranks.world_size, loader._tail) == (1, "repeat")
+    assert (loader._ranks.world_size, loader._rank_flags) == (1, [])
     assert "- in_order" in loader.pipeline.to_yaml()
     generator = torch.Generator().manual_seed(11)
     loader = gm.from_dataloader(DataLoader(dataset, shuffle=True, generator=generator))

@@ -124,7 +124,7 @@ def test_both_checkpoints_before_the_last_batch_are_kept(
 
 def test_keys_only_where_they_are_asked_for(numbers_dir: Path, service: gm.Service) -> None:
     pipeline = small.pipeline(numbers_dir, small.UNSIZED)
-    for keys, names in ((False, {"value"}), (True, {"value", "__key__", "__copy__", "__cursor__"})):
+    for keys, names in ((False, {"value"}), (True, {"value", "__key__", "__copy__", "__repeat__", "__cursor__"})):
         source = gm.lightning.DataModule(pipeline, service=service, epochs=1, keys=keys)
         model = Model()
         seen = fit(source, model=model, max_epochs=1)

@@ -93,7 +93,7 @@ def from_webdataset(
             raise TypeError(f"from_webdataset takes {', '.join(given)} with paths of tar files alone")
         samples = _read(source, problems)
     made = _fields(problems, samples, on_device=options.get("device") is not None)
-    pipeline = webdataset(_paths(problems, samples.urls), features=made.features)
+    paths = _paths(problems, samples.urls)
     problems.where = "batches"
     if samples.batch_size is None:
         problems.add("there are none", "put .batched(n) at the end")
@@ -102,6 +102,7 @@ def from_webdataset(
     problems.check("from_webdataset")
     size = samples.batch_size or 1
 
+    pipeline = webdataset(paths, features=made.features)
     pipeline = pipeline.shuffle() if samples.shuffled else pipeline.in_order()
     for name, parameters in made.ops:
         pipeline = pipeline.op(name, **parameters)
