@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from ._features import Feature
 from .pipeline import Pipeline
@@ -55,7 +54,12 @@ def webdataset(
 
 
 def images(
-    path: Paths, /, *, classes: Any = None, features: Mapping[str, Feature] | None = None, **fields: Feature
+    path: Paths,
+    /,
+    *,
+    classes: str | os.PathLike[str] | Sequence[str] | None = None,
+    features: Mapping[str, Feature] | None = None,
+    **fields: Feature,
 ) -> Pipeline:
     """Begins a pipeline with files of the format `images`.
 
@@ -99,12 +103,12 @@ def csv(
     path: Paths,
     /,
     *,
-    delimiter: Any = ",",
+    delimiter: str = ",",
     header: bool = True,
     quotes: bool = True,
     columns: Sequence[str] | None = None,
     missing: Sequence[str] = (),
-    defaults: Mapping[str, Any] | None = None,
+    defaults: Mapping[str, float | str] | None = None,
     features: Mapping[str, Feature] | None = None,
     **fields: Feature,
 ) -> Pipeline:
@@ -136,12 +140,12 @@ def tsv(
     path: Paths,
     /,
     *,
-    delimiter: Any = None,
+    delimiter: str | None = None,
     header: bool | None = None,
     quotes: bool | None = None,
     columns: Sequence[str] | None = None,
     missing: Sequence[str] | None = None,
-    defaults: Mapping[str, Any] | None = None,
+    defaults: Mapping[str, float | str] | None = None,
     features: Mapping[str, Feature] | None = None,
     **fields: Feature,
 ) -> Pipeline:
