@@ -48,4 +48,6 @@ def braces(folder: str, files: list[str]) -> str:
     strange = next((name for name in (folder, *files) if _SPECIAL & set(name)), None)
     if strange is not None:
         raise PipelineError(f"subset: {strange!r} has a character of {''.join(sorted(_SPECIAL))}: rename it")
-    return os.path.join(folder, files[0] if len(files) == 1 else f"{{{','.join(files)}}}")
+    # A file by its name alone would have no class: only patterns are below a folder.
+    chosen = f"{files[0][:-1]}[{files[0][-1]}]" if len(files) == 1 else f"{{{','.join(files)}}}"
+    return os.path.join(folder, chosen)

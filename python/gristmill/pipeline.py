@@ -214,6 +214,13 @@ class Pipeline(Operators):
             ...     print(str(error).partition(": ")[2])
             gm.images: there is no file or folder 'pictuers': did you mean 'pictures'?
         """
+        folder = self._class_folder()
+        if folder is not None and not any(entry.is_dir() for entry in os.scandir(folder)):
+            part = self._unfiled()._datasets[0]
+            raise OptionError(
+                f"{'' if part.place is None else f'{part.place}: '}gm.images: {part.keys['images']!r} has no folders: "
+                "name the folder that has a folder for each class"
+            )
         for part in self._unfiled()._datasets:
             for name in FORMATS:
                 if name not in part.keys:

@@ -132,6 +132,8 @@ def test_a_list_of_images_is_that_of_torchvision(folder: Path) -> None:
     offset = len(b"P6 40 32 255\n")
     wanted = {(Path(whole[n]).read_bytes()[offset:], n // 16) for n in chosen}
     assert found == wanted
+    [label] = gm.images("pictures").decode().resize(8).subset([40]).batch(8).peek()["label"].tolist()
+    assert label == 40 // 16
     datasets = pytest.importorskip("torchvision.datasets")
     assert [path for path, _ in datasets.ImageFolder("pictures").samples] == whole
 

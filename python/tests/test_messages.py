@@ -93,6 +93,7 @@ MISTAKES: list[tuple[Callable[[], object], type[Exception], str]] = [
         OPTION,
         "one folder with a folder for each",
     ),
+    (lambda: load(gm.images("pictures/cat").decode().resize(8).batch(4)), OPTION, "'pictures/cat' has no folders"),
     (lambda: load(gm.jsonl("numbers.jsonl").batch(4)), PIPELINE, "the source needs fields, such as `x=gm.i64()`"),
     (lambda: load(gm.images("pictures").resize(8).batch(4)), PIPELINE, "put `decode` before it"),
     (lambda: load(images().batch(4)), PIPELINE, "put a resize or crop before it"),
