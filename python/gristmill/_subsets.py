@@ -48,6 +48,8 @@ def braces(folder: str, files: list[str]) -> str:
     strange = next((name for name in (folder, *files) if _SPECIAL & set(name)), None)
     if strange is not None:
         raise PipelineError(f"subset: {strange!r} has a character of {''.join(sorted(_SPECIAL))}: rename it")
-    # A file by its name alone would have no class: only patterns are below a folder.
-    chosen = f"{files[0][:-1]}[{files[0][-1]}]" if len(files) == 1 else f"{{{','.join(files)}}}"
-    return os.path.join(folder, chosen)
+    if len(files) > 1:
+        return os.path.join(folder, f"{{{','.join(files)}}}")
+    # A file alone would lie in no class, which is a folder below the part of a path that is no pattern.
+    name, rest = files[0].split(os.sep, 1)
+    return os.path.join(folder, f"{name[:-1]}[{name[-1]}]", rest)

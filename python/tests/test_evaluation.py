@@ -134,6 +134,7 @@ def test_a_list_of_images_is_that_of_torchvision(folder: Path) -> None:
     assert found == wanted
     [label] = gm.images("pictures").decode().resize(8).subset([40]).batch(8).peek()["label"].tolist()
     assert label == 40 // 16
+    assert gm.images("pictures").decode().resize(8).subset([40, 42]).batch(8).peek()["label"].tolist() == [2, 2]
     datasets = pytest.importorskip("torchvision.datasets")
     assert [path for path, _ in datasets.ImageFolder("pictures").samples] == whole
 
