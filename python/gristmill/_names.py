@@ -6,8 +6,9 @@ import difflib
 import importlib
 from collections.abc import Iterable
 from types import ModuleType
+from typing import Any
 
-__all__ = ["MODULES", "module_of", "no_name", "no_operator"]
+__all__ = ["MODULES", "module_of", "no_name", "no_operator", "wrong_call"]
 
 # Methods of tf.data, torch, webdataset and Hugging Face datasets, and what to write here.
 _OPERATORS = {
@@ -100,6 +101,19 @@ def no_operator(name: str, known: Iterable[str]) -> str:
     if name in _OPERATORS:
         return f"{said}: {_OPERATORS[name]}"
     return said + _near(name, known, ".")
+
+
+def wrong_call(error: TypeError, args: tuple[Any, ...], given: Iterable[str], parameters: Iterable[str]) -> str:
+    """The message about arguments that an operator does not take."""
+    known = [name for name in parameters if name not in ("self", "keep_position", "assume_commutes")]
+    unknown = next((name for name in given if name not in (*known, "keep_position", "assume_commutes")), None)
+    takes = f"it takes {', '.join(known)}" if known else "it has no parameters"
+    if unknown is not None:
+        near = difflib.get_close_matches(unknown, known, 1, 0.6)
+        return f"{unknown} is no parameter: {f'did you mean {near[0]}?' if near else takes}"
+    if len(args) == 2 and known[:1] == ["size"]:
+        return f"height and width are one argument: write size=[{args[0]!r}, {args[1]!r}]"
+    return f"{error}: {takes}"
 
 
 def no_name(name: str, known: Iterable[str]) -> str:

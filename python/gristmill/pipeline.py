@@ -5,6 +5,8 @@ A `Pipeline` is written as the YAML of docs/pipelines.md, and the same checks re
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -16,7 +18,7 @@ from . import _native, _program
 from ._advice import pipeline_in_python
 from ._evaluation import LEADING, evaluated
 from ._features import Feature, instead_of_feature
-from ._names import no_operator
+from ._names import no_operator, wrong_call
 from ._operators import FORMATS, Operators
 from ._parts import Lines, Part, Place, arguments, key_of, parts_of, shown, word_of
 from ._paths import check_paths
@@ -592,6 +594,27 @@ class Pipeline(Operators):
         if self._file:
             return f"Pipeline.from_yaml({self._file[1] or self._file[0]!r})"
         return shown(self._options, self._datasets, self._ops, self._delivery)
+
+
+def _with_messages(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    """The method of an operator, whose wrong calls say what to write."""
+    signature = inspect.signature(method)
+
+    @functools.wraps(method)
+    def called(self: Pipeline, *args: Any, **given: Any) -> Any:
+        try:
+            signature.bind(self, *args, **given)
+        except TypeError as error:
+            raise TypeError(f".{name}: {wrong_call(error, args, given, signature.parameters)}") from None
+        return method(self, *args, **given)
+
+    return called
+
+
+# The methods themselves are what editors read.
+for _name, _method in vars(Operators).items():
+    if not _name.startswith("_"):
+        setattr(Pipeline, _name, _with_messages(_name, _method))
 
 
 def zip(*datasets: Pipeline) -> Pipeline:
