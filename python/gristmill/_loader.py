@@ -172,7 +172,7 @@ class Loader(Generic[Item]):
         allow_empty: bool = False,
     ) -> None:
         self._given: dict[str, Any]
-        self._pipeline = Pipeline.of(pipeline)
+        self._pipeline = Pipeline._of(pipeline)
         self._ranks = _ranks.find(rank, world_size, run)
         self._service = service
         self._job_name = job
@@ -231,7 +231,7 @@ class Loader(Generic[Item]):
             _native.check_options([*self._flags, *self._rank_flags, *flags_of({"job": job})])
         except OptionError as error:
             raise OptionError(f"{name_of(type(self).__init__, (self,))}: {invalid_in_python(str(error))}") from None
-        self._pipeline.checked(data)
+        self._pipeline.check(data)
 
     # Subclasses change these.
 

@@ -49,7 +49,7 @@ def dataset(
     if TYPE_CHECKING:
         # Editors that follow calls find the options.
         gm_numpy.Loader(pipeline, **options)
-    return _Dataset(Pipeline.of(pipeline).checked(options.get("data")), keep, options)
+    return _Dataset(Pipeline._of(pipeline).check(options.get("data")), keep, options)
 
 
 class _Dataset(grain.IterDataset):

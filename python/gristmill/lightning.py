@@ -58,7 +58,7 @@ class DataModule(lightning.LightningDataModule):
         if TYPE_CHECKING:
             # Editors that follow calls find the options.
             _torch.Loader(pipeline, **options)
-        self._pipeline, self._options = Pipeline.of(pipeline).checked(options.get("data")), options
+        self._pipeline, self._options = Pipeline._of(pipeline).check(options.get("data")), options
         self._val = val
         self._evaluation: _torch.Loader | None = None
         self._drops_keys = not options.get("keys", False)

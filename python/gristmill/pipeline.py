@@ -112,7 +112,7 @@ class Pipeline(Operators):
         return cls._make(_datasets=(Part(keys, Place.of_caller()),))
 
     @classmethod
-    def of(cls, pipeline: Pipeline | Path) -> Pipeline:
+    def _of(cls, pipeline: Pipeline | Path) -> Pipeline:
         """The pipeline itself, or the one of a pipeline file: what loaders take.
 
         Args:
@@ -120,10 +120,6 @@ class Pipeline(Operators):
 
         Raises:
             OptionError: It is something else, such as a dataset of another library, or a path of data.
-
-        Example:
-            >>> gm.Pipeline.of(pipeline) is pipeline
-            True
         """
         if isinstance(pipeline, Pipeline):
             return pipeline
@@ -203,18 +199,11 @@ class Pipeline(Operators):
         except PipelineError as error:
             raise self.located(error) from None
 
-    def check_paths(self) -> None:
+    def _check_paths(self) -> None:
         """Looks whether there is something at each path of this machine that the pipeline reads.
 
         Raises:
             OptionError: There is none. Addresses such as `s3://bucket/prefix` are not looked at.
-
-        Example:
-            >>> try:
-            ...     gm.images("pictuers").check_paths()
-            ... except gm.OptionError as error:
-            ...     print(str(error).partition(": ")[2])
-            gm.images: there is no file or folder 'pictuers': did you mean 'pictures'?
         """
         folder = self._class_folder()
         if folder is not None and not any(entry.is_dir() for entry in os.scandir(folder)):
@@ -234,8 +223,10 @@ class Pipeline(Operators):
                     raise OptionError(f"{what}: it is one folder with a folder for each class, and not {len(paths)}")
                 check_paths(paths if isinstance(paths, list) else [str(paths)], self._base, what)
 
-    def checked(self, data: Path | None = None) -> Self:
-        """This pipeline, if it is right and its data is there: `canonical` and `check_paths`.
+    def check(self, data: Path | None = None) -> Self:
+        """This pipeline, if it is right and there is something at each path of this machine that it reads.
+
+        Loaders do this when they are made. Reads no data, and looks at no address such as `s3://bucket/prefix`.
 
         Args:
             data: The dataset that is read instead of the pipeline's, relative to the current directory.
@@ -245,12 +236,15 @@ class Pipeline(Operators):
             OptionError: The data is not there.
 
         Example:
-            >>> pipeline.checked() is pipeline
-            True
+            >>> try:
+            ...     gm.images("pictuers").decode().resize(8).batch(2).check()
+            ... except gm.OptionError as error:
+            ...     print(str(error).partition(": ")[2])
+            gm.images: there is no file or folder 'pictuers': did you mean 'pictures'?
         """
         self.canonical()
         if data is None:
-            self.check_paths()
+            self._check_paths()
         else:
             check_paths([os.fspath(data)], os.getcwd(), f"data={os.fspath(data)!r}")
         return self

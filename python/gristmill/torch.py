@@ -224,7 +224,7 @@ class Dataset(torch.utils.data.IterableDataset[Tensors]):
         if TYPE_CHECKING:
             # Editors that follow calls find the options.
             Loader(pipeline, **options)
-        self._pipeline, self._options = Pipeline.of(pipeline).checked(options.get("data")), options
+        self._pipeline, self._options = Pipeline._of(pipeline).check(options.get("data")), options
         self._loader: Loader | None = None
         self._state: dict[str, Any] | None = None
 
