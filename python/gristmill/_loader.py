@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import logging
 import os
+import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
@@ -14,8 +16,10 @@ from typing import Any, Generic, Literal, Self, TypedDict, TypeVar, cast
 import numpy as np
 
 from . import _native, _ranks, _reader, _service
+from ._advice import invalid_in_python
 from ._batches import Arrays, Batches, Cursor, Mark, Place
 from ._flags import flags_of
+from ._options import checks_options, name_of
 from ._progress import Progress
 from ._service import Service
 from ._states import VERSION, State, text_of
@@ -24,12 +28,23 @@ from .pipeline import Pipeline
 
 Item = TypeVar("Item")
 _LOG = logging.getLogger("gristmill")
+# A line of docstrings in place of all options.
+_OPTIONS_ARE = "options: Those of `gm.LoaderOptions`."
+# Options that a loader for evaluation does not share.
+_OF_TRAINING = ("job", "epochs", "tail", "acknowledge", "sampler")
+# How the service refuses a job that differs.
+_OTHER_JOB = re.compile(r"job \S+ exists with another (.+?): choose another job name")
 _IS_CLOSED = "the loader is closed"
 _IS_OVER = "this iteration is over: another one of this loader has begun, or its state was changed"
 
 
 class Stats(TypedDict, total=False):
-    """The result of `Loader.stats`, which lacks the numbers of a job that has not begun."""
+    """The result of `Loader.stats`, which lacks the numbers of a job that has not begun.
+
+    Example:
+        >>> sorted(gm.numpy.Loader(pipeline).stats())
+        ['batches', 'elapsed_s', 'waited_s']
+    """
 
     batches: int
     waited_s: float
@@ -51,44 +66,78 @@ class Stats(TypedDict, total=False):
 class Loader(Generic[Item]):
     """The batches of a pipeline, one epoch for each `iter()`.
 
-    Nothing is started before the first batch, length or state is asked for. A context manager.
+    Options, pipeline and paths are checked when it is made. Nothing is started before the first batch, length or state
+    is asked for. A context manager.
 
     Args:
         pipeline: A `Pipeline`, the path of a pipeline file, or its text.
-        service: Where the workers run: `gristmill.local(...)` or `gristmill.connect(...)`. Default: a service on
-            this machine that ends with this process.
-        job: Name of the job to start, or to go on with; options that are not given are then the job's. Default: a new
-            name.
-        data: Dataset to read instead of the pipeline's, relative to the current directory.
+        service: Where the workers run: `gm.local(...)` or `gm.connect(...)`. Default: the service of this machine,
+            which ends soon after the last process has left it.
+        job: Name of the job to start, or to go on with; options that are not given are then the job's. Default: a
+            new name.
+        data: Dataset to read instead of the pipeline's, relative to the current directory. Default: the pipeline's.
         epochs: Passes over the dataset. Default: until `close()`.
         seed: Seed of order and augmentation. Default: 0.
         batch_size: Records in a batch. Default: the pipeline's.
         workers: Workers to run, or "auto" to follow the trainer's pace. Default: 2.
-        local_workers: Threads of this process that work; with workers=0 the cheapest way on one machine. Default: 0, or
-            1 if the job has no other workers.
-        rank, world_size: This process among the ranks. Default: torch.distributed's, else RANK and WORLD_SIZE, else
-            one rank.
-        run: Name of this run of all ranks. Default: torchrun's or Slurm's.
-        tail: What becomes of last batches that are fewer than the ranks: "drop", "repeat" or "uneven". Default:
-            "drop" if the pipeline drops its remainder, else "repeat".
-        prefetch_mib: Memory for objects that are fetched ahead, and as much for those made by local workers, in MiB.
-            Less than the work needs costs speed only. Default: what the work needs, at most an eighth of the memory
-            that this process may use, shared with the other ranks of this host.
-        patience: How long the service may not answer, such as "90s" or "10m". Default: "120s".
+        max_workers: Most workers of `workers="auto"`. Default: 16 on this machine, 1000 on AWS.
+        policy: How `workers="auto"` decides: "coverage" has the fewest workers with which the trainer hardly waits;
+            "cachew" adds one while batch time improves; "hpa" keeps CPUs busy for 80 % of the time; "tfdata"
+            divides the trainer's rate by a worker's. Default: "coverage".
+        budget_usd_per_hour: Dollars an hour that `workers="auto"` may spend. Default: no limit.
+        local_workers: Threads of this process that work; with `workers=0` the cheapest way on one machine. Default:
+            0, or 1 if the job has no other workers.
+        rank: Number of this process among the ranks, from 0. Default: torch.distributed's, else RANK, else 0.
+        world_size: Number of ranks. Default: torch.distributed's, else WORLD_SIZE, else 1.
+        run: Name of this run of all ranks, another one whenever they start again. Default: that of
+            torch.distributed, torchrun or Slurm.
+        tail: What becomes of last batches that are fewer than the ranks. Default: "drop" if the pipeline drops its
+            remainder, else "repeat".
+        prefetch_mib: Memory for objects that are fetched ahead, and as much for those made by local workers, in
+            MiB. Less than the work needs costs speed only. Default: what the work needs, at most an eighth of the
+            memory that this process may use, shared with the other ranks of this host.
+        patience: How long the service may not answer: seconds, or such as "90s" or "10m". Default: 120.
+        split_batches: Batches of a split, the unit of work. Default: chosen by the cost of the pipeline and the
+            size of the dataset.
+        on_error: What becomes of a record that cannot be read or processed: the job fails, or leaves it out, or
+            also keeps a copy of it. Default: "fail".
+        max_skipped: Records of an epoch that may be left out before the job fails: a number, or a share such as
+            "1%". Default: "1%".
+        visitation: What holds for batches if the trainer fails and returns. Default: "exactly-once".
+        sharding: Content of an epoch: the dataset once, or with "off" once for each worker. Default: "dynamic".
+        compress: How workers compress the objects they store. Default: the pipeline's, else "auto".
         keys: Adds `__key__` (uint64 [rows]) and `__copy__` (uint32 [rows]), which name each element, `__repeat__`
-            (bool [rows]), whether `tail="repeat"` gives the batch again, and `__cursor__` (int64 [2]), the place after
-            the batch.
-        on_break: What `iter()` does after an epoch was left early: "next" goes to the next epoch, "continue" goes on.
+            (bool [rows]), whether `tail="repeat"` gives the batch again, and `__cursor__` (int64 [2]), the place
+            after the batch. Default: False.
+        on_break: What `iter()` does after an epoch was left early: it goes to the next epoch, or goes on. Default:
+            "next".
         acknowledge: When the service may forget batches: "auto" once the next one is asked for, until the first
-            state is taken, and then by states; "state" by states alone.
-        progress: Writes a line about the pace to standard error.
-        allow_empty: Whether an epoch may have no batches; else reading one raises OptionError.
-        options: Further flags of `gristmill run` by name, such as `on_error="skip"`.
+            state is taken, and then by states; "state" by states alone. Default: "auto".
+        progress: Writes a line about the pace to standard error. Default: False.
+        allow_empty: Whether an epoch may have no batches; else reading one raises OptionError. Default: False.
 
-    Raises OptionError for values that cannot be used; PipelineError, DataError, JobError and ServiceError when it
-    starts and while it runs.
+    Raises:
+        OptionError: An option cannot be used, or the data is not there.
+        PipelineError: The pipeline is wrong.
+
+    Reading batches raises DataError for a record that cannot be processed, and JobError and ServiceError.
+
+    Example:
+        >>> with gm.numpy.Loader(pipeline, epochs=2) as loader:
+        ...     for epoch in range(2):
+        ...         print(epoch, [int(batch["x"].sum()) for batch in loader])
+        0 [28, 92, 156, 220, 284, 348, 412, 476]
+        1 [28, 92, 156, 220, 284, 348, 412, 476]
     """
 
+    def __init_subclass__(cls, **given: Any) -> None:
+        """Names every option in the docstring of a class of loaders, which `help` shows."""
+        super().__init_subclass__(**given)
+        if _OPTIONS_ARE in (cls.__doc__ or "") and Loader.__doc__ is not None:
+            every = inspect.cleandoc(Loader.__doc__).partition("\n    service: ")[2].partition("\n\nRaises:")[0]
+            cls.__doc__ = inspect.cleandoc(cls.__doc__ or "").replace(_OPTIONS_ARE, f"service: {every}")
+
+    @checks_options
     def __init__(
         self,
         pipeline: Pipeline | str | os.PathLike[str],
@@ -100,27 +149,30 @@ class Loader(Generic[Item]):
         seed: int | None = None,
         batch_size: int | None = None,
         workers: int | Literal["auto"] | None = None,
+        max_workers: int | None = None,
+        policy: Literal["coverage", "cachew", "hpa", "tfdata"] | None = None,
+        budget_usd_per_hour: float | None = None,
         local_workers: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
         run: str | None = None,
         tail: Literal["drop", "repeat", "uneven"] | None = None,
         prefetch_mib: int | None = None,
-        patience: str | None = None,
+        patience: float | str | None = None,
+        split_batches: int | None = None,
+        on_error: Literal["fail", "skip", "quarantine"] | None = None,
+        max_skipped: int | str | None = None,
+        visitation: Literal["exactly-once", "at-most-once", "zero-once-or-more"] | None = None,
+        sharding: Literal["dynamic", "off"] | None = None,
+        compress: Literal["none", "zstd", "auto"] | None = None,
         keys: bool = False,
         on_break: Literal["next", "continue"] = "next",
         acknowledge: Literal["auto", "state"] = "auto",
         progress: bool = False,
         allow_empty: bool = False,
-        **options: Any,
     ) -> None:
-        if on_break not in ("next", "continue"):
-            raise OptionError(f'on_break={on_break!r}: it is "next" or "continue"')
-        if acknowledge not in ("auto", "state"):
-            raise OptionError(f'acknowledge={acknowledge!r}: it is "auto" or "state"')
-        if epochs is not None and epochs < 1:
-            raise OptionError(f"epochs={epochs}: there is at least one")
-        self._pipeline = pipeline if isinstance(pipeline, Pipeline) else Pipeline.from_yaml(pipeline)
+        self._given: dict[str, Any]
+        self._pipeline = Pipeline._of(pipeline)
         self._ranks = _ranks.find(rank, world_size, run)
         self._service = service
         self._job_name = job
@@ -128,16 +180,24 @@ class Loader(Generic[Item]):
             epochs=epochs,
             seed=seed,
             workers=workers,
+            max_workers=max_workers,
+            policy=policy,
+            budget_usd_per_hour=budget_usd_per_hour,
             local_workers=local_workers,
             prefetch_mib=prefetch_mib,
-            patience=patience,
+            patience=patience if isinstance(patience, str) or patience is None else f"{round(patience)}s",
             data=None if data is None else os.fspath(data),
             batch_size=batch_size,
-            **options,
+            split_batches=split_batches,
+            on_error=on_error,
+            max_skipped=max_skipped,
+            visitation=visitation,
+            sharding=sharding,
+            compress=compress,
         )
         self._flags = flags_of(given)
         self._rank_flags = self._ranks.flags(tail)
-        _native.check_options([*self._flags, *self._rank_flags, *flags_of({"job": job})])
+        self._check_given(job, data)
         # Ranks that name no job share one.
         self._ranks_job = _ranks.job(self._ranks, self._pipeline.to_yaml(), self._flags) if job is None else None
         self._epochs = epochs
@@ -164,6 +224,14 @@ class Loader(Generic[Item]):
         # Since when the program waits for a batch.
         self._asked: float | None = None
         self._began = time.monotonic()
+
+    def _check_given(self, job: str | None, data: str | os.PathLike[str] | None) -> None:
+        """Raises what is wrong with options, pipeline and paths. Starts nothing."""
+        try:
+            _native.check_options([*self._flags, *self._rank_flags, *flags_of({"job": job})])
+        except OptionError as error:
+            raise OptionError(f"{name_of(type(self).__init__, (self,))}: {invalid_in_python(str(error))}") from None
+        self._pipeline.check(data)
 
     # Subclasses change these.
 
@@ -274,8 +342,12 @@ class Loader(Generic[Item]):
     def __len__(self) -> int:
         """Batches (steps of this rank) in an epoch.
 
-        Raises TypeError where it is not known in advance: with operators such as `filter`, or bad records that are
-            skipped.
+        Raises:
+            TypeError: It is not known in advance: with operators such as `filter`, or bad records that are skipped.
+
+        Example:
+            >>> len(loader)
+            8
         """
         count = self._begin().stream.batches_per_epoch
         if count is None:
@@ -287,31 +359,56 @@ class Loader(Generic[Item]):
 
     @property
     def epoch(self) -> int:
-        """The epoch that the next `iter()` delivers, from 0."""
+        """The epoch that the next `iter()` delivers, from 0.
+
+        Example:
+            >>> loader.epoch
+            0
+        """
         epoch, g = self._position()
         return epoch + 1 if self._at.is_inside and g and self._on_break == "next" else epoch
 
     @property
     def epochs(self) -> int | None:
-        """Passes over the dataset; None without an end."""
+        """Passes over the dataset; None without an end.
+
+        Example:
+            >>> loader.epochs
+            2
+        """
         return self._epochs
 
     @property
     def job(self) -> str:
-        """The name of the job, which other processes can go on with."""
+        """The name of the job, which other processes can go on with.
+
+        Example:
+            >>> with gm.numpy.Loader(pipeline, job="numbers") as named:
+            ...     named.job
+            'numbers'
+        """
         if self._name is None:
             self._name = self._begin().job.name
         return self._name
 
     @property
     def cursor(self) -> Cursor:
-        """Epoch and number of the first batch that was not handed over, as in a state. Acknowledges nothing."""
+        """Epoch and number of the first batch that was not handed over, as in a state. Acknowledges nothing.
+
+        Example:
+            >>> batch = next(iter(loader))
+            >>> loader.cursor
+            (0, 1)
+        """
         return self._position()
 
     @property
     def is_repeat(self) -> bool:
         """Whether the batch handed over last is one that `tail="repeat"` gives again, in place of one that the epoch
         lacks.
+
+        Example:
+            >>> losses = [batch["x"].sum() for batch in loader if not loader.is_repeat]
         """
         return self._is_repeat
 
@@ -319,9 +416,49 @@ class Loader(Generic[Item]):
         """Batch size, whether a last partial batch is left out, and for each field dtype and shape of an element.
 
         A dimension is None where elements differ.
+
+        Example:
+            >>> schema = loader.schema()
+            >>> schema["batch_size"], schema["fields"]["x"]["dtype"]
+            (8, 'i64')
         """
         schema: dict[str, Any] = json.loads(self._begin().job.schema())
         return schema
+
+    def eval_loader(self, data: Pipeline | str | os.PathLike[str] | None = None, **options: Any) -> Self:
+        """A loader for evaluation beside this one, with its service, ranks, device and other options.
+
+        Its pipeline is `Pipeline.for_evaluation()`: the same operators without the random ones, in the order of the
+        dataset, with all records. Each `iter()` is the whole dataset once, as often as there are evaluations, and takes
+        nothing from this loader, whose state does not hold it. With several ranks every rank gets as many batches:
+        leave out those for which `is_repeat` is true.
+
+        Args:
+            data: The files to evaluate on, of the same format, relative to the current directory; or a pipeline of its
+                own, such as the second of `train_test_split`. Default: the data of this loader. Of `gm.images`, classes
+                have the labels they have in training.
+            options: In place of this loader's. `job`, `epochs`, `tail` and `acknowledge` are not taken over.
+
+        Raises:
+            OptionError: An option cannot be used, or the data is not there.
+            PipelineError: The pipeline for evaluation is wrong.
+
+        Example:
+            >>> train, test = gm.images("pictures").shuffle().decode().random_crop(8).batch(4).train_test_split(0.25)
+            >>> with gm.numpy.Loader(train, epochs=2) as loader, loader.eval_loader(test) as evaluation:
+            ...     for epoch in range(2):
+            ...         print(sum(len(batch["label"]) for batch in loader), end=" ")
+            ...         print(sum(len(batch["label"]) for batch in evaluation))
+            48 16
+            48 16
+        """
+        kept = {name: value for name, value in self._given.items() if name not in _OF_TRAINING}
+        pipeline = data if isinstance(data, Pipeline) else self._pipeline
+        if data is not None:
+            kept.pop("data", None)
+        if not isinstance(data, Pipeline) and data is not None:
+            pipeline, kept["data"] = pipeline._with_classes(), data
+        return type(self)(pipeline.for_evaluation(), **{**kept, **options})
 
     # States.
 
@@ -330,24 +467,63 @@ class Loader(Generic[Item]):
 
         All ranks have the same after the same step, and any number of ranks can go on from it. Acknowledges the
         state that was taken before: with the two last states kept, training can always go on.
+
+        Example:
+            >>> batch = next(iter(loader))
+            >>> state = loader.state_dict()
+            >>> state["epoch"], state["g"]
+            (0, 1)
         """
         self._begin()
         return self._take(self._at.next)
 
     def state_after(self, cursor: Cursor | np.ndarray[Any, Any]) -> State:
-        """The state after the batch whose `__cursor__` is `cursor`. Acknowledges nothing."""
+        """The state after the batch whose `__cursor__` is `cursor`. Acknowledges nothing.
+
+        Args:
+            cursor: Epoch and number of a batch, or the field of a batch that a loader with `keys=True` gave.
+
+        Example:
+            >>> with gm.numpy.Loader(pipeline, epochs=1, keys=True) as other:
+            ...     batch = next(iter(other))
+            ...     other.state_after(batch["__cursor__"])["g"]
+            1
+        """
         epoch, g = (int(part) for part in cursor)
         return {"version": VERSION, **json.loads(self._begin().job.checkpoint(epoch, g))}
 
     def checkpointed(self, state: Mapping[str, Any]) -> None:
-        """Says that `state` is stored safely: the service may forget the batches before it."""
+        """Says that `state` is stored safely: the service may forget the batches before it.
+
+        Args:
+            state: What `state_dict` or `state_after` returned.
+
+        Example:
+            >>> state = loader.state_dict()
+            >>> loader.checkpointed(state)
+        """
         reader = self._begin()
         reader.stream.acknowledge(*reader.job.position(text_of(state)))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The next `iter()` goes on at `state`, in the middle of an epoch too.
 
-        Raises CheckpointError if it is no state of this loader's job, here or when the loader starts.
+        Args:
+            state: What `state_dict` of a loader of this pipeline returned, in any process.
+
+        Raises:
+            CheckpointError: It is no state of this loader's job; here, or when the loader starts.
+
+        Example:
+            >>> epoch = iter(loader)
+            >>> next(epoch)["x"].tolist()
+            [0, 1, 2, 3, 4, 5, 6, 7]
+            >>> state = loader.state_dict()
+            >>> next(epoch)["x"].tolist()
+            [8, 9, 10, 11, 12, 13, 14, 15]
+            >>> loader.load_state_dict(state)
+            >>> next(iter(loader))["x"].tolist()
+            [8, 9, 10, 11, 12, 13, 14, 15]
         """
         loaded = json.loads(text_of(state))
         if self._job_name not in (None, loaded["job"]):
@@ -372,8 +548,19 @@ class Loader(Generic[Item]):
     def set_epoch(self, epoch: int) -> None:
         """The next `iter()` delivers `epoch`; the rest of the present one is passed over.
 
-        Raises OptionError for an epoch before the present one.
+        Args:
+            epoch: Its number, from 0.
+
+        Raises:
+            OptionError: It is before the present one.
+
+        Example:
+            >>> loader.set_epoch(1)
+            >>> loader.epoch
+            1
         """
+        if isinstance(epoch, (bool, float, str)) or not hasattr(epoch, "__index__"):
+            raise OptionError(f"set_epoch({epoch!r}): the epoch is a whole number from 0")
         present, g = self._position()
         is_inside = self._at.is_inside
         if epoch < present or (epoch == present and g and not is_inside and self._loaded is None):
@@ -393,6 +580,11 @@ class Loader(Generic[Item]):
 
         `waiting_for` is there while the program waits. `prefetch_bytes` is the bound for objects ahead of the trainer,
         `local_bytes` what splits of local workers take until they are read.
+
+        Example:
+            >>> batch = next(iter(loader))
+            >>> loader.stats()["batches"]
+            1
         """
         now, asked, reader = time.monotonic(), self._asked, self._reader
         found: Stats = {
@@ -409,7 +601,14 @@ class Loader(Generic[Item]):
     def close(self, *, abandon: bool = False) -> None:
         """Ends the loader. A finished job is closed; one that no state can return to is stopped.
 
-        With `abandon`, leaves the job as it is and waits for nothing.
+        Args:
+            abandon: Leaves the job as it is, and waits for nothing.
+
+        Example:
+            >>> loader.close()
+            >>> len(loader)
+            Traceback (most recent call last):
+            gristmill.Error: the loader is closed
         """
         if self._closed or self._pid != os.getpid():
             return
@@ -505,6 +704,15 @@ class Loader(Generic[Item]):
                 )
         except PipelineError as error:
             raise self._pipeline.located(error) from None
+        except OptionError as error:
+            other = _OTHER_JOB.match(str(error))
+            if loaded is None or other is None:
+                raise
+            name = other[1].split()[0]
+            raise CheckpointError(
+                f"the state is of a job with another {other[1]}: load it into a loader with the same {name}, or begin "
+                "without it"
+            ) from None
         self._reader, self._name, self._at = reader, reader.job.name, Place(reader.begin)
         # Another thread, or a signal handler, may have been faster.
         if self._closed or self._loaded is not loaded:

@@ -17,9 +17,8 @@ class Operators:
     """A pipeline with a method for each operator, which returns the pipeline with the operator added.
 
     With `keep_position` an operator stays in its place, and nothing is moved across it. With
-    `assume_commutes` it may change places with any operator of its field, even if results change.
-
-    Raises TypeError for values that have no place in a pipeline; what they mean is checked when it is used.
+    `assume_commutes` it may change places with any operator of its field, even if results change. Values that
+    have no place in a pipeline are a TypeError; what they mean is checked when it is used.
     """
 
     def _op(self, name: str, parameters: dict[str, Any]) -> Self:
@@ -31,25 +30,37 @@ class Operators:
 
         Args:
             count: Records, at least 1. From 1 on.
+
+        Example:
+            >>> gm.jsonl("numbers.jsonl", x=gm.i64()).take(3).batch(8).peek()["x"]
+            array([0, 1, 2])
         """
         return self._op("take", locals())
 
     def skip(self, count: int, *, keep_position: bool = False, assume_commutes: bool = False) -> Self:
-        """Leaves out the first `count` records of the dataset: `take: { count: 5000 }` and `skip: { count:
-        5000 }` divide it in two.
+        """Leaves out the first `count` records of the dataset: `.take(count=5000)` and `.skip(count=5000)`
+        divide it in two.
 
         Args:
             count: Records. From 0 on.
+
+        Example:
+            >>> gm.jsonl("numbers.jsonl", x=gm.i64()).skip(60).batch(8).peek()["x"]
+            array([60, 61, 62, 63])
         """
         return self._op("skip", locals())
 
     def repeat(self, count: int, *, keep_position: bool = False, assume_commutes: bool = False) -> Self:
         """All records `count` times, one time after the other; random operators draw anew each time, and
         `__copy__` tells the times apart. To train on the dataset again and again, rather ask the job for
-        `--epochs`: an epoch has a cursor of its own.
+        `epochs`: an epoch has a cursor of its own.
 
         Args:
             count: Times. From 1 to 100000.
+
+        Example:
+            >>> gm.jsonl("numbers.jsonl", x=gm.i64()).take(2).repeat(3).batch(8).peek()["x"]
+            array([0, 1, 0, 1, 0, 1])
         """
         return self._op("repeat", locals())
 
@@ -68,6 +79,11 @@ class Operators:
         Args:
             cycle_length: Files read in turn. From 1 to 4096.
             block_length: Records of a file in its turn. From 1 to 1048576.
+
+        Example:
+            >>> two = gm.jsonl(["numbers.jsonl", "others.jsonl"], x=gm.i64())
+            >>> two.interleave(cycle_length=2).in_order().batch(6).peek()["x"]
+            array([  0, 100,   1, 101,   2, 102])
         """
         return self._op("interleave", locals())
 
@@ -88,6 +104,11 @@ class Operators:
         Args:
             blocks: Runs of neighbours in a split. From 1 to 1024.
             seed: Tells two shuffles apart. From 0 on.
+
+        Example:
+            >>> numbers = gm.jsonl("numbers.jsonl", x=gm.i64()).shuffle().batch(64).peek()["x"]
+            >>> sorted(numbers.tolist()) == list(range(64)), numbers.tolist() == list(range(64))
+            (True, False)
         """
         return self._op("shuffle", locals())
 
@@ -97,6 +118,10 @@ class Operators:
         `filter` or `flat_map`. Otherwise splits come in another random order each epoch, and what they leave
         over is batched after their whole batches. With `bucket_by_sequence_length` it is refused. The order
         of a folder of `images` is one that mixes classes, the same every time. It has no parameters.
+
+        Example:
+            >>> gm.jsonl("numbers.jsonl", x=gm.i64()).in_order().batch(4).peek()["x"]
+            array([0, 1, 2, 3])
         """
         return self._op("in_order", locals())
 
@@ -122,20 +147,25 @@ class Operators:
         JPEG or PNG that is cut short is an error of its record; a PNG may lack what follows its data, and
         checksums of data are those within it.
 
-        With `mode: indices` bytes (PNG, BMP, GIF or TIFF with a palette; PNG, BMP, TIFF or PGM of grey) -> u8
+        With `mode="indices"` bytes (PNG, BMP, GIF or TIFF with a palette; PNG, BMP, TIFF or PGM of grey) -> u8
         or u16 `[h, w, 1]`: the numbers that the file stores, regardless of the colours in its palette. A file
-        of sixteen bits needs `dtype: u16`; one that stores colours is an error of its record.
+        of sixteen bits needs `dtype="u16"`; one that stores colours is an error of its record.
 
         Args:
             field: The field.
-            channels: 3, or 1 for grey; always 1 with `mode: indices`.
+            channels: 3, or 1 for grey; always 1 with `mode="indices"`.
             mode: `colours`, or `indices` for masks.
-            dtype: Of `mode: indices`: u8 or u16.
+            dtype: Of `mode="indices"`: u8 or u16.
             apply_exif_orientation: Turn the image upright, as the EXIF orientation of a JPEG, PNG, WebP or
                 TIFF says. As Pillow's `ImageOps.exif_transpose`.
             typical_size: Height and width that images typically have, for judging what the operators after it
                 gain before any image was looked at. Changes no result, unless `auto_order` is `pecan`. One
                 number or [height, width], each from 1 to 16384.
+
+        Example:
+            >>> image = gm.images("pictures").decode().center_crop([32, 40]).peek()["image"]
+            >>> image.shape, image.dtype
+            ((1, 32, 40, 3), dtype('uint8'))
         """
         return self._op("decode", locals())
 
@@ -167,7 +197,7 @@ class Operators:
             field: The image; `fields` where there are several.
             fields: Images and masks, in place of `field`. They must have one height and width: where a
                 record's differ, it is bad, and its error names both. Draws depend on the first.
-            masks: Which of them hold class numbers, beside those decoded with `mode: indices`; names that
+            masks: Which of them hold class numbers, beside those decoded with `mode="indices"`; names that
                 `fields` lacks are added to it. Numbers of any dtype, `[h, w, c]`.
             boxes: Fields of boxes, f32 `[n, 4]` -> `[m, 4]`: `cast` those of whole numbers before.
             labels: Fields `[n, ..]` with a row for each box: rows leave with their boxes.
@@ -178,6 +208,10 @@ class Operators:
             min_size: As `min_area`, of width and height. From 0 to 1000000000.
             min_visibility: Boxes that keep less than this share of their area within the image leave. From 0
                 to 1.
+
+        Example:
+            >>> images.resize([8, 12]).peek()["image"].shape
+            (1, 8, 12, 3)
         """
         return self._op("resize", locals())
 
@@ -210,7 +244,7 @@ class Operators:
             field: The image; `fields` where there are several.
             fields: Images and masks, in place of `field`. They must have one height and width: where a
                 record's differ, it is bad, and its error names both. Draws depend on the first.
-            masks: Which of them hold class numbers, beside those decoded with `mode: indices`; names that
+            masks: Which of them hold class numbers, beside those decoded with `mode="indices"`; names that
                 `fields` lacks are added to it. Numbers of any dtype, `[h, w, c]`.
             boxes: Fields of boxes, f32 `[n, 4]` -> `[m, 4]`: `cast` those of whole numbers before.
             labels: Fields `[n, ..]` with a row for each box: rows leave with their boxes.
@@ -221,6 +255,10 @@ class Operators:
             min_size: As `min_area`, of width and height. From 0 to 1000000000.
             min_visibility: Boxes that keep less than this share of their area within the image leave. From 0
                 to 1.
+
+        Example:
+            >>> images.resize_shorter(16).peek()["image"].shape
+            (1, 16, 20, 3)
         """
         return self._op("resize_shorter", locals())
 
@@ -250,7 +288,7 @@ class Operators:
             field: The image; `fields` where there are several.
             fields: Images and masks, in place of `field`. They must have one height and width: where a
                 record's differ, it is bad, and its error names both. Draws depend on the first.
-            masks: Which of them hold class numbers, beside those decoded with `mode: indices`; names that
+            masks: Which of them hold class numbers, beside those decoded with `mode="indices"`; names that
                 `fields` lacks are added to it. Numbers of any dtype, `[h, w, c]`.
             boxes: Fields of boxes, f32 `[n, 4]` -> `[m, 4]`: `cast` those of whole numbers before.
             labels: Fields `[n, ..]` with a row for each box: rows leave with their boxes.
@@ -263,6 +301,10 @@ class Operators:
                 to 1.
             mask_fill: What masks hold where the image was not, such as 255 to be ignored. Of `center_crop`,
                 `random_crop`, `pad`, `rotate` and `shear`. From -1000000000 to 1000000000.
+
+        Example:
+            >>> images.center_crop(24).peek()["image"].shape
+            (1, 24, 24, 3)
         """
         return self._op("center_crop", locals())
 
@@ -302,7 +344,7 @@ class Operators:
             field: The image; `fields` where there are several.
             fields: Images and masks, in place of `field`. They must have one height and width: where a
                 record's differ, it is bad, and its error names both. Draws depend on the first.
-            masks: Which of them hold class numbers, beside those decoded with `mode: indices`; names that
+            masks: Which of them hold class numbers, beside those decoded with `mode="indices"`; names that
                 `fields` lacks are added to it. Numbers of any dtype, `[h, w, c]`.
             boxes: Fields of boxes, f32 `[n, 4]` -> `[m, 4]`: `cast` those of whole numbers before.
             labels: Fields `[n, ..]` with a row for each box: rows leave with their boxes.
@@ -315,6 +357,10 @@ class Operators:
                 to 1.
             mask_fill: What masks hold where the image was not, such as 255 to be ignored. Of `center_crop`,
                 `random_crop`, `pad`, `rotate` and `shear`. From -1000000000 to 1000000000.
+
+        Example:
+            >>> images.random_crop(32, padding=4).peek()["image"].shape
+            (1, 32, 32, 3)
         """
         return self._op("random_crop", locals())
 
@@ -349,7 +395,7 @@ class Operators:
             field: The image; `fields` where there are several.
             fields: Images and masks, in place of `field`. They must have one height and width: where a
                 record's differ, it is bad, and its error names both. Draws depend on the first.
-            masks: Which of them hold class numbers, beside those decoded with `mode: indices`; names that
+            masks: Which of them hold class numbers, beside those decoded with `mode="indices"`; names that
                 `fields` lacks are added to it. Numbers of any dtype, `[h, w, c]`.
             boxes: Fields of boxes, f32 `[n, 4]` -> `[m, 4]`: `cast` those of whole numbers before.
             labels: Fields `[n, ..]` with a row for each box: rows leave with their boxes.
@@ -360,6 +406,10 @@ class Operators:
             min_size: As `min_area`, of width and height. From 0 to 1000000000.
             min_visibility: Boxes that keep less than this share of their area within the image leave. From 0
                 to 1.
+
+        Example:
+            >>> images.crop(top=2, left=4, height=8, width=16).peek()["image"].shape
+            (1, 8, 16, 3)
         """
         return self._op("crop", locals())
 
@@ -397,7 +447,7 @@ class Operators:
             field: The image; `fields` where there are several.
             fields: Images and masks, in place of `field`. They must have one height and width: where a
                 record's differ, it is bad, and its error names both. Draws depend on the first.
-            masks: Which of them hold class numbers, beside those decoded with `mode: indices`; names that
+            masks: Which of them hold class numbers, beside those decoded with `mode="indices"`; names that
                 `fields` lacks are added to it. Numbers of any dtype, `[h, w, c]`.
             boxes: Fields of boxes, f32 `[n, 4]` -> `[m, 4]`: `cast` those of whole numbers before.
             labels: Fields `[n, ..]` with a row for each box: rows leave with their boxes.
@@ -410,6 +460,10 @@ class Operators:
                 to 1.
             mask_fill: What masks hold where the image was not, such as 255 to be ignored. Of `center_crop`,
                 `random_crop`, `pad`, `rotate` and `shear`. From -1000000000 to 1000000000.
+
+        Example:
+            >>> images.pad(padding=1).peek()["image"].shape
+            (1, 34, 42, 3)
         """
         return self._op("pad", locals())
 
@@ -448,7 +502,7 @@ class Operators:
             field: The image; `fields` where there are several.
             fields: Images and masks, in place of `field`. They must have one height and width: where a
                 record's differ, it is bad, and its error names both. Draws depend on the first.
-            masks: Which of them hold class numbers, beside those decoded with `mode: indices`; names that
+            masks: Which of them hold class numbers, beside those decoded with `mode="indices"`; names that
                 `fields` lacks are added to it. Numbers of any dtype, `[h, w, c]`.
             boxes: Fields of boxes, f32 `[n, 4]` -> `[m, 4]`: `cast` those of whole numbers before.
             labels: Fields `[n, ..]` with a row for each box: rows leave with their boxes.
@@ -459,6 +513,10 @@ class Operators:
             min_size: As `min_area`, of width and height. From 0 to 1000000000.
             min_visibility: Boxes that keep less than this share of their area within the image leave. From 0
                 to 1.
+
+        Example:
+            >>> images.random_resized_crop(16, scale=(0.25, 1)).peek()["image"].shape
+            (1, 16, 16, 3)
         """
         return self._op("random_resized_crop", locals())
 
@@ -487,7 +545,7 @@ class Operators:
             field: The image; `fields` where there are several.
             fields: Images and masks, in place of `field`. They must have one height and width: where a
                 record's differ, it is bad, and its error names both. Draws depend on the first.
-            masks: Which of them hold class numbers, beside those decoded with `mode: indices`; names that
+            masks: Which of them hold class numbers, beside those decoded with `mode="indices"`; names that
                 `fields` lacks are added to it. Numbers of any dtype, `[h, w, c]`.
             boxes: Fields of boxes, f32 `[n, 4]` -> `[m, 4]`: `cast` those of whole numbers before.
             labels: Fields `[n, ..]` with a row for each box: rows leave with their boxes.
@@ -498,6 +556,10 @@ class Operators:
             min_size: As `min_area`, of width and height. From 0 to 1000000000.
             min_visibility: Boxes that keep less than this share of their area within the image leave. From 0
                 to 1.
+
+        Example:
+            >>> bool((images.flip(p=1).peek()["image"] == images.peek()["image"][:, :, ::-1]).all())
+            True
         """
         return self._op("flip", locals())
 
@@ -526,7 +588,7 @@ class Operators:
             field: The image; `fields` where there are several.
             fields: Images and masks, in place of `field`. They must have one height and width: where a
                 record's differ, it is bad, and its error names both. Draws depend on the first.
-            masks: Which of them hold class numbers, beside those decoded with `mode: indices`; names that
+            masks: Which of them hold class numbers, beside those decoded with `mode="indices"`; names that
                 `fields` lacks are added to it. Numbers of any dtype, `[h, w, c]`.
             boxes: Fields of boxes, f32 `[n, 4]` -> `[m, 4]`: `cast` those of whole numbers before.
             labels: Fields `[n, ..]` with a row for each box: rows leave with their boxes.
@@ -537,6 +599,10 @@ class Operators:
             min_size: As `min_area`, of width and height. From 0 to 1000000000.
             min_visibility: Boxes that keep less than this share of their area within the image leave. From 0
                 to 1.
+
+        Example:
+            >>> bool((images.vertical_flip(p=1).peek()["image"] == images.peek()["image"][:, ::-1]).all())
+            True
         """
         return self._op("vertical_flip", locals())
 
@@ -573,7 +639,7 @@ class Operators:
             field: The image; `fields` where there are several.
             fields: Images and masks, in place of `field`. They must have one height and width: where a
                 record's differ, it is bad, and its error names both. Draws depend on the first.
-            masks: Which of them hold class numbers, beside those decoded with `mode: indices`; names that
+            masks: Which of them hold class numbers, beside those decoded with `mode="indices"`; names that
                 `fields` lacks are added to it. Numbers of any dtype, `[h, w, c]`.
             boxes: Fields of boxes, f32 `[n, 4]` -> `[m, 4]`: `cast` those of whole numbers before.
             labels: Fields `[n, ..]` with a row for each box: rows leave with their boxes.
@@ -586,6 +652,10 @@ class Operators:
                 to 1.
             mask_fill: What masks hold where the image was not, such as 255 to be ignored. Of `center_crop`,
                 `random_crop`, `pad`, `rotate` and `shear`. From -1000000000 to 1000000000.
+
+        Example:
+            >>> images.rotate(degrees=15).peek()["image"].shape
+            (1, 32, 40, 3)
         """
         return self._op("rotate", locals())
 
@@ -621,7 +691,7 @@ class Operators:
             field: The image; `fields` where there are several.
             fields: Images and masks, in place of `field`. They must have one height and width: where a
                 record's differ, it is bad, and its error names both. Draws depend on the first.
-            masks: Which of them hold class numbers, beside those decoded with `mode: indices`; names that
+            masks: Which of them hold class numbers, beside those decoded with `mode="indices"`; names that
                 `fields` lacks are added to it. Numbers of any dtype, `[h, w, c]`.
             boxes: Fields of boxes, f32 `[n, 4]` -> `[m, 4]`: `cast` those of whole numbers before.
             labels: Fields `[n, ..]` with a row for each box: rows leave with their boxes.
@@ -634,6 +704,10 @@ class Operators:
                 to 1.
             mask_fill: What masks hold where the image was not, such as 255 to be ignored. Of `center_crop`,
                 `random_crop`, `pad`, `rotate` and `shear`. From -1000000000 to 1000000000.
+
+        Example:
+            >>> images.shear(degrees=10).peek()["image"].shape
+            (1, 32, 40, 3)
         """
         return self._op("shear", locals())
 
@@ -664,6 +738,10 @@ class Operators:
             hue: Bounds of what is added to the hue, in turns, -0.5 to 0.5. Written as one number h: -h to h.
                 Each: from -0.5 to 0.5.
             p: Probability, 0 to 1. From 0 to 1.
+
+        Example:
+            >>> images.color_jitter(brightness=(0.8, 1.2), hue=(-0.1, 0.1)).peek()["image"].shape
+            (1, 32, 40, 3)
         """
         return self._op("color_jitter", locals())
 
@@ -677,7 +755,7 @@ class Operators:
         assume_commutes: bool = False,
     ) -> Self:
         """u8 or f32 `[h, w, 3]` -> the same with three equal channels, `0.2989 r + 0.587 g + 0.114 b` cut to
-        the integer below for u8, with probability `p`; or `[h, w, 1]` with `channels: 1`. As torchvision's
+        the integer below for u8, with probability `p`; or `[h, w, 1]` with `channels=1`. As torchvision's
         `RandomGrayscale` and `Grayscale` on tensors: u8 within 1 of torchvision 0.29, f32 within 1e-6. It
         draws at random.
 
@@ -685,6 +763,10 @@ class Operators:
             field: The field.
             channels: 1 or 3.
             p: Probability, 0 to 1; 1 with one channel. From 0 to 1.
+
+        Example:
+            >>> images.grayscale(channels=1).peek()["image"].shape
+            (1, 32, 40, 1)
         """
         return self._op("grayscale", locals())
 
@@ -708,6 +790,10 @@ class Operators:
             field: The field.
             sigma: Bounds of sigma in pixels. Written as one number: always that. Each: from 0.001 to 100.
             p: Probability, 0 to 1. From 0 to 1.
+
+        Example:
+            >>> images.gaussian_blur(5).peek()["image"].shape
+            (1, 32, 40, 3)
         """
         return self._op("gaussian_blur", locals())
 
@@ -728,6 +814,10 @@ class Operators:
             field: The field.
             threshold: Values from it on are inverted. From 0 to 255.
             p: Probability, 0 to 1. From 0 to 1.
+
+        Example:
+            >>> int(images.solarize(threshold=100, p=1).peek()["image"].max()) <= 155
+            True
         """
         return self._op("solarize", locals())
 
@@ -747,6 +837,11 @@ class Operators:
             bits: Bits of each value that are kept, 0 to 8. From 0 to 8.
             field: The field.
             p: Probability, 0 to 1. From 0 to 1.
+
+        Example:
+            >>> image = images.posterize(1, p=1).peek()["image"]
+            >>> sorted(set(image.ravel().tolist()))
+            [0, 128]
         """
         return self._op("posterize", locals())
 
@@ -771,6 +866,11 @@ class Operators:
             scale: Bounds of the area, as a fraction of the image's. Each: from 0 to 1.
             ratio: Bounds of height / width; drawn uniformly in its logarithm. Each: from 1e-06 to 1000000.
             value: Value of the rectangle. From -1000000000 to 1000000000.
+
+        Example:
+            >>> image = images.random_erasing(p=1, value=255).peek()["image"]
+            >>> bool((image == 255).all(axis=-1).any())
+            True
         """
         return self._op("random_erasing", locals())
 
@@ -791,6 +891,11 @@ class Operators:
             field: The field.
             factor: Factor; 1/255 unless given. From -1000000000 to 1000000000.
             offset: Added after the multiplication. From -1000000000 to 1000000000.
+
+        Example:
+            >>> image = images.scale().peek()["image"]
+            >>> image.dtype, bool(image.max() <= 1)
+            (dtype('float32'), True)
         """
         return self._op("scale", locals())
 
@@ -810,6 +915,11 @@ class Operators:
             field: The field.
             min: Lower bound.
             max: Upper bound.
+
+        Example:
+            >>> image = images.clip(min=10, max=20).peek()["image"]
+            >>> int(image.min()), int(image.max())
+            (10, 20)
         """
         return self._op("clip", locals())
 
@@ -829,6 +939,10 @@ class Operators:
             mean: Per channel R, G, B, or one for grey, on the scale 0 to 1. Each: from -1000000 to 1000000.
             std: As many as `mean`, on the scale 0 to 1. Each: from 1e-06 to 1000000.
             field: The field.
+
+        Example:
+            >>> images.normalise(**gm.IMAGENET).peek()["image"].dtype
+            dtype('float32')
         """
         return self._op("normalise", locals())
 
@@ -845,6 +959,11 @@ class Operators:
 
         Args:
             field: The field.
+
+        Example:
+            >>> image = images.standardise().peek()["image"]
+            >>> abs(float(image.mean())) < 1e-3
+            True
         """
         return self._op("standardise", locals())
 
@@ -864,6 +983,10 @@ class Operators:
         Args:
             dtype: The type of what comes out.
             field: The field.
+
+        Example:
+            >>> gm.jsonl("numbers.jsonl", x=gm.i64()).cast(field="x", dtype="f32").batch(2).peek()["x"]
+            array([0., 1.], dtype=float32)
         """
         return self._op("cast", locals())
 
@@ -875,12 +998,16 @@ class Operators:
         keep_position: bool = False,
         assume_commutes: bool = False,
     ) -> Self:
-        """Numbers `[h, w, c]` -> `[c, h, w]` (`to: nchw`), or back (`to: nhwc`). Image operators take `[h, w,
-        c]` alone, so that this comes after them.
+        """Numbers `[h, w, c]` -> `[c, h, w]` (`to="nchw"`), or back (`to="nhwc"`). Image operators take `[h,
+        w, c]` alone, so that this comes after them.
 
         Args:
             to: The order of what comes out; `chw` and `hwc` mean the same as `nchw` and `nhwc`.
             field: The field.
+
+        Example:
+            >>> images.layout("nchw").peek()["image"].shape
+            (1, 3, 32, 40)
         """
         return self._op("layout", locals())
 
@@ -900,6 +1027,11 @@ class Operators:
             field: The field of class numbers.
             classes: Number of classes. From 1 to 16777216.
             dtype: f32 or u8.
+
+        Example:
+            >>> gm.jsonl("numbers.jsonl", x=gm.i64()).take(2).one_hot(field="x", classes=3).batch(2).peek()["x"]
+            array([[1., 0., 0.],
+                   [0., 1., 0.]], dtype=float32)
         """
         return self._op("one_hot", locals())
 
@@ -917,6 +1049,11 @@ class Operators:
         Args:
             field: The sequence or byte string.
             into: The new field.
+
+        Example:
+            >>> tokens = gm.jsonl("texts.jsonl", tokens=gm.i64(shape=[-1]))
+            >>> tokens.length(field="tokens", into="n").batch(3, ragged=True).peek()["n"]
+            array([2, 3, 1])
         """
         return self._op("length", locals())
 
@@ -933,6 +1070,11 @@ class Operators:
         Args:
             field: The sequence or byte string.
             length: Most items that are kept. From 1 to 16777216.
+
+        Example:
+            >>> tokens = gm.jsonl("texts.jsonl", tokens=gm.i64(shape=[-1]))
+            >>> tokens.truncate(field="tokens", length=2).padded_batch(3).peek()["tokens"].tolist()
+            [[1, 2], [3, 4], [6, 0]]
         """
         return self._op("truncate", locals())
 
@@ -954,6 +1096,11 @@ class Operators:
             length: Items of every sequence that comes out. From 1 to 16777216.
             value: What is filled in; the field's dtype must be able to hold it.
             truncate: Whether only the first `length` items of a longer sequence are kept.
+
+        Example:
+            >>> tokens = gm.jsonl("texts.jsonl", tokens=gm.i64(shape=[-1]))
+            >>> tokens.pad_sequence(field="tokens", length=4).batch(3).peek()["tokens"].tolist()
+            [[1, 2, 0, 0], [3, 4, 5, 0], [6, 0, 0, 0]]
         """
         return self._op("pad_sequence", locals())
 
@@ -983,6 +1130,11 @@ class Operators:
             max_length: Most tokens of a text, special ones included: as the package's `enable_truncation`.
                 From 1 to 1048576.
             dtype: i64, i32 or u16, which must be able to hold every token of the file.
+
+        Example:
+            >>> texts = gm.jsonl("texts.jsonl", text=gm.bytes()).tokenise(field="text", tokenizer="tokenizer.json")
+            >>> texts.padded_batch(3).peek()["text"].tolist()
+            [[1, 2], [3, 4], [1, 5]]
         """
         return self._op("tokenise", locals())
 
@@ -1002,8 +1154,13 @@ class Operators:
 
         Args:
             field: The byte string.
-            features: By the name of the new field: `{ key, dtype, shape }`, as the `features` of a source.
+            features: By the name of the new field: `{"size": gm.i64()}`.
             keep: Whether the byte string stays a field of the element.
+
+        Example:
+            >>> lines = gm.webdataset("shards.tar", line=gm.bytes("json"))
+            >>> lines.parse_json(field="line", features={"size": gm.i64()}).batch(3).peek()["size"]
+            array([0, 1, 2])
         """
         return self._op("parse_json", locals())
 
@@ -1026,9 +1183,14 @@ class Operators:
         Args:
             field: The line.
             columns: The names of all values of a line, in order: what the `key` of a feature names.
-            features: By the name of the new field: `{ key, dtype, shape }`, as the `features` of a source.
+            features: By the name of the new field: `{"size": gm.i64()}`.
             delimiter: One ASCII character between values; `"\\t"` for tabs.
             keep: Whether the byte string stays a field of the element.
+
+        Example:
+            >>> lines = gm.webdataset("shards.tar", line=gm.bytes("csv"))
+            >>> lines.parse_csv(field="line", columns=["a", "b"], features={"b": gm.i64()}).batch(3).peek()["b"]
+            array([0, 1, 2])
         """
         return self._op("parse_csv", locals())
 
@@ -1047,8 +1209,13 @@ class Operators:
 
         Args:
             field: The byte string.
-            features: By the name of the new field: `{ key, dtype, shape }`, as the `features` of a source.
+            features: By the name of the new field: `{"size": gm.i64()}`.
             keep: Whether the byte string stays a field of the element.
+
+        Example:
+            >>> examples = gm.webdataset("shards.tar", example=gm.bytes("ex"))
+            >>> examples.parse_example(field="example", features={"n": gm.i64()}).batch(3).peek()["n"]
+            array([0, 1, 2])
         """
         return self._op("parse_example", locals())
 
@@ -1066,6 +1233,11 @@ class Operators:
         Args:
             into: The new field.
             field: The field.
+
+        Example:
+            >>> two = images.copy("small").resize(8, field="small").peek()
+            >>> two["image"].shape, two["small"].shape
+            ((1, 32, 40, 3), (1, 8, 8, 3))
         """
         return self._op("copy", locals())
 
@@ -1080,6 +1252,10 @@ class Operators:
 
         Args:
             fields: The fields that are left out.
+
+        Example:
+            >>> sorted(images.drop(["label"]).peek())
+            ['image']
         """
         return self._op("drop", locals())
 
@@ -1103,6 +1279,10 @@ class Operators:
             min: Smallest value or length kept.
             max: Largest value or length kept.
             in_: Only these values or lengths are kept.
+
+        Example:
+            >>> gm.jsonl("numbers.jsonl", x=gm.i64()).filter("x", min=10, max=12).batch(8).peek()["x"]
+            array([10, 11, 12])
         """
         return self._op("filter", locals())
 
@@ -1118,6 +1298,10 @@ class Operators:
 
         Args:
             copies: Elements made of each. From 1 to 1024.
+
+        Example:
+            >>> gm.jsonl("numbers.jsonl", x=gm.i64()).duplicate(copies=2).batch(4).peek()["x"]
+            array([0, 0, 1, 1])
         """
         return self._op("duplicate", locals())
 
@@ -1127,6 +1311,10 @@ class Operators:
 
         Args:
             field: The list.
+
+        Example:
+            >>> gm.jsonl("texts.jsonl", tokens=gm.i64(shape=[-1])).flat_map("tokens").batch(6).peek()["tokens"]
+            array([1, 2, 3, 4, 5, 6])
         """
         return self._op("flat_map", locals())
 
@@ -1148,6 +1336,10 @@ class Operators:
             drop_remainder: Leave the last batch of an epoch out if it is short.
             ragged: Whether sequences of different lengths and byte strings are delivered as values and
                 offsets.
+
+        Example:
+            >>> gm.jsonl("numbers.jsonl", x=gm.i64()).batch(4).peek()["x"]
+            array([0, 1, 2, 3])
         """
         return self._op("batch", locals())
 
@@ -1171,6 +1363,10 @@ class Operators:
             lengths: Items each of these fields is padded to, such as `{ tokens: 128 }`. Each: from 1 to
                 16777216.
             values: What each of these fields is padded with.
+
+        Example:
+            >>> gm.jsonl("texts.jsonl", tokens=gm.i64(shape=[-1])).padded_batch(3).peek()["tokens"].tolist()
+            [[1, 2, 0], [3, 4, 5], [6, 0, 0]]
         """
         return self._op("padded_batch", locals())
 
@@ -1191,9 +1387,9 @@ class Operators:
         `padded_batch` pads; with `pad_to_bucket_boundary` `field` is padded to the longest its bucket can
         hold. As `tf.data.Dataset.bucket_by_sequence_length` with one batch size. Buckets are filled within a
         split, which has four batches to a bucket or more, as far as the dataset has so many and
-        `--split-batches` says nothing else; what is left in them at its end is batched with its neighbours in
+        `split_batches` says nothing else; what is left in them at its end is batched with its neighbours in
         length, so that every batch is full but the last of an epoch. Where splits are one batch, buckets do
-        nothing: `explain --data`, `plan` and `run` say so, and what helps.
+        nothing: `explain data`, `plan` and `run` say so, and what helps.
 
         Args:
             field: The sequence whose length decides.
@@ -1206,6 +1402,12 @@ class Operators:
             lengths: Items each of these fields is padded to, such as `{ tokens: 128 }`. Each: from 1 to
                 16777216.
             values: What each of these fields is padded with.
+
+        Example:
+            >>> tokens = gm.jsonl("texts.jsonl", tokens=gm.i64(shape=[-1]))
+            >>> buckets = tokens.bucket_by_sequence_length(field="tokens", boundaries=[3], size=2)
+            >>> buckets.peek()["tokens"].tolist()
+            [[1, 2], [6, 0]]
         """
         return self._op("bucket_by_sequence_length", locals())
 
@@ -1225,6 +1427,10 @@ class Operators:
         Args:
             reuse_random: What comes before may draw at random: every epoch then has the draws of the first,
                 at the price of less variety.
+
+        Example:
+            >>> images.resize(8).autocache().flip().batch(4).peek()["image"].shape
+            (4, 8, 8, 3)
         """
         return self._op("autocache", locals())
 
@@ -1241,6 +1447,10 @@ class Operators:
         Args:
             ms: 0 to 60,000; fractions count. From 0 to 60000.
             per: What one sleep is for.
+
+        Example:
+            >>> gm.jsonl("numbers.jsonl", x=gm.i64()).take(2).sleep(1).batch(2).peek()["x"]
+            array([0, 1])
         """
         return self._op("sleep", locals())
 
@@ -1257,5 +1467,9 @@ class Operators:
         Args:
             factor: How many times the value is repeated. From 1 to 1000000.
             field: The field.
+
+        Example:
+            >>> gm.jsonl("numbers.jsonl", x=gm.i64()).inflate(3, field="x").batch(2).peek()["x"].tolist()
+            [[0, 0, 0], [1, 1, 1]]
         """
         return self._op("inflate", locals())

@@ -7,7 +7,9 @@ import re
 import subprocess
 from typing import TYPE_CHECKING, Any
 
+from ._advice import in_python, invalid_in_python
 from ._flags import flags_of
+from ._paths import check_paths
 from .errors import Error, OptionError, PipelineError
 
 if TYPE_CHECKING:
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 
 # The exit code of a request that cannot be met as it was made.
 _USAGE = 2
+_SIMILAR = re.compile(r"a similar argument exists: '--([a-z-]+)'")
 _OF_PIPELINE = re.compile(r"-: (?:line (?P<line>\d+): )?(?P<message>.*)")
 
 
@@ -26,6 +29,8 @@ def run(pipeline: Pipeline, command: str, **options: Any) -> str:
     # Not above: with `python -m gristmill`, the package is imported before that module runs.
     from .__main__ import launcher
 
+    if options.get("data") is not None:
+        check_paths([os.fspath(options["data"])], os.getcwd(), f"{command}: data")
     arguments = [*launcher(), command, "-", *_flags(pipeline, options)]
     text = pipeline.to_yaml()
     ran = subprocess.run(
@@ -65,4 +70,8 @@ def _failure(pipeline: Pipeline, command: str, ran: subprocess.CompletedProcess[
         error = PipelineError(about["message"])
         error.line = int(about["line"]) if about["line"] else None
         return pipeline.located(error)
-    return OptionError(message) if ran.returncode == _USAGE else Error(message)
+    if ran.returncode != _USAGE:
+        return Error(message)
+    near = _SIMILAR.search(ran.stderr)
+    hint = f": did you mean {near[1].replace('-', '_')}?" if near else ""
+    return OptionError(f"{command}: {invalid_in_python(in_python(message))}{hint}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import secrets
 import sys
 from collections import Counter
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from ._flags import flags_of
 from .errors import OptionError
 
+_RUN_KEY = "gristmill-run"
 # Loaders that this process has made for ranks, by what they read.
 _made: Counter[str] = Counter()
 
@@ -33,6 +35,8 @@ class Ranks:
 def find(rank: int | None, world_size: int | None, run: str | None) -> Ranks:
     """The ranks by arguments, else by torch.distributed, else by RANK and WORLD_SIZE; one rank if none names them.
 
+    The run of ranks that torch.distributed has brought together is that of their process group.
+
     Raises OptionError if they contradict each other, or nothing names the run of several ranks.
     """
     if (rank is None) != (world_size is None):
@@ -43,11 +47,12 @@ def find(rank: int | None, world_size: int | None, run: str | None) -> Ranks:
         raise OptionError(f"rank={rank} is not between 0 and world_size={world_size}, exclusive")
     if world_size == 1:
         return Ranks(0, 1, None)
-    name = run or run_of_launcher()
+    name = run or run_of_launcher() or _run_of_torch(world_size)
     if not name:
         raise OptionError(
-            "run names this run of the training program: give all ranks the same run=..., and another one whenever "
-            "they start again (torchrun and Slurm name it in the environment)"
+            "run names this run of the training program: make loaders after torch.distributed.init_process_group, or "
+            "give all ranks the same run=..., and another one whenever they start again (torchrun and Slurm name it in "
+            "the environment)"
         )
     return Ranks(rank, world_size, name)
 
@@ -68,6 +73,23 @@ def _of_torch() -> tuple[int, int] | None:
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
     return distributed.get_rank(), distributed.get_world_size()
+
+
+def _run_of_torch(world_size: int) -> str | None:
+    """A name that the ranks of the process group agree on: the first to ask draws it. None without a group of them."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    if distributed.get_world_size() != world_size:
+        return None
+    # The store of the group, which every rank of it reaches. Its name is not public, but old; without it, ranks talk.
+    store_of = getattr(distributed.distributed_c10d, "_get_default_store", None)
+    drawn = secrets.token_hex(8)
+    if store_of is not None:
+        return f"torch {store_of().compare_set(_RUN_KEY, '', drawn).decode()}"
+    agreed = [drawn]
+    distributed.broadcast_object_list(agreed, src=0)
+    return f"torch {agreed[0]}"
 
 
 def _of_environment() -> tuple[int, int] | None:

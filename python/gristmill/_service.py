@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from . import _native
 from .errors import Error, OptionError
@@ -26,7 +26,13 @@ T = TypeVar("T")
 
 
 class Service:
-    """A connection to a service; made by `gristmill.local` or `gristmill.connect`. A context manager."""
+    """A connection to a service; made by `gm.local` or `gm.connect`. A context manager.
+
+    Example:
+        >>> with gm.local() as service, gm.numpy.Loader(pipeline, service=service, epochs=1) as loader:
+        ...     len(loader)
+        8
+    """
 
     def __init__(self, native: _native.Service) -> None:
         self._native = native
@@ -40,11 +46,22 @@ class Service:
 
     @property
     def endpoint(self) -> str | None:
-        """The address of a service on this machine; None for a deployed one."""
+        """The address of a service on this machine; None for a deployed one.
+
+        Example:
+            >>> with gm.local() as service:
+            ...     service.endpoint.partition(":")[0]
+            'unix'
+        """
         return self._native.endpoint
 
     def close(self) -> None:
-        """Leaves the service. One on this machine ends soon after the last process has left it."""
+        """Leaves the service. One on this machine ends soon after the last process has left it.
+
+        Example:
+            >>> service = gm.local()
+            >>> service.close()
+        """
         if not self._open or self._pid != os.getpid():
             return
         self._open = False
@@ -109,9 +126,23 @@ def local(state_dir: str | os.PathLike[str] | None = None) -> Service:
     Args:
         state_dir: Directory of another such service. Default: one below the user's cache.
 
-    Raises OptionError if the directory cannot be used, ServiceError if the service does not start.
+    Raises:
+        OptionError: The directory cannot be used.
+        ServiceError: The service does not start.
+
+    Example:
+        >>> with gm.local(state_dir="state") as service:
+        ...     with gm.numpy.Loader(pipeline, service=service, job="train", epochs=1) as loader:
+        ...         sum(len(batch["x"]) for batch in loader)
+        64
     """
+    _check_state_dir("gm.local", state_dir)
     return _start(state_dir, None)
+
+
+def _check_state_dir(what: str, state_dir: Any) -> None:
+    if state_dir is not None and not isinstance(state_dir, (str, os.PathLike)):
+        raise OptionError(f"{what}: state_dir={state_dir!r}: it is the path of a directory")
 
 
 def _start(state_dir: str | os.PathLike[str] | None, interrupt: _native.Interrupt | None) -> Service:
@@ -126,7 +157,7 @@ def _start(state_dir: str | os.PathLike[str] | None, interrupt: _native.Interrup
 def connect(
     endpoint: str | None = None,
     state_dir: str | os.PathLike[str] | None = None,
-    backend: str = "local",
+    backend: Literal["local", "aws"] = "local",
 ) -> Service:
     """Connects to a running service.
 
@@ -135,8 +166,22 @@ def connect(
         state_dir: State directory of a service on this machine.
         backend: "aws" for the stack that the GRISTMILL_* and AWS_* variables name.
 
-    Raises OptionError if there is none.
+    Raises:
+        OptionError: There is none.
+        ServiceError: It does not answer.
+
+    Example:
+        >>> with gm.local() as service, gm.connect(service.endpoint) as same:
+        ...     same.endpoint == service.endpoint
+        True
     """
+    _check_state_dir("gm.connect", state_dir)
+    if endpoint is not None and not isinstance(endpoint, str):
+        raise OptionError(f"gm.connect: endpoint={endpoint!r}: it is a text, as `gristmill up` prints it")
+    if endpoint in ("aws", "local"):
+        raise OptionError(f'gm.connect: endpoint="{endpoint}": write gm.connect(backend="{endpoint}")')
+    if backend not in ("local", "aws"):
+        raise OptionError(f'gm.connect: backend={backend!r}: it is "local" or "aws"')
     return Service(_native.Service.connect(endpoint, state_dir, backend))
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from ._features import Feature
 from .pipeline import Pipeline
@@ -26,6 +25,10 @@ def tfrecord(path: Paths, /, *, features: Mapping[str, Feature] | None = None, *
         path: A file, a directory, a glob, an address such as s3://bucket/prefix, or a list of them.
         features: By the name of the field; for those whose names are parameters.
         fields: The fields of an element, such as `label=gm.i64("class")`.
+
+    Example:
+        >>> gm.tfrecord("records.tfrecord", n=gm.i64()).batch(3).peek()["n"]
+        array([0, 1, 2])
     """
     return Pipeline._source(tfrecord, locals())
 
@@ -42,12 +45,21 @@ def webdataset(
         path: A file, a directory, a glob, an address such as s3://bucket/prefix, or a list of them.
         features: By the name of the field; for those whose names are parameters.
         fields: The fields of an element, such as `label=gm.i64("class")`.
+
+    Example:
+        >>> gm.webdataset("shards.tar", label=gm.i64("cls")).batch(4).peek()["label"]
+        array([0, 1, 2, 3])
     """
     return Pipeline._source(webdataset, locals())
 
 
 def images(
-    path: Paths, /, *, classes: Any = None, features: Mapping[str, Feature] | None = None, **fields: Feature
+    path: Paths,
+    /,
+    *,
+    classes: str | os.PathLike[str] | Sequence[str] | None = None,
+    features: Mapping[str, Feature] | None = None,
+    **fields: Feature,
 ) -> Pipeline:
     """Begins a pipeline with files of the format `images`.
 
@@ -61,6 +73,10 @@ def images(
             image included. A list of names, or a folder of this machine.
         features: By the name of the field; for those whose names are parameters.
         fields: The fields of an element, such as `label=gm.i64("class")`.
+
+    Example:
+        >>> gm.images("pictures").decode().resize(8).batch(64).peek()["label"].max()
+        np.int64(3)
     """
     return Pipeline._source(images, locals())
 
@@ -75,6 +91,10 @@ def jsonl(path: Paths, /, *, features: Mapping[str, Feature] | None = None, **fi
         path: A file, a directory, a glob, an address such as s3://bucket/prefix, or a list of them.
         features: By the name of the field; for those whose names are parameters.
         fields: The fields of an element, such as `label=gm.i64("class")`.
+
+    Example:
+        >>> gm.jsonl("numbers.jsonl", x=gm.i64()).batch(4).peek()["x"]
+        array([0, 1, 2, 3])
     """
     return Pipeline._source(jsonl, locals())
 
@@ -83,12 +103,12 @@ def csv(
     path: Paths,
     /,
     *,
-    delimiter: Any = ",",
+    delimiter: str = ",",
     header: bool = True,
     quotes: bool = True,
     columns: Sequence[str] | None = None,
     missing: Sequence[str] = (),
-    defaults: Mapping[str, Any] | None = None,
+    defaults: Mapping[str, float | str] | None = None,
     features: Mapping[str, Feature] | None = None,
     **fields: Feature,
 ) -> Pipeline:
@@ -102,12 +122,16 @@ def csv(
         delimiter: The character between values; a tab by default for `tsv`. One ASCII character.
         header: Whether the first line names the columns.
         quotes: Whether values may be quoted with `"`.
-        columns: The names of all columns, with `header: false`.
+        columns: The names of all columns, with `header=False`.
         missing: Texts, beside an empty one, that stand for a missing value.
         defaults: By field, the value to read in place of a missing one. Without it the record is bad. Each: a
             number or a text.
         features: By the name of the field; for those whose names are parameters.
         fields: The fields of an element, such as `label=gm.i64("class")`.
+
+    Example:
+        >>> gm.csv("table.csv", price=gm.f32()).batch(2).peek()["price"]
+        array([0.5, 1.5], dtype=float32)
     """
     return Pipeline._source(csv, locals())
 
@@ -116,12 +140,12 @@ def tsv(
     path: Paths,
     /,
     *,
-    delimiter: Any = None,
+    delimiter: str | None = None,
     header: bool | None = None,
     quotes: bool | None = None,
     columns: Sequence[str] | None = None,
     missing: Sequence[str] | None = None,
-    defaults: Mapping[str, Any] | None = None,
+    defaults: Mapping[str, float | str] | None = None,
     features: Mapping[str, Feature] | None = None,
     **fields: Feature,
 ) -> Pipeline:
@@ -135,12 +159,16 @@ def tsv(
         delimiter: The character between values; a tab by default for `tsv`. One ASCII character.
         header: Whether the first line names the columns.
         quotes: Whether values may be quoted with `"`.
-        columns: The names of all columns, with `header: false`.
+        columns: The names of all columns, with `header=False`.
         missing: Texts, beside an empty one, that stand for a missing value.
         defaults: By field, the value to read in place of a missing one. Without it the record is bad. Each: a
             number or a text.
         features: By the name of the field; for those whose names are parameters.
         fields: The fields of an element, such as `label=gm.i64("class")`.
+
+    Example:
+        >>> gm.tsv("table.tsv", price=gm.f32()).batch(2).peek()["price"]
+        array([0.5, 1.5], dtype=float32)
     """
     return Pipeline._source(tsv, locals())
 
@@ -154,5 +182,9 @@ def parquet(path: Paths, /, *, features: Mapping[str, Feature] | None = None, **
         path: A file, a directory, a glob, an address such as s3://bucket/prefix, or a list of them.
         features: By the name of the field; for those whose names are parameters.
         fields: The fields of an element, such as `label=gm.i64("class")`.
+
+    Example:
+        >>> gm.parquet("table.parquet", price=gm.f32("price")).decode(field="price")
+        gm.parquet('table.parquet', price=gm.f32('price')).decode(field='price')
     """
     return Pipeline._source(parquet, locals())

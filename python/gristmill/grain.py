@@ -1,52 +1,68 @@
-"""Batches as a Grain dataset.
-
-For example:
-    import gristmill as gm, gristmill.grain
-
-    dataset = gm.grain.dataset(pipeline, epochs=90).map(prepare)
-    iterator = iter(dataset)                  # get_state and set_state, and Orbax saves and restores it
-    batch = next(iterator)                    # dict[str, numpy.ndarray]
-"""
+"""Batches as a Grain dataset."""
 
 from __future__ import annotations
 
+import os
 from collections import deque
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import grain
 
 from . import _batches, _loader
 from . import numpy as gm_numpy
+from ._options import LoaderOptions, checks_options
 from .errors import OptionError
+from .pipeline import Pipeline
 
 __all__ = ["dataset"]
 
 
-def dataset(pipeline: Any, *, keep: int | None = None, **options: Any) -> grain.IterDataset:
+@checks_options
+def dataset(
+    pipeline: Pipeline | str | os.PathLike[str], *, keep: int | None = None, **options: Unpack[LoaderOptions]
+) -> grain.IterDataset:
     """A `grain.IterDataset` of batches: dicts of numpy arrays, of one epoch after the other.
 
-    Each iterator of it has a loader of its own, with `options` as those of `gm.numpy.Loader`. Its
-    state is that of the loader (texts and integers), and an iterator of any process can go on from it.
-    Grain takes states that are never saved, so taking one acknowledges nothing.
+    Each iterator of it has a loader of its own. Its state is that of the loader (texts and integers), and an
+    iterator of any process can go on from it; Orbax saves and restores it. Grain takes states that are never
+    saved, so taking one acknowledges nothing.
 
-    keep: how many batches before the newest one stay in the service's storage for states to go back to; for
-        an older state they are computed again, in a new job, or with several ranks it is refused. Choose
-        more than lie between two checkpoints. By default all stay until the job ends.
+    Args:
+        pipeline: A `Pipeline`, the path of a pipeline file, or its text.
+        keep: Batches before the newest one that stay in the service's storage for states to go back to; for
+            an older state they are computed again, in a new job, or with several ranks it is refused. Choose
+            more than lie between two checkpoints. Default: all stay until the job ends.
+        options: Those of `gm.LoaderOptions`.
+
+    Raises:
+        OptionError: An option cannot be used, or the data is not there.
+        PipelineError: The pipeline is wrong.
+
+    Example:
+        >>> iterator = iter(gm.grain.dataset(pipeline, epochs=1).map(lambda batch: int(batch["x"].sum())))
+        >>> next(iterator), next(iterator)
+        (28, 92)
+        >>> iterator.close()
     """
     if keep is not None and keep < 0:
         raise OptionError(f"keep must be 0 or more, not {keep}")
-    return _Dataset(pipeline, keep, options)
+    if TYPE_CHECKING:
+        # Editors that follow calls find the options.
+        gm_numpy.Loader(pipeline, **options)
+    return _Dataset(Pipeline._of(pipeline).check(options.get("data")), keep, options)
 
 
 class _Dataset(grain.IterDataset):
-    def __init__(self, pipeline: Any, keep: int | None, options: dict[str, Any]) -> None:
+    def __init__(self, pipeline: Pipeline, keep: int | None, options: LoaderOptions) -> None:
         super().__init__()
         self._pipeline = pipeline
         self._keep = keep
         self._options = options
 
     def __iter__(self) -> grain.DatasetIterator:
-        options = self._options if self._keep is None else {"acknowledge": "state", **self._options}
+        options: LoaderOptions = {**self._options}
+        if self._keep is not None:
+            options.setdefault("acknowledge", "state")
         return _Iterator(gm_numpy.Loader(self._pipeline, **options), self._keep)
 
 

@@ -1,24 +1,19 @@
-"""Batches as JAX arrays.
-
-For example:
-    import gristmill as gm, gristmill.jax
-
-    with gm.jax.Loader(pipeline, epochs=90) as loader:
-        for batch in loader:                  # dict[str, jax.Array]
-            state = train_step(state, batch["image"], batch["label"])
-"""
+"""Batches as JAX arrays."""
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Unpack
 
 import jax
 import numpy as np
 
 from . import _batches, _loader
+from ._options import CommonOptions, checks_options
 from .errors import OptionError
+from .pipeline import Pipeline
 
 __all__ = ["Loader"]
 
@@ -28,40 +23,51 @@ _WIDE = {"i": np.int32, "u": np.uint32}
 class Loader(_loader.Loader[dict[str, Any]]):
     """An iterable of batches, each a dict of JAX arrays.
 
-    The options are those of `gm.numpy.Loader`, and:
-
-    device: a `jax.Device` on which the arrays are placed. Without it they are on JAX's default
-        device, and not committed to it, as those of `jax.numpy.asarray`.
-    sharding: a `jax.sharding.Sharding` of all fields, or a dict of field to sharding; a field that
-        the dict lacks is on the default device. With several JAX processes, the rows of this
-        process are its part of a global array, which has the rows of all.
-    ahead: how many batches are put on the device before they are asked for: by default 1, and 0
-        where the device is a CPU.
-
     On a CPU an array at a multiple of 64 bytes is not copied; others are copied once.
     JAX has no 64-bit types unless `jax_enable_x64` is set: f64 fields become f32, and i64 and u64
-    fields become i32 and u32; a value outside of these raises `OptionError`. fields whose
+    fields become i32 and u32; a value outside of these raises `OptionError`. Fields whose
     names begin with `__` stay numpy arrays.
 
-    Where `jax.distributed` is initialised, rank and world size are those of the JAX process; `run` names
+    If `jax.distributed` is initialised, rank and world size are those of the JAX process; `run` names
     their run.
+
+    Args:
+        pipeline: A `Pipeline`, the path of a pipeline file, or its text.
+        device: A `jax.Device` on which the arrays are placed. Without it they are on JAX's default
+            device, and not committed to it, as those of `jax.numpy.asarray`.
+        sharding: A `jax.sharding.Sharding` of all fields, or a dict of field to sharding; a field that
+            the dict lacks is on the default device. With several JAX processes, the rows of this
+            process are its part of a global array, which has the rows of all.
+        ahead: Batches that are put on the device before they are asked for. Default: 1, and 0
+            where the device is a CPU.
+        options: Those of `gm.LoaderOptions`, but its `sharding`.
+
+    Raises:
+        OptionError: An option cannot be used, options do not fit together, or the data is not there.
+        PipelineError: The pipeline is wrong.
+
+    Example:
+        >>> with gm.jax.Loader(pipeline, epochs=1) as loader:
+        ...     next(iter(loader))["x"]
+        Array([0, 1, 2, 3, 4, 5, 6, 7], dtype=int32)
     """
 
+    @checks_options
     def __init__(
         self,
-        pipeline: Any,
+        pipeline: Pipeline | str | os.PathLike[str],
         *,
         device: jax.Device | None = None,
         sharding: jax.sharding.Sharding | Mapping[str, jax.sharding.Sharding] | None = None,
         ahead: int | None = None,
-        **options: Any,
+        **options: Unpack[CommonOptions],
     ) -> None:
         if device is not None and sharding is not None:
             raise OptionError("device and sharding exclude each other")
         if ahead is not None and ahead < 0:
             raise OptionError(f"ahead must be 0 or more, not {ahead}")
         if not {"rank", "world_size"} & options.keys() and jax.distributed.is_initialized():
-            options |= {"rank": jax.process_index(), "world_size": jax.process_count()}
+            options["rank"], options["world_size"] = jax.process_index(), jax.process_count()
         self._device = device
         self._sharding = sharding
         self._ahead = int(not self._on_cpu()) if ahead is None else ahead

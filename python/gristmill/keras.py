@@ -1,11 +1,5 @@
 """Training of Keras models, with checkpoints that go on at the batch after the last trained one.
 
-For example:
-    import gristmill as gm, gristmill.keras, gristmill.numpy
-
-    with gm.numpy.Loader(pipeline, epochs=90) as loader:
-        gm.keras.fit(model, loader, inputs="image", targets="label", checkpoint="run", every=1000)
-
 Works with Keras's TensorFlow, JAX and torch backends.
 """
 
@@ -48,21 +42,41 @@ def fit(
     callbacks: Sequence[keras.callbacks.Callback] = (),
     **options: Any,
 ) -> keras.callbacks.History:
-    """Calls `model.fit` on the loader's batches, and returns what it returns.
+    """Calls `model.fit` on the loader's batches.
 
-    inputs, targets, sample_weight: the names of the fields; a list, or a dict of the model's input
-        name to the field, for a model of several inputs.
-    epochs: how many epochs there are in all; by default the loader's.
-    steps_per_epoch: batches in one epoch of Keras; by default `len(loader)`. Needed where that is not
-        known in advance: an epoch of Keras is then not one of the loader, and `epochs` is needed too.
-    checkpoint: a folder for the model's and optimizer's weights and the loader's state. It is written
-        after each epoch, and after each `every` batches. If it has a checkpoint, training goes on from
-        there, also in mid-epoch; that epoch then has the rest of its batches only. The state of
-        other callbacks is not in it.
-    options: passed to `model.fit`.
+    Args:
+        model: A compiled model.
+        loader: A loader of any class, such as `gm.numpy.Loader`.
+        inputs: The name of the field that the model reads; a list, or a dict of the model's input name to the
+            field, for a model of several inputs.
+        targets: The field of the targets, likewise.
+        sample_weight: The field of the weights of samples.
+        epochs: How many epochs there are in all; by default the loader's.
+        steps_per_epoch: Batches in one epoch of Keras; by default `len(loader)`. Needed where that is not
+            known in advance: an epoch of Keras is then not one of the loader, and `epochs` is needed too.
+        checkpoint: A folder for the model's and optimizer's weights and the loader's state. It is written
+            after each epoch, and after each `every` batches. If it has a checkpoint, training goes on from
+            there, also in mid-epoch; that epoch then has the rest of its batches only. The state of
+            other callbacks is not in it.
+        every: Batches between two checkpoints within an epoch.
+        callbacks: Callbacks of Keras.
+        options: Passed to `model.fit`.
 
-    Raises `OptionError` for a field that the batches lack, wrong options, and more epochs than the loader
-    has, and `CheckpointError` for a checkpoint that does not fit.
+    Returns:
+        What `model.fit` returns.
+
+    Raises:
+        OptionError: The batches lack a field, an option is wrong, or there are more epochs than the loader has.
+        CheckpointError: The checkpoint does not fit.
+
+    Example:
+        >>> model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+        >>> model.compile("sgd", "mse")
+        >>> pipeline = gm.jsonl("numbers.jsonl", x=gm.f32("v", shape=[1]), y=gm.f32("v", shape=[1])).batch(8)
+        >>> with gm.numpy.Loader(pipeline, epochs=2) as loader:
+        ...     history = gm.keras.fit(model, loader, inputs="x", targets="y", verbose=0)
+        >>> len(history.epoch)
+        2
     """
     given = {"x", "y", "shuffle", "initial_epoch", "batch_size"} & options.keys()
     if given:

@@ -5,17 +5,26 @@ A `Pipeline` is written as the YAML of docs/pipelines.md, and the same checks re
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
 import re
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, Self, TypedDict
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict
+
+import numpy as np
 
 from . import _native, _program
-from ._features import Feature
-from ._operators import Operators
+from ._advice import pipeline_in_python
+from ._evaluation import LEADING, evaluated
+from ._features import Feature, instead_of_feature
+from ._names import no_operator, wrong_call
+from ._operators import FORMATS, Operators
 from ._parts import Lines, Part, Place, arguments, key_of, parts_of, shown, word_of
+from ._paths import check_paths
+from ._subsets import braces, image_files, indices_of
 from ._text import plain
-from .errors import PipelineError
+from .errors import OptionError, PipelineError
 
 __all__ = ["IMAGENET", "Pipeline", "zip"]
 
@@ -24,11 +33,19 @@ _MAX_BYTES = 4 << 20
 # How `explain` names the line of an operator.
 _LINE = re.compile(r" \(line (\d+)\)")
 
+# The operators that make batches.
+_BATCHES = ("batch", "padded_batch", "bucket_by_sequence_length")
+
 Path = str | os.PathLike[str]
 
 
 class Statistics(TypedDict):
-    """Mean and standard deviation of each channel, on the scale 0 to 1."""
+    """Mean and standard deviation of each channel, on the scale 0 to 1.
+
+    Attributes:
+        mean: One number for each channel.
+        std: One number for each channel.
+    """
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -45,7 +62,12 @@ class Pipeline(Operators):
     `Pipeline.from_yaml(...)`. It is checked as a whole when it is used, or by `canonical()`. Two pipelines
     are equal if their texts and their directories are.
 
-    Raises TypeError for values that have no place in a pipeline, PipelineError when it is checked.
+    Raises:
+        TypeError: A value has no place in a pipeline.
+
+    Example:
+        >>> gm.images("pictures").shuffle().decode().random_resized_crop(224).flip().batch(64)
+        gm.images('pictures').shuffle().decode().random_resized_crop(size=224).flip().batch(size=64)
     """
 
     _datasets: tuple[Part, ...]
@@ -77,19 +99,38 @@ class Pipeline(Operators):
     def _source(cls, function: Callable[..., Any], given: dict[str, Any]) -> Self:
         """A dataset with the arguments of the function of its format."""
         name = key_of(function.__name__)
+        _check_source(name, given["path"], given["features"])
         path, features, fields = given.pop("path"), given.pop("features") or {}, given.pop("fields")
         for field, feature in [*features.items(), *fields.items()]:
             if not isinstance(feature, Feature):
-                raise TypeError(
-                    f"gm.{name}: `{field}` is no parameter, and a field is gm.bytes(...), gm.i64(...), "
-                    f"gm.u64(...), gm.f32(...) or gm.f64(...), not {feature!r}"
-                )
+                raise TypeError(f"gm.{name}: {instead_of_feature(field, feature, function.__kwdefaults__ or {})}")
             if field in features and field in fields:
                 raise TypeError(f"gm.{name}: the field `{field}` is given twice")
         keys = {name: plain(path, f"gm.{name}: the path"), **arguments(function, given, f"gm.{name}")}
         if features or fields:
             keys["features"] = {**plain(features, f"gm.{name}"), **plain(fields, f"gm.{name}")}
         return cls._make(_datasets=(Part(keys, Place.of_caller()),))
+
+    @classmethod
+    def _of(cls, pipeline: Pipeline | Path) -> Pipeline:
+        """The pipeline itself, or the one of a pipeline file: what loaders take.
+
+        Args:
+            pipeline: A pipeline, the path of a pipeline file, or its text.
+
+        Raises:
+            OptionError: It is something else, such as a dataset of another library, or a path of data.
+        """
+        if isinstance(pipeline, Pipeline):
+            return pipeline
+        if not isinstance(pipeline, (str, os.PathLike)):
+            given = pipeline.__name__ if callable(pipeline) else type(pipeline).__name__
+            hint = ": write gm.from_dataloader(...)" if given == "DataLoader" else ""
+            raise OptionError(f"the pipeline is a gm.Pipeline or the path of a pipeline file, not {given}{hint}")
+        text = os.fspath(pipeline)
+        if "\n" not in text and (source := _source_of_data(text)):
+            raise OptionError(f"{text!r} is data, and no pipeline file: write gm.{source}({text!r}, ...)")
+        return cls.from_yaml(pipeline)
 
     @classmethod
     def from_yaml(cls, source: Path, *, base: Path | None = None) -> Self:
@@ -100,8 +141,13 @@ class Pipeline(Operators):
             base: Directory for the relative paths of the pipeline; by default the file's, or the present one
                 for a text.
 
-        Raises OSError if the file cannot be read, PipelineError if it is no text. What it says is checked
-        later.
+        Raises:
+            OSError: The file cannot be read.
+            PipelineError: It is no text. What the text says is checked later.
+
+        Example:
+            >>> gm.Pipeline.from_yaml("source: { images: pictures }\\nops: [decode]\\n").resize(8).batch(2)
+            gm.images('pictures').decode().resize(size=8).batch(size=2)
         """
         name = None
         text = os.fspath(source)
@@ -114,22 +160,251 @@ class Pipeline(Operators):
 
     @property
     def base(self) -> str:
-        """The directory that relative paths of the pipeline start from."""
+        """The directory that relative paths of the pipeline start from.
+
+        Example:
+            >>> pipeline.base == os.getcwd()
+            True
+        """
         return self._base
 
     def to_yaml(self) -> str:
-        """The pipeline as a file has it: one operator a line. What was read from YAML is as it was."""
+        """The pipeline as a file has it: one operator a line. What was read from YAML is as it was.
+
+        Example:
+            >>> print(gm.images("pictures").decode().resize(8).batch(2).to_yaml(), end="")
+            source:
+              images: pictures
+            ops:
+              - decode
+              - resize: { size: 8 }
+              - batch: { size: 2 }
+        """
         return self._file[0] if self._file else "\n".join(self._lines().texts) + "\n"
 
     def canonical(self) -> str:
         """Checks everything, and returns the form that a job freezes, as JSON with all defaults.
 
-        It has no name and no paths. Reads the files that operators name, and no data. Raises PipelineError.
+        It has no name and no paths. Reads the files that operators name, and no data.
+
+        Raises:
+            PipelineError: The pipeline is wrong; the error names the line of the program that is.
+
+        Example:
+            >>> json.loads(pipeline.canonical())["ops"][-1]["op"]
+            'batch'
         """
         try:
             return _native.canonical(self.to_yaml(), self._base)
         except PipelineError as error:
             raise self.located(error) from None
+
+    def _check_paths(self) -> None:
+        """Looks whether there is something at each path of this machine that the pipeline reads.
+
+        Raises:
+            OptionError: There is none. Addresses such as `s3://bucket/prefix` are not looked at.
+        """
+        folder = self._class_folder()
+        if folder is not None and not any(entry.is_dir() for entry in os.scandir(folder)):
+            part = self._unfiled()._datasets[0]
+            raise OptionError(
+                f"{'' if part.place is None else f'{part.place}: '}gm.images: {part.keys['images']!r} has no folders: "
+                "name the folder that has a folder for each class"
+            )
+        for part in self._unfiled()._datasets:
+            for name in FORMATS:
+                if name not in part.keys:
+                    continue
+                paths = part.keys[name]
+                what = f"gm.{word_of(name)}" if self._file is None else name
+                what = what if part.place is None else f"{part.place}: {what}"
+                if name == "images" and isinstance(paths, list) and len(paths) > 1:
+                    raise OptionError(f"{what}: it is one folder with a folder for each class, and not {len(paths)}")
+                check_paths(paths if isinstance(paths, list) else [str(paths)], self._base, what)
+
+    def check(self, data: Path | None = None) -> Self:
+        """This pipeline, if it is right and there is something at each path of this machine that it reads.
+
+        Loaders do this when they are made. Reads no data, and looks at no address such as `s3://bucket/prefix`.
+
+        Args:
+            data: The dataset that is read instead of the pipeline's, relative to the current directory.
+
+        Raises:
+            PipelineError: The pipeline is wrong.
+            OptionError: The data is not there.
+
+        Example:
+            >>> try:
+            ...     gm.images("pictuers").decode().resize(8).batch(2).check()
+            ... except gm.OptionError as error:
+            ...     print(str(error).partition(": ")[2])
+            gm.images: there is no file or folder 'pictuers': did you mean 'pictures'?
+        """
+        self.canonical()
+        if data is None:
+            self._check_paths()
+        else:
+            check_paths([os.fspath(data)], os.getcwd(), f"data={os.fspath(data)!r}")
+        return self
+
+    def peek(self, *, seed: int = 0) -> dict[str, np.ndarray[Any, Any]]:
+        """The first batch as numpy arrays, made by a thread of this process: to look at.
+
+        A pipeline without a batch gets one of a single element.
+
+        Args:
+            seed: Seed of order and augmentation.
+
+        Raises:
+            PipelineError: The pipeline is wrong.
+            OptionError: The data is not there.
+            DataError: A record cannot be read or processed.
+
+        Example:
+            >>> gm.jsonl("numbers.jsonl", x=gm.i64()).take(3).batch(8).peek()
+            {'x': array([0, 1, 2])}
+        """
+        # They import this module.
+        from .numpy import Loader
+
+        pipeline = self._unfiled()
+        if not any(name in _BATCHES for part in pipeline._ops for name in part.keys):
+            pipeline = pipeline.batch(1, ragged=True)
+        with Loader(pipeline, epochs=1, workers=0, seed=seed) as loader:
+            return next(iter(loader))
+
+    def count(self) -> int:
+        """How many records the dataset has, by its index; `take`, `skip` and `repeat` count, other operators do not.
+
+        Raises:
+            OptionError: The data is not there.
+
+        Example:
+            >>> gm.jsonl("numbers.jsonl", x=gm.i64()).count(), gm.images("pictures").take(3).decode().count()
+            (64, 3)
+        """
+        from .numpy import Loader
+
+        pipeline = self._unfiled()
+        pipeline = pipeline._with(_ops=pipeline._leading(), _delivery=None).batch(1, ragged=True)
+        with Loader(pipeline, epochs=1, workers=0, allow_empty=True) as loader:
+            return len(loader)
+
+    def subset(self, indices: Iterable[int]) -> Self:
+        """The same pipeline over some records of the dataset, by their numbers from 0, as `torch.utils.data.Subset`.
+
+        Args:
+            indices: Consecutive numbers, such as `range(100, 200)`, for any format; a list of any numbers for
+                `gm.images` of a folder of this machine, which are those of `samples` of torchvision's `ImageFolder`.
+                The list's names have to fit a pipeline of 4 MiB. Their order is not kept.
+
+        Raises:
+            PipelineError: The format has no such numbers, or an index is given twice or names no record.
+
+        Example:
+            >>> gm.jsonl("numbers.jsonl", x=gm.i64()).subset(range(10, 13)).batch(8).peek()["x"]
+            array([10, 11, 12])
+            >>> gm.images("pictures").subset([0, 5, 63]).count()
+            3
+        """
+        pipeline, numbers = self._unfiled(), indices_of(indices)
+        part = pipeline._datasets[0]
+        if len(pipeline._datasets) == 1 and self._class_folder() is not None and not pipeline._leading():
+            return pipeline._with(_datasets=(Part(pipeline._chosen(part.keys, numbers), part.place),))
+        if not isinstance(numbers, range):
+            raise PipelineError(
+                "subset: a list of any numbers is for gm.images of a folder of this machine: give consecutive ones, "
+                "such as range(100, 200), or name other files in the source"
+            )
+        given = [{"skip": {"count": numbers.start}}] if numbers.start else []
+        return pipeline._inserted([*given, {"take": {"count": len(numbers)}}])
+
+    def _chosen(self, keys: dict[str, Any], numbers: range | list[int]) -> dict[str, Any]:
+        folder = os.path.join(self._base, keys["images"])
+        files = image_files(folder)
+        if max(numbers) >= len(files):
+            raise PipelineError(f"subset: there is no record {max(numbers)}: the folder has {len(files)} images")
+        chosen = braces(keys["images"], [files[number] for number in numbers])
+        classes = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
+        return {**keys, "images": chosen, "classes": keys.get("classes", classes)}
+
+    def train_test_split(self, test: float = 0.1) -> tuple[Self, Self]:
+        """Two pipelines, over the first records of the dataset and over the last ones.
+
+        Records of `gm.images` have an order that mixes classes, so that both parts have all. Those of other formats are
+        in the order of their files: let these be mixed. The second is for testing as it is; `for_evaluation` takes the
+        random operators out of it.
+
+        Args:
+            test: Share of the records in the second pipeline, between 0 and 1; or their number.
+
+        Raises:
+            PipelineError: A part would be empty.
+            OptionError: The data is not there.
+
+        Example:
+            >>> train, test = gm.images("pictures").decode().resize(8).batch(4).train_test_split(test=0.25)
+            >>> train.count(), test.count()
+            (48, 16)
+        """
+        total = self.count()
+        if isinstance(test, (bool, str)) or not isinstance(test, (int, float)):
+            raise TypeError(f"train_test_split: test is a share such as 0.1, or a number of records, not {test!r}")
+        size = round(total * test) if isinstance(test, float) else test
+        if not 0 < size < total:
+            raise PipelineError(f"train_test_split: test={test} leaves {total - size} and {size} of {total} records")
+        pipeline = self._unfiled()
+        return (
+            pipeline._inserted([{"take": {"count": total - size}}]),
+            pipeline._inserted([{"skip": {"count": total - size}}]),
+        )
+
+    def for_evaluation(self) -> Self:
+        """The same pipeline without chance: every epoch has all records, in the order of the dataset.
+
+        `shuffle` and operators that draw are left out, but for those with `p=1` which then always do the same.
+        `random_crop` becomes `center_crop`; `random_resized_crop(224)` becomes `resize_shorter(256)` and
+        `center_crop(224)`, as torchvision evaluates. A last batch that is short is kept. Operators of your own stay.
+
+        Example:
+            >>> train = gm.images("pictures").shuffle().decode().random_resized_crop(224).flip().batch(64)
+            >>> train.for_evaluation()
+            gm.images('pictures').in_order().decode().resize_shorter(size=256).center_crop(size=224).batch(size=64)
+        """
+        pipeline = self._unfiled()
+        return pipeline._with(_ops=evaluated(pipeline._ops))
+
+    def _leading(self) -> tuple[Part, ...]:
+        """The operators on the dataset at the beginning."""
+        at = next((at for at, part in enumerate(self._ops) if not part.keys.keys() & set(LEADING)), len(self._ops))
+        return self._ops[:at]
+
+    def _inserted(self, ops: list[dict[str, Any]]) -> Self:
+        """With operators on the dataset after those it has."""
+        place, leading = Place.of_caller(), self._leading()
+        made = (*leading, *(Part(keys, place) for keys in ops), *self._ops[len(leading) :])
+        return self._with(_ops=made)
+
+    def _with_classes(self) -> Self:
+        """The same, with the classes of its own folder named, for other images of the same classes."""
+        pipeline = self._unfiled()
+        part, folder = pipeline._datasets[0], pipeline._class_folder()
+        if "images" not in part.keys or "classes" in part.keys:
+            return pipeline
+        if folder is None:
+            raise OptionError(
+                "eval_loader: the classes of other images have to be named: write gm.images(..., classes=[...])"
+            )
+        return pipeline._with(_datasets=(Part({**part.keys, "classes": folder}, part.place),))
+
+    def _class_folder(self) -> str | None:
+        """The folder of this machine whose folders are the classes of `gm.images`."""
+        keys = self._unfiled()._datasets[0].keys
+        path = keys.get("images")
+        folder = None if not isinstance(path, str) or "://" in path else os.path.join(self._base, path)
+        return folder if folder is not None and os.path.isdir(folder) else None
 
     def explain(self, data: Path | None = None, sample: int | None = None, *, json: bool = False) -> str:
         """Says which operators were moved or removed, which were not, and why: `gristmill explain`.
@@ -139,7 +414,15 @@ class Pipeline(Operators):
             sample: How many elements to measure; without `data` those of the pipeline's dataset.
             json: One JSON object, not a text for people.
 
-        Raises PipelineError, OptionError for values it does not take, and Error if it fails.
+        Raises:
+            PipelineError: The pipeline is wrong.
+            OptionError: An argument cannot be used.
+            Error: The command fails.
+
+        Example:
+            >>> moved = gm.images("pictures").decode(typical_size=100).solarize().random_crop(8).batch(2)
+            >>> [note["change"] for note in json.loads(moved.explain(json=True))["passes"]]
+            ['moved']
         """
         text = _program.run(self, "explain", data=data, sample=sample, json=json)
         return text if json or self._file else _LINE.sub(self._shown_place, text)
@@ -152,14 +435,28 @@ class Pipeline(Operators):
             data: The dataset to measure, relative to the current directory; by default the pipeline's.
             options: Other flags of the command, such as `records=1281167`, `epochs=90` or `json=True`.
 
-        Raises as `explain`.
+        Raises:
+            PipelineError: The pipeline is wrong.
+            OptionError: An argument cannot be used.
+            Error: The command fails.
+
+        Example:
+            >>> plan = json.loads(pipeline.plan(step_time="10ms", json=True))
+            >>> plan["plan"]["records"]
+            64
         """
         return _program.run(self, "plan", data=data, step_time=step_time, **options)
 
     def op(self, name: str, /, **parameters: Any) -> Self:
         """Adds the operator `name`: for operators of your own, which have no method.
 
-        A parameter called as a keyword of Python takes an underscore at its end, as in `in_`.
+        Args:
+            name: The name, such as `my_crate.cutout`.
+            parameters: Its parameters. One called as a keyword of Python takes an underscore, as in `in_`.
+
+        Example:
+            >>> gm.images("pictures").decode().op("resize", size=8).batch(2)
+            gm.images('pictures').decode().resize(size=8).batch(size=2)
         """
         keys = {key_of(word): plain(value, f"{name}: {word}") for word, value in parameters.items()}
         return self._add(name, keys)
@@ -169,6 +466,10 @@ class Pipeline(Operators):
 
         Args:
             normalise: The parameters of `normalise`, such as `gm.IMAGENET`; None for nothing.
+
+        Example:
+            >>> print(images.batch(2).deliver(normalise=gm.IMAGENET).to_yaml().splitlines()[-1])
+              normalise: { mean: [0.485, 0.456, 0.406], std: [0.229, 0.224, 0.225] }
         """
         keys = {"normalise": plain(normalise, "deliver: normalise")}
         delivery = None if normalise is None else Part(keys, Place.of_caller())
@@ -188,6 +489,10 @@ class Pipeline(Operators):
             auto_order: Which operators may change places to reduce cost: "exact", those that change no byte, unless
                 given; "pecan", more of them, which changes results; False, none.
             compress: How workers compress the objects they store: "auto" unless given.
+
+        Example:
+            >>> pipeline.options(name="numbers", compress="zstd").to_yaml().splitlines()[:2]
+            ['name: numbers', 'compress: zstd']
         """
         given = {"name": name, "auto_order": auto_order, "compress": compress}
         given = {key: plain(value, key) for key, value in given.items() if value is not None}
@@ -198,16 +503,27 @@ class Pipeline(Operators):
         """The same error about this pipeline's text, at the line of Python or of the file it stems from.
 
         `line` stays that of the text; `filename` and `lineno` are the place, where it is known.
+
+        Args:
+            error: An error about the text of `to_yaml`.
+
+        Example:
+            >>> error = pipeline.located(gm.PipelineError("it is too long", 1))
+            >>> error.message, error.line
+            ('it is too long', 1)
         """
         line = error.line
         message = str(error).removeprefix(f"line {line}: ")
+        if self._file is None:
+            message = pipeline_in_python(message)
         place = self._place(line)
+        text = message
         if place is not None:
             message = f"{place}: {message}"
         elif self._file and line is not None:
             message = f"line {line}: {message}"
         located = PipelineError(message)
-        located.line = line
+        located.message, located.line = text, line
         located.filename, located.lineno = place or (None, None)
         return located
 
@@ -225,6 +541,8 @@ class Pipeline(Operators):
     def _op(self, name: str, given: dict[str, Any]) -> Self:
         """Adds an operator with the arguments of its method; those that are defaults are left out."""
         del given["self"]
+        if name == "drop" and isinstance(given["fields"], str):
+            given["fields"] = [given["fields"]]
         return self._add(name, arguments(getattr(Operators, word_of(name)), given, name))
 
     def _add(self, name: str, parameters: dict[str, Any]) -> Self:
@@ -245,6 +563,16 @@ class Pipeline(Operators):
             raise PipelineError("the pipeline needs `source` and a list of `ops`")
         return self._with(**read, _file=None)
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("_"):
+                raise AttributeError(f"a pipeline has no attribute {name!r}")
+            raise AttributeError(no_operator(name, dir(type(self))))
+
+        def __iter__(self) -> Any:
+            raise TypeError("a pipeline has no batches by itself: write gm.numpy.Loader(pipeline), or gm.torch.Loader")
+
     def _lines(self) -> Lines:
         return Lines.of(self._options, self._datasets, self._ops, self._delivery)
 
@@ -262,13 +590,43 @@ class Pipeline(Operators):
         return shown(self._options, self._datasets, self._ops, self._delivery)
 
 
+def _with_messages(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    """The method of an operator, whose wrong calls say what to write."""
+    signature = inspect.signature(method)
+
+    @functools.wraps(method)
+    def called(self: Pipeline, *args: Any, **given: Any) -> Any:
+        try:
+            signature.bind(self, *args, **given)
+        except TypeError as error:
+            raise TypeError(f".{name}: {wrong_call(error, args, given, signature.parameters)}") from None
+        return method(self, *args, **given)
+
+    return called
+
+
+# The methods themselves are what editors read.
+for _name, _method in vars(Operators).items():
+    if not _name.startswith("_"):
+        setattr(Pipeline, _name, _with_messages(_name, _method))
+
+
 def zip(*datasets: Pipeline) -> Pipeline:
     """Puts 2 to 16 datasets side by side: record i of the first goes with record i of the others.
 
-    Each is a source such as `gm.tfrecord(...)`, which may be followed by `.repeat(count=n)` alone. The result
-    is as long as the shortest of them, and has the fields of all.
+    The result is as long as the shortest of them, and has the fields of all.
 
-    Raises PipelineError if a dataset has other operators or settings; they come after `zip`.
+    Args:
+        datasets: Each is a source such as `gm.tfrecord(...)`, which may be followed by `.repeat(count=n)` alone.
+
+    Raises:
+        PipelineError: A dataset has other operators or settings; they come after `zip`.
+        TypeError: One is no pipeline.
+
+    Example:
+        >>> numbers, texts = gm.jsonl("numbers.jsonl", x=gm.i64()), gm.jsonl("texts.jsonl", text=gm.bytes())
+        >>> sorted(gm.zip(numbers, texts).batch(3, ragged=True).peek())
+        ['text', 'text.offsets', 'x']
     """
     if len(datasets) < 2:
         raise PipelineError(f"`zip` puts 2 to 16 datasets side by side, not {len(datasets)}")
@@ -296,6 +654,35 @@ def _member(number: int, dataset: Pipeline) -> Part:
     for repeat in repeats:
         keys["repeat"] = repeat["count"]
     return Part(keys, part.place)
+
+
+# By the ending of a file.
+_FORMATS_OF_FILES = {
+    "csv": "csv",
+    "json": "jsonl",
+    "jsonl": "jsonl",
+    "parquet": "parquet",
+    "tar": "webdataset",
+    "tfrecord": "tfrecord",
+    "tsv": "tsv",
+}
+
+
+def _source_of_data(path: str) -> str | None:
+    """The function for the data at a path; None if it may be a pipeline file."""
+    if os.path.isdir(path):
+        return "images"
+    return _FORMATS_OF_FILES.get(path.rpartition(".")[2].lower())
+
+
+def _check_source(name: str, path: Any, features: Any) -> None:
+    paths = path if isinstance(path, (list, tuple)) else [path]
+    if not paths or not all(isinstance(each, (str, os.PathLike)) for each in paths):
+        raise TypeError(f"gm.{name}: the path is a text, a pathlib.Path or a list of them, not {path!r}")
+    if features is not None and not isinstance(features, Mapping):
+        raise TypeError(
+            f"gm.{name}: features is a dict of the fields, such as features={{'x': gm.i64()}}, not {features!r}"
+        )
 
 
 def _read(path: str) -> str:

@@ -1,12 +1,4 @@
-"""Batches as TensorFlow tensors.
-
-For example:
-    import gristmill as gm, gristmill.tf
-
-    with gm.tf.Loader(pipeline, epochs=90) as loader:
-        for batch in loader:                  # dict[str, tf.Tensor]
-            train_step(batch["image"], batch["label"])
-"""
+"""Batches as TensorFlow tensors."""
 
 from __future__ import annotations
 
@@ -39,8 +31,21 @@ _DTYPES = {
 class Loader(_loader.Loader[dict[str, tf.Tensor]]):
     """An iterable of batches, each a dict of eager tensors in the memory of the CPU.
 
-    The options are those of `gm.numpy.Loader`. An array at a multiple of 64 bytes is not copied;
-    others are copied once. TensorFlow copies a tensor to a GPU when an operation there uses it.
+    An array at a multiple of 64 bytes is not copied; others are copied once. TensorFlow copies a tensor to a
+    GPU when an operation there uses it.
+
+    Args:
+        pipeline: A `Pipeline`, the path of a pipeline file, or its text.
+        options: Those of `gm.LoaderOptions`.
+
+    Raises:
+        OptionError: An option cannot be used, or the data is not there.
+        PipelineError: The pipeline is wrong.
+
+    Example:
+        >>> with gm.tf.Loader(pipeline, epochs=1) as loader:
+        ...     int(tf.reduce_sum(next(iter(loader))["x"]))
+        28
     """
 
     def _convert(self, arrays: dict[str, np.ndarray]) -> dict[str, tf.Tensor]:
@@ -56,6 +61,15 @@ def dataset(loader: _loader.Loader[Any]) -> tf.data.Dataset:
     The loader's state counts the batches that tf.data has taken, which with `prefetch` are more
     than were trained on: then use a loader with `keys=True` and `acknowledge="state"`, and save
     `loader.state_after(batch["__cursor__"])`.
+
+    Args:
+        loader: A loader of any class, such as `gm.numpy.Loader`.
+
+    Example:
+        >>> with gm.tf.Loader(pipeline, epochs=1) as loader:
+        ...     for batch in gm.tf.dataset(loader).take(1):
+        ...         print(batch["x"].shape)
+        (8,)
     """
     spec = _element_spec(loader)
 

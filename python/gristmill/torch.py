@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Sequence, Set
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import torch
@@ -12,9 +13,27 @@ import torch.utils.data
 
 from . import _loader
 from ._device import Device, Prefetch, Tensors
+from ._options import LoaderOptions, checks_options
 from .errors import OptionError
+from .pipeline import Pipeline
 
-__all__ = ["Dataset", "Loader"]
+__all__ = ["Dataset", "Loader", "TorchOptions"]
+
+
+class TorchOptions(LoaderOptions, total=False):
+    """The options of `gm.torch.Loader`, which other loaders of torch tensors take as well.
+
+    Example:
+        >>> sorted(gm.torch.TorchOptions.__annotations__.keys() - gm.LoaderOptions.__annotations__.keys())
+        ['channels_first', 'device', 'normalise']
+    """
+
+    device: str | torch.device | int | None
+    """A torch device, or its name, that batches are copied to. Default: none, and batches stay in host memory."""
+    normalise: bool | None
+    """Whether the pipeline's `deliver` is applied on `device`. Default: yes if there is a device."""
+    channels_first: bool | str | Sequence[str]
+    """Images [n, h, w, c] become views [n, c, h, w]: all, or those of the fields named. Default: False."""
 
 
 class Loader(_loader.Loader[Tensors]):
@@ -22,33 +41,45 @@ class Loader(_loader.Loader[Tensors]):
 
     Each tensor has a leading batch dimension and the dtype of its field. It is writable and shares the memory
     that the batch arrived in, without a copy. Ragged fields are two tensors: `name` (the values of all
-    rows) and `name.offsets`. The options of `gristmill.numpy.Loader` apply too.
+    rows) and `name.offsets`. `state_dict()` is the state of the batches handed to the caller; those copied
+    ahead are not part of it.
 
-    device: a torch device, or its name, that batches are copied to. One thread copies them ahead of the
-        caller; at most three batches wait on the device. For CUDA the copies run on a stream of their own,
-        out of the fetcher's buffers, which are registered with CUDA when they are first met; what cannot be
-        registered goes through three pinned buffers. Fields whose names begin with `__` stay on the host.
-        None: batches stay in host memory, as they arrived.
-    normalise: whether the pipeline's `deliver: {normalise}` is applied on `device`: its field, u8 or f32
-        [n, h, w, c], becomes f32 of the same shape, (x / 255 - mean) / std. Default: yes if there is a
-        device. Without one it is refused, and images stay u8.
-    channels_first: images [n, h, w, c] become views [n, c, h, w], in memory as torch's channels_last. True:
-        all fields of four dimensions with 1, 3 or 4 channels. A name or several: these fields, whose last
-        dimension becomes the third to last.
+    Args:
+        pipeline: A `Pipeline`, the path of a pipeline file, or its text.
+        device: A torch device, or its name, that batches are copied to. One thread copies them ahead of the
+            caller; at most three batches wait on the device. For CUDA the copies run on a stream of their own,
+            out of the fetcher's buffers, which are registered with CUDA when they are first met; what cannot be
+            registered goes through three pinned buffers. Fields whose names begin with `__` stay on the host.
+            None: batches stay in host memory, as they arrived.
+        normalise: Whether `.deliver(normalise=...)` of the pipeline is applied on `device`: its field, u8 or f32
+            [n, h, w, c], becomes f32 of the same shape, (x / 255 - mean) / std. Default: yes if there is a
+            device. Without one it is refused, and images stay u8.
+        channels_first: Images [n, h, w, c] become views [n, c, h, w], in memory as torch's channels_last. True:
+            all fields of four dimensions with 1, 3 or 4 channels. A name or several: these fields, whose last
+            dimension becomes the third to last.
+        options: Those of `gm.LoaderOptions`.
 
-    `state_dict()` is the state of the batches handed to the caller; those copied ahead are not part of it.
+    Raises:
+        OptionError: An option cannot be used, options do not fit together, or the data is not there.
+        PipelineError: The pipeline is wrong.
 
-    Raises OptionError for options that do not fit together, and what `gristmill.numpy.Loader` raises.
+    Example:
+        >>> pipeline = gm.images("pictures").decode().resize(8).batch(4)
+        >>> with gm.torch.Loader(pipeline, epochs=1, channels_first=True) as loader:
+        ...     batch = next(iter(loader))
+        >>> batch["image"].shape, batch["label"].dtype
+        (torch.Size([4, 3, 8, 8]), torch.int64)
     """
 
+    @checks_options
     def __init__(
         self,
-        pipeline: Any,
+        pipeline: Pipeline | str | os.PathLike[str],
         *,
         device: str | torch.device | int | None = None,
         normalise: bool | None = None,
         channels_first: bool | str | Sequence[str] = False,
-        **options: Any,
+        **options: Unpack[LoaderOptions],
     ) -> None:
         if device is None and normalise:
             raise OptionError("normalise needs a device: give device='cuda', or 'cpu'")
@@ -73,14 +104,26 @@ class Loader(_loader.Loader[Tensors]):
         return Prefetch(_Tensors(self._layout, batches), self._device)
 
     def stats(self) -> _loader.Stats:
-        """As that of `gristmill.numpy.Loader`. On a GPU of CUDA it has `pinned_bytes` and `staged_bytes` too."""
+        """As that of `gm.numpy.Loader`. On a GPU of CUDA it has `pinned_bytes` and `staged_bytes` too.
+
+        Example:
+            >>> gm.torch.Loader(pipeline, device="cpu").stats()["batches"]
+            0
+        """
         found, device = super().stats(), self._device
         if device is not None and device.buffers is not None:
             found |= {"pinned_bytes": device.buffers.nbytes, "staged_bytes": device.staged_bytes}
         return found
 
     def close(self, *, abandon: bool = False) -> None:
-        """As that of `gristmill.numpy.Loader`; the fetcher's buffers are not registered with CUDA any more."""
+        """As that of `gm.numpy.Loader`; the fetcher's buffers are not registered with CUDA any more.
+
+        Args:
+            abandon: Leaves the job as it is, and waits for nothing.
+
+        Example:
+            >>> gm.torch.Loader(pipeline).close()
+        """
         try:
             super().close(abandon=abandon)
         finally:
@@ -155,22 +198,44 @@ class Dataset(torch.utils.data.IterableDataset[Tensors]):
 
     `torchdata.stateful_dataloader.StatefulDataLoader(ds, batch_size=None, num_workers=0)` saves and restores
     its position exactly; `torch.utils.data.DataLoader` takes the same two arguments. `batch_size=None` is
-    needed, as the pipeline makes the batches. An iteration is one epoch of dicts as `Loader` yields them,
-    whose options this class takes; `len()` is the number of batches of an epoch. The loader begins when it
-    is first used.
+    needed, as the pipeline makes the batches. An iteration is one epoch of dicts as `Loader` yields them;
+    `len()` is the number of batches of an epoch. The loader begins when it is first used.
 
-    Raises OptionError in a worker of a DataLoader: each worker would deliver all batches.
+    Args:
+        pipeline: A `Pipeline`, the path of a pipeline file, or its text.
+        options: Those of `gm.torch.Loader`.
+
+    Raises:
+        OptionError: An option cannot be used, the data is not there, or a worker of a DataLoader reads it: each
+            worker would deliver all batches.
+        PipelineError: The pipeline is wrong.
+
+    Example:
+        >>> dataset = gm.torch.Dataset(pipeline, epochs=1)
+        >>> loader = torch.utils.data.DataLoader(dataset, batch_size=None)
+        >>> [int(batch["x"][0]) for batch in loader]
+        [0, 8, 16, 24, 32, 40, 48, 56]
+        >>> dataset.close()
     """
 
-    def __init__(self, pipeline: Any, **options: Any) -> None:
+    @checks_options
+    def __init__(self, pipeline: Pipeline | str | os.PathLike[str], **options: Unpack[TorchOptions]) -> None:
         super().__init__()
-        self._pipeline, self._options = pipeline, options
+        if TYPE_CHECKING:
+            # Editors that follow calls find the options.
+            Loader(pipeline, **options)
+        self._pipeline, self._options = Pipeline._of(pipeline).check(options.get("data")), options
         self._loader: Loader | None = None
         self._state: dict[str, Any] | None = None
 
     @property
     def loader(self) -> Loader:
-        """The loader that batches come from."""
+        """The loader that batches come from.
+
+        Example:
+            >>> gm.torch.Dataset(pipeline, epochs=1).loader.epochs
+            1
+        """
         if torch.utils.data.get_worker_info() is not None:
             raise OptionError("DataLoader workers cannot read a gristmill.torch.Dataset: give num_workers=0")
         if self._loader is None:
@@ -184,21 +249,44 @@ class Dataset(torch.utils.data.IterableDataset[Tensors]):
         return iter(self.loader)
 
     def __len__(self) -> int:
+        """Batches of an epoch.
+
+        Example:
+            >>> len(gm.torch.Dataset(pipeline, epochs=1))
+            8
+        """
         return len(self.loader)
 
     def state_dict(self) -> dict[str, Any]:
-        """The state after the batches handed out."""
+        """The state after the batches handed out.
+
+        Example:
+            >>> gm.torch.Dataset(pipeline, epochs=1).state_dict()["g"]
+            0
+        """
         return self.loader.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The next iteration goes on where `state` was taken."""
+        """The next iteration goes on where `state` was taken.
+
+        Args:
+            state: What `state_dict` returned.
+
+        Example:
+            >>> state = gm.torch.Dataset(pipeline, epochs=1).state_dict()
+            >>> gm.torch.Dataset(pipeline, epochs=1).load_state_dict(state)
+        """
         if self._loader is None:
             self._state = dict(state)
         else:
             self._loader.load_state_dict(state)
 
     def close(self) -> None:
-        """Closes the loader."""
+        """Closes the loader.
+
+        Example:
+            >>> gm.torch.Dataset(pipeline).close()
+        """
         if self._loader is not None:
             self._loader.close()
 

@@ -17,13 +17,7 @@ _STATE = "gristmill"  # the name under which a checkpoint's trainer_state.json h
 
 
 class TrainerMixin:
-    """Makes a Trainer train on the batches of a `gristmill.torch.Loader`.
-
-        class Trainer(gristmill.transformers.TrainerMixin, transformers.Trainer):
-            pass
-
-        trainer = Trainer(model, args, train_loader=loader)
-        trainer.train(resume_from_checkpoint=True)
+    """Makes a Trainer train on the batches of a `gm.torch.Loader`.
 
     The loader's batches go to the model as keyword arguments: name the pipeline's fields accordingly. Each
     epoch of the Trainer is one of the loader; where the length of an epoch is not known, transformers needs
@@ -34,7 +28,31 @@ class TrainerMixin:
     Trainer counts its epochs by steps. The loader keeps the batches since the checkpoint before last; older
     checkpoints are refused.
 
-    Raises CheckpointError if a checkpoint was written without the mixin.
+    Args:
+        args: Those of the Trainer.
+        train_loader: A `gm.torch.Loader`.
+        kwargs: Those of the Trainer.
+
+    Raises:
+        OptionError: `train_loader` is no `gm.torch.Loader`.
+        CheckpointError: A checkpoint was written without the mixin.
+
+    Example:
+        >>> class Trainer(gm.transformers.TrainerMixin, transformers.Trainer):
+        ...     pass
+        >>> class Model(torch.nn.Module):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.layer = torch.nn.Linear(1, 1)
+        ...     def forward(self, x):
+        ...         return {"loss": self.layer(x).mean()}
+        >>> pipeline = gm.jsonl("numbers.jsonl", x=gm.f32("v", shape=[1])).batch(8)
+        >>> args = transformers.TrainingArguments("trained", max_steps=4, use_cpu=True, report_to=[], disable_tqdm=True)
+        >>> with gm.torch.Loader(pipeline, epochs=1) as loader:
+        ...     trainer = Trainer(Model(), args, train_loader=loader)
+        ...     trainer.remove_callback(transformers.PrinterCallback)
+        ...     trainer.train().global_step
+        4
     """
 
     def __init__(self, *args: Any, train_loader: _torch.Loader, **kwargs: Any) -> None:
@@ -47,7 +65,9 @@ class TrainerMixin:
         self.add_callback(_Position())  # type: ignore[attr-defined]
 
     def get_train_dataloader(self) -> Any:
-        """The loader; each iteration is an epoch, and the first the rest of the one that was saved."""
+        """The loader; each iteration is an epoch, and the first the rest of the one that was saved. The Trainer
+        calls it.
+        """
         return self._epochs
 
     def _run_epoch(self, **kwargs: Any) -> Any:

@@ -50,6 +50,21 @@ def test_the_pipeline_reads_the_folder(folder: Path) -> None:
     assert "  - in_order\n" in ordered.pipeline.to_yaml()
 
 
+def test_subsets_are_their_images(folder: Path) -> None:
+    """Also nested ones, as `random_split` of a subset makes them."""
+    dataset = ImageFolder(folder, transform=READY)
+    outer = torch.utils.data.Subset(dataset, [11, 3, 0, 5, 8])
+    first, second = torch.utils.data.random_split(outer, [3, 2])
+    found = []
+    for part in (first, second):
+        loader = gm.from_dataloader(DataLoader(part, batch_size=2, shuffle=True), epochs=1)
+        with loader:
+            found.append(sorted(int(label) for _, labels in loader for label in labels))
+        assert found[-1] == sorted(label for _, label in part)
+        assert loader.dataset is part
+    assert sorted(found[0] + found[1]) == sorted(dataset.targets[n] for n in outer.indices)
+
+
 def problems_of(dataset: Any, **arguments: Any) -> list[str]:
     """Place and parameter of each problem."""
     options = {name: arguments.pop(name) for name in ("order",) if name in arguments}
@@ -77,7 +92,7 @@ def test_parts_of_the_dataloader_that_are_refused(folder: Path) -> None:
     assert problems_of(dataset, sampler=SubsetRandomSampler([1, 2])) == ["sampler: SubsetRandomSampler"]
     many = torch.utils.data.RandomSampler(dataset, replacement=True)
     assert problems_of(dataset, sampler=many) == ["sampler: replacement or num_samples"]
-    assert problems_of(torch.utils.data.Subset(dataset, [0]), shuffle=True)[0] == "dataset: Subset"
+    assert problems_of(torch.utils.data.Subset(dataset, [0, 0]), shuffle=True) == ["dataset: Subset"]
 
 
 def test_parts_of_the_folder_that_are_refused(folder: Path, tmp_path: Path) -> None:
@@ -105,11 +120,11 @@ def test_ranks_and_seeds_are_the_samplers(folder: Path, monkeypatch: pytest.Monk
     dataset = ImageFolder(folder, transform=READY)
     sampler = DistributedSampler(dataset, num_replicas=3, rank=1, seed=7, drop_last=True)
     loader = gm.from_dataloader(DataLoader(dataset, batch_size=2, sampler=sampler), run="test")
-    assert (loader._ranks.rank, loader._ranks.world_size, loader._tail) == (1, 3, "drop")
-    assert "--seed=7" in loader._flags
+    assert (loader._ranks.rank, loader._ranks.world_size) == (1, 3)
+    assert "--seed=7" in loader._flags and "--tail=drop" in loader._rank_flags
     ordered = DistributedSampler(dataset, num_replicas=3, rank=1, shuffle=False)
     loader = gm.from_dataloader(DataLoader(dataset, sampler=ordered), order="any", rank=0, world_size=1)
-    assert (loader._ranks.world_size, loader._tail) == (1, "repeat")
+    assert (loader._ranks.world_size, loader._rank_flags) == (1, [])
     assert "- in_order" in loader.pipeline.to_yaml()
     generator = torch.Generator().manual_seed(11)
     loader = gm.from_dataloader(DataLoader(dataset, shuffle=True, generator=generator))

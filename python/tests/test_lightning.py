@@ -124,7 +124,7 @@ def test_both_checkpoints_before_the_last_batch_are_kept(
 
 def test_keys_only_where_they_are_asked_for(numbers_dir: Path, service: gm.Service) -> None:
     pipeline = small.pipeline(numbers_dir, small.UNSIZED)
-    for keys, names in ((False, {"value"}), (True, {"value", "__key__", "__copy__", "__cursor__"})):
+    for keys, names in ((False, {"value"}), (True, {"value", "__key__", "__copy__", "__repeat__", "__cursor__"})):
         source = gm.lightning.DataModule(pipeline, service=service, epochs=1, keys=keys)
         model = Model()
         seen = fit(source, model=model, max_epochs=1)
@@ -208,6 +208,25 @@ def test_ranks_that_lightning_starts(numbers_dir: Path, tmp_path: Path) -> None:
     seen = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
     assert [len(batches) for batches in seen] == [4, 4]
     assert sorted(value for batches in seen for batch in batches for value in batch) == list(range(64))
+
+
+def test_validation_beside_training(numbers_dir: Path, service: gm.Service) -> None:
+    class Validated(Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.validated: list[int] = []
+
+        def validation_step(self, batch: dict[str, Any], index: int) -> None:
+            self.validated += batch["value"].tolist()
+
+    train, test = (
+        gm.tfrecord(numbers_dir / "train-*", value=gm.i64("value")).take(32).shuffle().batch(8).train_test_split(8)
+    )
+    data = gm.lightning.DataModule(train, service=service, epochs=2, val=test)
+    model = Validated()
+    trainer(max_epochs=2, num_sanity_val_steps=0).fit(model, data)
+    assert model.validated == [*range(24, 32)] * 2 and len(model.seen) == 6
+    data.close()
 
 
 def test_a_step_that_fetches_batches_is_refused(numbers_dir: Path, service: gm.Service) -> None:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import torch.utils.data as data
 from torch.utils.data.distributed import DistributedSampler
 from torchvision import datasets
 from torchvision.datasets import folder
 
+from .._options import checks_options
 from .._sources import images
+from .._subsets import braces
+from ..errors import PipelineError
+from ..pipeline import Pipeline
+from ..torch import Loader as TorchLoader
+from ..torch import TorchOptions
 from . import transforms
 from .chain import Chain
 from .loader import TupleLoader, world_size
@@ -18,43 +24,66 @@ from .problems import Problems
 
 __all__ = ["from_dataloader"]
 
+# Most bytes of the names of a subset's files, with which a pipeline is within its 4 MiB, and their most.
+_MAX_NAMES, _MAX_FILES = 4_000_000, 100_000
 # Runs of neighbours in a split. The order of a folder mixes classes already.
 _BLOCKS = 64
 
 
+@checks_options
 def from_dataloader(
-    dataloader: data.DataLoader[Any], *, order: Literal["same", "any"] = "same", **options: Any
+    dataloader: data.DataLoader[Any], *, order: Literal["same", "any"] = "same", **options: Unpack[TorchOptions]
 ) -> TupleLoader:
     """A loader of the batches that a torch DataLoader over an image folder would make.
 
     Args:
-        dataloader: Over a `torchvision.datasets.ImageFolder`, with torch's own samplers and collation, and a
-            transform of torchvision's classes; docs/python-switch.md lists which, and with which parameters.
+        dataloader: Over a `torchvision.datasets.ImageFolder`, or a `Subset` of one, such as `random_split` makes,
+            with torch's own samplers and collation, and a transform of torchvision's classes;
+            docs/python-switch.md lists which, and with which parameters.
             It is read, and not iterated: its workers, pinned memory and prefetching play no part.
         order: "any": without shuffling, images may come in another order than that of `dataset.samples`; it
             is the same in every epoch. "same" refuses that. A shuffled order is another one in any case.
-        options: Of `gristmill.torch.Loader`. Those that follow from the DataLoader (seed, rank, world_size,
+        options: Those of `gm.torch.Loader`. Those that follow from the DataLoader (seed, rank, world_size,
             tail, batch_size) take the place of its own.
 
-    Returns a loader of lists [images, labels]: images f32 [n, 3, h, w] (u8 if the transform makes no floats),
-    labels i64 [n], the indices of `dataset.classes`. Draws are from the same distributions, but others.
+    Returns:
+        A loader of lists [images, labels]: images f32 [n, 3, h, w] (u8 if the transform makes no floats),
+        labels i64 [n], the indices of `dataset.classes`. Draws are from the same distributions, but others.
 
-    Raises SwitchError, a ValueError, which names all that has no equal. Nothing is started before that.
+    Raises:
+        SwitchError: Something has no equal; it names all that has none. Nothing is started before that.
+        TypeError: It is no DataLoader.
+
+    Example:
+        >>> from torchvision import datasets, transforms
+        >>> transform = transforms.Compose([transforms.Resize((8, 8)), transforms.ToTensor()])
+        >>> dataset = datasets.ImageFolder("pictures", transform)
+        >>> loader = gm.from_dataloader(torch.utils.data.DataLoader(dataset, batch_size=4, shuffle=True), epochs=1)
+        >>> images, labels = next(iter(loader))
+        >>> images.shape, labels.shape
+        (torch.Size([4, 3, 8, 8]), torch.Size([4]))
+        >>> loader.close()
     """
     if not isinstance(dataloader, data.DataLoader):
         raise TypeError(f"from_dataloader takes a torch DataLoader, not {type(dataloader).__name__}")
+    if TYPE_CHECKING:
+        # Editors that follow calls find the options.
+        TorchLoader(Pipeline.from_yaml(""), **options)
     problems = Problems()
-    dataset = dataloader.dataset
+    dataset, numbers = _whole(dataloader.dataset)
     root = _root(problems, dataset)
     chain = Chain(problems)
     transforms.apply(chain, getattr(dataset, "transform", None))
     problems.where = "transform"
     chain.finish()
     _check_batches(problems, dataloader)
-    is_shuffled, sampling = _sampling(problems, dataloader, order, options)
+    given: dict[str, Any] = {**options}
+    is_shuffled, sampling = _sampling(problems, dataloader, order, given)
+    source = None if problems.found else _source(problems, dataset, root, numbers)
     problems.check("from_dataloader")
+    assert source is not None
 
-    pipeline = images(root).shuffle(blocks=_BLOCKS) if is_shuffled else images(root).in_order()
+    pipeline = source.shuffle(blocks=_BLOCKS) if is_shuffled else source.in_order()
     pipeline = pipeline.decode()
     normalise = None
     if options.get("device") is None:
@@ -63,14 +92,45 @@ def from_dataloader(
         normalise = chain.take_normalise()
     for name, parameters in chain.ops:
         pipeline = pipeline.op(name, **parameters)
-    size = options.pop("batch_size", dataloader.batch_size)
+    size = given.pop("batch_size", dataloader.batch_size)
     pipeline = pipeline.batch(size=size, drop_remainder=dataloader.drop_last)
     if normalise is not None:
         pipeline = pipeline.deliver(normalise=normalise)
     fields = ("image", "label")
     sampler = dataloader.sampler if type(dataloader.sampler) is DistributedSampler else None
-    options = {**sampling, **options}
-    return TupleLoader(pipeline, fields=fields, dataset=dataset, batch_size=size, sampler=sampler, **options)
+    given = {**sampling, **given}
+    whole = dataloader.dataset
+    return TupleLoader(pipeline, fields=fields, dataset=whole, batch_size=size, sampler=sampler, **given)
+
+
+def _whole(dataset: Any) -> tuple[Any, list[int] | None]:
+    """The dataset that a subset, or one of a subset, is of, and its indices; None for all."""
+    numbers: list[int] | None = None
+    while type(dataset) is data.Subset:
+        within = [int(index) for index in dataset.indices]
+        numbers = within if numbers is None else [within[number] for number in numbers]
+        dataset = dataset.dataset
+    return dataset, numbers
+
+
+def _source(problems: Problems, dataset: Any, root: str, numbers: list[int] | None) -> Pipeline | None:
+    """The images of the folder, or those of `numbers` among its samples."""
+    if numbers is None:
+        return images(root)
+    problems.where = "dataset"
+    files = [os.path.relpath(dataset.samples[number][0], root) for number in numbers]
+    if len(files) > _MAX_FILES or sum(map(len, files)) > _MAX_NAMES:
+        problems.add(
+            f"{len(files)} names of files are too many for a pipeline",
+            "use gm.images(...).train_test_split(...), or put the subset's images into a folder of their own",
+            "Subset",
+        )
+        return None
+    try:
+        return images(braces(root, files), classes=dataset.classes)
+    except PipelineError as error:
+        problems.add(str(error).partition(": ")[2], "give other indices, or rename it", "Subset")
+        return None
 
 
 def _root(problems: Problems, dataset: Any) -> str:
@@ -79,8 +139,6 @@ def _root(problems: Problems, dataset: Any) -> str:
     if type(dataset) is not datasets.ImageFolder:
         name = type(dataset).__name__
         remedy = "use torchvision.datasets.ImageFolder, or describe the files with gm.images, gm.webdataset, ..."
-        if isinstance(dataset, data.Subset):
-            remedy = "put the subset's images into a folder of their own, or use gm.images(...).take() and .skip()"
         problems.add("torchvision.datasets.ImageFolder is taken over alone", remedy, name)
         return ""
     root: str = os.path.abspath(dataset.root)

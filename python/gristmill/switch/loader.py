@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Literal, Unpack
 
 import numpy as np
 import torch
 
 from .. import _ranks
 from .. import torch as adapter
+from .._options import SharedOptions, checks_options
 from ..errors import OptionError
 from ..pipeline import Pipeline
 
-__all__ = ["TupleLoader", "world_size"]
+__all__ = ["SwitchOptions", "TupleLoader", "world_size"]
 
 
 def world_size() -> int:
@@ -21,17 +22,43 @@ def world_size() -> int:
     return _ranks.find(None, None, "any").world_size
 
 
+class SwitchOptions(SharedOptions, total=False):
+    """The options of `from_webdataset`, and with `batch_size` those of `from_dataloader`."""
+
+    sharding: Literal["dynamic", "off"] | None
+    """Content of an epoch: the dataset once, or with "off" once for each worker. Default: "dynamic"."""
+    device: str | torch.device | int | None
+    """A torch device, or its name, that batches are copied to. Default: none, and batches stay in host memory."""
+
+
 class TupleLoader(adapter.Loader):
     """A `gristmill.torch.Loader` whose batches are lists of tensors, as torch's `default_collate` makes them.
 
     `for images, labels in loader` is one epoch. Images are [n, c, h, w] in contiguous memory.
 
-    pipeline: the `gm.Pipeline` that was made; `print(loader.pipeline.to_yaml())` shows it.
-    dataset: the dataset that was given, which is not read from; None if there was none.
-    batch_size: rows of a batch.
-    sampler: a sampler whose `set_epoch` is followed; None if there was none.
+    Args:
+        pipeline: The `gm.Pipeline` that was made.
+        fields: The fields of a batch, in the order of its list.
+        batch_size: Rows of a batch.
+        dataset: The dataset that was given, which is not read from; None if there was none.
+        sampler: A sampler whose `set_epoch` is followed; None if there was none.
+        options: Those of `gm.torch.Loader`.
+
+    Attributes:
+        pipeline: The pipeline; `print(loader.pipeline.to_yaml())` shows it.
+        dataset: The dataset.
+        batch_size: Rows of a batch.
+
+    Example:
+        >>> pipeline = gm.images("pictures").decode().resize(8).layout(to="nchw").batch(4)
+        >>> with gm.switch.TupleLoader(pipeline, fields=("image", "label"), batch_size=4, epochs=1) as loader:
+        ...     for images, labels in loader:
+        ...         pass
+        >>> images.shape
+        torch.Size([4, 3, 8, 8])
     """
 
+    @checks_options
     def __init__(
         self,
         pipeline: Pipeline,
@@ -40,11 +67,11 @@ class TupleLoader(adapter.Loader):
         batch_size: int,
         dataset: Any = None,
         sampler: Any = None,
-        **options: Any,
+        **options: Unpack[SwitchOptions],
     ) -> None:
         for name in ("keys", "channels_first", "normalise"):
             if name in options:
-                raise OptionError(f"{name} is no option here: give it to gristmill.torch.Loader(loader.pipeline)")
+                raise OptionError(f"{name} is no option here: give it to gm.torch.Loader(loader.pipeline)")
         self._fields = tuple(fields)
         self.pipeline = pipeline
         self.batch_size = batch_size
@@ -57,7 +84,8 @@ class TupleLoader(adapter.Loader):
     def __iter__(self) -> Iterator[Any]:
         """One epoch: the next one, or that of `sampler.set_epoch`, if it was called since the last iteration.
 
-        Raises OptionError if that is an epoch before.
+        Raises:
+            OptionError: That is an epoch before.
         """
         if self._sampler is not None and self._sampler.epoch != self._sampled:
             self._sampled = self._sampler.epoch

@@ -15,10 +15,15 @@ __all__ = ["Problem", "Problems", "SwitchError"]
 class Problem:
     """One thing that has no equal here.
 
-    where: the place in what was given, such as `transform[2] RandomCrop` or `sampler`.
-    what: the parameter and its value, or "" where the whole thing is meant.
-    why: the reason.
-    remedy: what to do about it.
+    Attributes:
+        where: The place in what was given, such as `transform[2] RandomCrop` or `sampler`.
+        what: The parameter and its value, or "" where the whole thing is meant.
+        why: The reason.
+        remedy: Something to do about it.
+
+    Example:
+        >>> print(gm.switch.Problem("sampler", "", "it draws twice", "leave it out"))
+        sampler: it draws twice; leave it out
     """
 
     where: str
@@ -34,8 +39,18 @@ class Problem:
 class SwitchError(OptionError):
     """A loader has parts without an equal here. Nothing was started.
 
-    function: what was called. problems: all of them, in the order of what was given. The message has one line
-    for each.
+    Attributes:
+        function: The function that was called.
+        problems: All of them, in the order of what was given. The message has one line for each.
+
+    Example:
+        >>> from torchvision import datasets
+        >>> dataset = datasets.ImageFolder("pictures")
+        >>> try:
+        ...     gm.from_dataloader(torch.utils.data.DataLoader(dataset, batch_size=4))
+        ... except gm.switch.SwitchError as error:
+        ...     print(error.problems[0].where)
+        transform
     """
 
     def __init__(self, function: str, problems: Sequence[Problem]) -> None:

@@ -6,14 +6,16 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from .._features import Feature, i64
 from .._features import bytes as bytes_of
+from .._options import checks_options
 from .._sources import webdataset
+from ..pipeline import Pipeline
 from . import transforms
 from .chain import Chain, Kind, Op, Values
-from .loader import TupleLoader, world_size
+from .loader import SwitchOptions, TupleLoader, world_size
 from .problems import Problems
 from .samples import Samples
 
@@ -32,6 +34,7 @@ _DECODED: dict[str | None, tuple[Kind, Values, int]] = {
 }
 
 
+@checks_options
 def from_webdataset(
     source: Any,
     *,
@@ -41,7 +44,7 @@ def from_webdataset(
     batch_size: int | None = None,
     drop_last: bool | None = None,
     shuffle: bool | None = None,
-    **options: Any,
+    **options: Unpack[SwitchOptions],
 ) -> TupleLoader:
     """A loader of the batches that a webdataset pipeline over tar files would make.
 
@@ -55,15 +58,32 @@ def from_webdataset(
         batch_size: Records of a batch.
         drop_last: Whether an incomplete last batch is left out.
         shuffle: Whether records come in random order; else in that of the files.
-        options: Of `gristmill.torch.Loader`.
+        options: Those of `gm.torch.Loader`.
 
-    Returns a loader of lists, one tensor for each field: images f32 [n, 3, h, w] (u8 if the transform makes
-    no floats), numbers i64 [n]. An epoch has each record once.
+    Returns:
+        A loader of lists, one tensor for each field: images f32 [n, 3, h, w] (u8 if the transform makes
+        no floats), numbers i64 [n]. An epoch has each record once.
 
-    Raises SwitchError, a ValueError, which names all that has no equal. Nothing is started before that.
+    Raises:
+        SwitchError: Something has no equal; it names all that has none. Nothing is started before that.
+        TypeError: The source is of another library.
+
+    Example:
+        >>> from torchvision import transforms
+        >>> transform = transforms.Compose([transforms.Resize((8, 8)), transforms.ToTensor()])
+        >>> loader = gm.from_webdataset(
+        ...     "shards.tar", fields=("ppm", "cls"), transform=transform, batch_size=4, epochs=1
+        ... )
+        >>> images, labels = next(iter(loader))
+        >>> images.shape, labels
+        (torch.Size([4, 3, 8, 8]), tensor([0, 1, 2, 3]))
+        >>> loader.close()
     """
+    if TYPE_CHECKING:
+        # Editors that follow calls find the options.
+        TupleLoader(Pipeline.from_yaml(""), fields=(), batch_size=1, **options)
     problems = Problems()
-    explicit = {"fields": fields, "transform": transform, "decode": decode, "batch_size": batch_size}
+    explicit: dict[str, Any] = {"fields": fields, "transform": transform, "decode": decode, "batch_size": batch_size}
     explicit |= {"drop_last": drop_last, "shuffle": shuffle}
     if isinstance(source, (str, os.PathLike, list, tuple)):
         samples = _declared(source, **explicit)
@@ -73,7 +93,7 @@ def from_webdataset(
             raise TypeError(f"from_webdataset takes {', '.join(given)} with paths of tar files alone")
         samples = _read(source, problems)
     made = _fields(problems, samples, on_device=options.get("device") is not None)
-    pipeline = webdataset(_paths(problems, samples.urls), features=made.features)
+    paths = _paths(problems, samples.urls)
     problems.where = "batches"
     if samples.batch_size is None:
         problems.add("there are none", "put .batched(n) at the end")
@@ -82,6 +102,7 @@ def from_webdataset(
     problems.check("from_webdataset")
     size = samples.batch_size or 1
 
+    pipeline = webdataset(paths, features=made.features)
     pipeline = pipeline.shuffle() if samples.shuffled else pipeline.in_order()
     for name, parameters in made.ops:
         pipeline = pipeline.op(name, **parameters)
@@ -89,7 +110,7 @@ def from_webdataset(
     if made.normalise is not None:
         pipeline = pipeline.deliver(normalise=made.normalise)
     if samples.on_error == "skip":
-        options = {"on_error": "skip", **options}
+        options.setdefault("on_error", "skip")
     return TupleLoader(pipeline, fields=tuple(made.features), batch_size=size, **options)
 
 
