@@ -21,7 +21,7 @@ impl OperatorDefinition for Take {
     )];
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
-        Ok(Take { count: large::<Self>(params, "count")? })
+        Ok(Take { count: large(params, "count", 1)? })
     }
 }
 
@@ -48,11 +48,10 @@ impl OperatorDefinition for Skip {
     const DECLARATION: OperatorDeclaration =
         OperatorDeclaration { cardinality: Cardinality::Filter, ..of_dataset("skip", 1) };
 
-    const PARAMETERS: &'static [Parameter] =
-        &[required("count", ParameterKind::Whole { min: 0, max: u64::MAX }, "Records.")];
+    const PARAMETERS: &'static [Parameter] = &[required("count", ANY_COUNT, "Records.")];
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
-        Ok(Skip { count: large::<Self>(params, "count")? })
+        Ok(Skip { count: large(params, "count", 0)? })
     }
 }
 
@@ -83,8 +82,7 @@ impl OperatorDefinition for Repeat {
     const DECLARATION: OperatorDeclaration =
         OperatorDeclaration { cardinality: Cardinality::OneToMany, ..of_dataset("repeat", 1) };
 
-    const PARAMETERS: &'static [Parameter] =
-        &[required("count", ParameterKind::Whole { min: 1, max: MAX_COUNT as u64 }, "Times.")];
+    const PARAMETERS: &'static [Parameter] = &[required("count", from_to(1, MAX_COUNT), "Times.")];
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         if params.get("count").is_none() {
@@ -92,7 +90,7 @@ impl OperatorDefinition for Repeat {
                 "`repeat` needs a `count`; to go on without end, run the job with `--epochs`",
             ));
         }
-        Ok(Repeat { count: whole::<Self>(params, "count")? })
+        Ok(Repeat { count: params.read_whole("count")? })
     }
 }
 
@@ -122,23 +120,13 @@ impl OperatorDefinition for Interleave {
     const DECLARATION: OperatorDeclaration = of_dataset("interleave", 1);
 
     const PARAMETERS: &'static [Parameter] = &[
-        or(
-            "cycle_length",
-            ParameterKind::Whole { min: 1, max: MAX_CYCLE as u64 },
-            "16",
-            "Files read in turn.",
-        ),
-        or(
-            "block_length",
-            ParameterKind::Whole { min: 1, max: MAX_BLOCK as u64 },
-            "1",
-            "Records of a file in its turn.",
-        ),
+        or("cycle_length", from_to(1, MAX_CYCLE), "16", "Files read in turn."),
+        or("block_length", from_to(1, MAX_BLOCK), "1", "Records of a file in its turn."),
     ];
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
-        let cycle_length = whole::<Self>(params, "cycle_length")?;
-        let block_length = whole::<Self>(params, "block_length")?;
+        let cycle_length = params.read_whole("cycle_length")?;
+        let block_length = params.read_whole("block_length")?;
         Ok(Interleave { cycle_length, block_length })
     }
 }
@@ -171,27 +159,16 @@ pub struct Shuffle {
 }
 
 impl OperatorDefinition for Shuffle {
-    const DECLARATION: OperatorDeclaration =
-        OperatorDeclaration { randomness: Randomness::Random, ..of_dataset("shuffle", 1) };
+    const DECLARATION: OperatorDeclaration = of_dataset("shuffle", 1).random();
 
     const PARAMETERS: &'static [Parameter] = &[
-        or(
-            "blocks",
-            ParameterKind::Whole { min: 1, max: MAX_BLOCKS as u64 },
-            "16",
-            "Runs of neighbours in a split.",
-        ),
-        or(
-            "seed",
-            ParameterKind::Whole { min: 0, max: u64::MAX },
-            "0",
-            "Tells two shuffles apart.",
-        ),
+        or("blocks", from_to(1, MAX_BLOCKS), "16", "Runs of neighbours in a split."),
+        or("seed", ANY_COUNT, "0", "Tells two shuffles apart."),
     ];
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
-        let blocks = whole::<Self>(params, "blocks")?;
-        let seed = large::<Self>(params, "seed")?;
+        let blocks = params.read_whole("blocks")?;
+        let seed = large(params, "seed", 0)?;
         Ok(Shuffle { blocks, seed })
     }
 }

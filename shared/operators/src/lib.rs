@@ -74,11 +74,10 @@ mod prelude {
         AssetReference, AuthoredNumber, Batching, CachePointSettings, Cardinality, ExactEffect,
         Feature, FieldDType, FieldSchema, ImageFields, ImageInput, LengthBuckets, MAX_BATCH_BYTES,
         MAX_BATCH_SIZE, MAX_SIDE, MappingReader, Operator, OperatorDeclaration, OperatorDefinition,
-        OperatorEffect, OperatorScope, Parameter, ParameterKind, PipelineError, Randomness,
-        SchemaFlow, SequencePadding, TouchedFields, ValueRange, check_field_name,
+        OperatorEffect, OperatorScope, Parameter, ParameterKind, PipelineError, SchemaFlow,
+        SequencePadding, TouchedFields, ValueRange, check_field_name,
         node::{NodeValue, SyntaxNode, shown},
-        parameters::{self, optional},
-        table::nearest,
+        table::{absent, nearest, or, required},
         widened,
     };
     #[cfg(feature = "kernels")]

@@ -52,13 +52,13 @@ macro_rules! parsing_operator {
             const PARAMETERS: &'static [Parameter] = &[
                 required("field", ParameterKind::Field, "The byte string."),
                 required("features", ParameterKind::Features, "By the name of the new field: `{ key, dtype, shape }`, as the `features` of a source."),
-                or("keep", ParameterKind::Bool, "false", "Whether the byte string stays a field of the element."),
+                switch("keep", "Whether the byte string stays a field of the element."),
             ];
 
             fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
                 let field = required_field(params)?;
                 let features = features::<$format>(params)?;
-                Ok($name { field, features, keep: flag::<Self>(params, "keep")? })
+                Ok($name { field, features, keep: params.read_flag("keep")? })
             }
         }
 
@@ -142,12 +142,7 @@ impl OperatorDefinition for ParseCsv {
             ParameterKind::Features,
             "By the name of the new field: `{ key, dtype, shape }`, as the `features` of a source.",
         ),
-        or(
-            "keep",
-            ParameterKind::Bool,
-            "false",
-            "Whether the byte string stays a field of the element.",
-        ),
+        switch("keep", "Whether the byte string stays a field of the element."),
     ];
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
@@ -169,7 +164,7 @@ impl OperatorDefinition for ParseCsv {
                 );
             }
         }
-        let keep = flag::<Self>(params, "keep")?;
+        let keep = params.read_flag("keep")?;
         Ok(ParseCsv { field, columns, delimiter, features, keep })
     }
 }

@@ -8,7 +8,6 @@ use crate::{
     Operator, OperatorDeclaration, OperatorEffect, OperatorFacts, PipelineError, Randomness,
     RegisteredOperator, SchemaFlow, TouchedFields, ValueRange,
     node::{NodeValue, SyntaxNode, shown},
-    parameters::optional,
 };
 
 use gristmill_kernel::{
@@ -340,7 +339,7 @@ fn one_line(text: &str) -> String {
 }
 
 fn into(params: &mut MappingReader<'_>) -> Result<Option<String>, PipelineError> {
-    let Some(node) = optional(params, "into") else { return Ok(None) };
+    let Some(node) = params.given("into") else { return Ok(None) };
     let name = params.text("into", node)?;
     crate::check_field_name(&name).map_err(|message| node.error(message))?;
     Ok(Some(name))
@@ -360,7 +359,7 @@ fn as_pair<S: Serializer>(cost: &DeclaredCost, serializer: S) -> Result<S::Ok, S
 
 /// Reads a cost as [`as_pair`] writes it; the default if there is none.
 fn cost(params: &mut MappingReader<'_>) -> Result<DeclaredCost, PipelineError> {
-    let Some(node) = optional(params, "cost") else { return Ok(DeclaredCost::UNKNOWN) };
+    let Some(node) = params.given("cost") else { return Ok(DeclaredCost::UNKNOWN) };
     match params.wholes("cost", node, 0..=MAX_COST)?.as_slice() {
         &[element_ns, byte_ps] => Ok(DeclaredCost::new(element_ns.into(), byte_ps.into())),
         _ => Err(node.error("`cost` is [nanoseconds an element, picoseconds a byte]")),
@@ -526,7 +525,7 @@ fn schema(node: &SyntaxNode) -> Result<FieldSchema, PipelineError> {
         _ => table.whole("shape", dim, 0..=most).map(Some),
     };
     let shape = dims.iter().map(dim).collect::<Result<Vec<_>, _>>()?;
-    let range = match optional(&mut table, "range") {
+    let range = match table.given("range") {
         None => None,
         Some(node) => {
             let mut bounds = MappingReader::new("`range`", node)?;

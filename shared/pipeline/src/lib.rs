@@ -15,9 +15,10 @@ mod fields;
 mod fingerprint;
 mod flow;
 mod operator;
-pub mod parameters;
+mod parameters;
 pub mod passes;
 mod pipeline;
+mod plan;
 mod registry;
 mod source;
 

@@ -27,7 +27,10 @@ impl RegisteredOperator {
         RegisteredOperator {
             declaration: const { &T::DECLARATION },
             parameters: T::PARAMETERS,
-            parse: |params| T::parse(params).map(BoxedOperator::new),
+            parse: |params| {
+                params.declare(T::PARAMETERS);
+                T::parse(params).map(BoxedOperator::new)
+            },
         }
     }
 

@@ -6,8 +6,9 @@ pub(crate) mod reader;
 use crate::{FeatureDType, FeatureMap, FileNameRules, FormatDefinition, SourceFormat};
 use gristmill_model::DeclaredCost;
 use gristmill_syntax::{
-    DefaultValue, MappingReader, Parameter, ParameterKind, PipelineError, SyntaxNode,
+    MappingReader, Parameter, ParameterKind, PipelineError, SyntaxNode,
     node::{NodeValue, shown},
+    table::{absent, or},
 };
 use serde::ser::SerializeMap;
 use std::collections::BTreeMap;
@@ -18,40 +19,29 @@ const TSV: &str = "tsv";
 const MAX_COLUMNS: usize = 4096;
 
 const PARAMETERS: &[Parameter] = &[
-    Parameter::new(
+    or(
         "delimiter",
         ParameterKind::Other("one ASCII character"),
-        DefaultValue::Value("\",\""),
+        "\",\"",
         "The character between values; a tab by default for `tsv`.",
     ),
-    Parameter::new(
-        "header",
-        ParameterKind::Bool,
-        DefaultValue::Value("true"),
-        "Whether the first line names the columns.",
-    ),
-    Parameter::new(
-        "quotes",
-        ParameterKind::Bool,
-        DefaultValue::Value("true"),
-        "Whether values may be quoted with `\"`.",
-    ),
-    Parameter::new(
+    or("header", ParameterKind::Bool, "true", "Whether the first line names the columns."),
+    or("quotes", ParameterKind::Bool, "true", "Whether values may be quoted with `\"`."),
+    absent(
         "columns",
         ParameterKind::List(&ParameterKind::Text),
-        DefaultValue::Absent,
         "The names of all columns, with `header: false`.",
     ),
-    Parameter::new(
+    or(
         "missing",
         ParameterKind::List(&ParameterKind::Text),
-        DefaultValue::Value("[]"),
+        "[]",
         "Texts, beside an empty one, that stand for a missing value.",
     ),
-    Parameter::new(
+    or(
         "defaults",
         ParameterKind::Map(&ParameterKind::Other("a number or a text")),
-        DefaultValue::Value("{}"),
+        "{}",
         "By field, the value to read in place of a missing one. Without it the record is bad.",
     ),
 ];

@@ -13,8 +13,9 @@ use crate::{
 };
 use gristmill_model::DeclaredCost;
 use gristmill_syntax::{
-    DefaultValue, MappingReader, Parameter, ParameterKind, PipelineError,
+    MappingReader, Parameter, ParameterKind, PipelineError,
     node::{NodeValue, shown},
+    table::absent,
 };
 use serde::ser::SerializeMap;
 
@@ -27,10 +28,9 @@ const CLASSES: &str = "classes";
 /// Most classes that a pipeline names.
 const MAX_CLASSES: usize = 100_000;
 
-const PARAMETERS: &[Parameter] = &[Parameter::new(
+const PARAMETERS: &[Parameter] = &[absent(
     CLASSES,
     ParameterKind::Other("a list of names, or a folder of this machine"),
-    DefaultValue::Absent,
     "The classes in order of their labels: their names, or the folder whose directories they are, such as that of the \
      training images. By default the directories that are found, those without an image included.",
 )];

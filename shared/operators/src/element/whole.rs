@@ -123,15 +123,11 @@ impl OperatorDefinition for Duplicate {
         ..element_wise("duplicate", 1).costs(100, 100)
     };
 
-    const PARAMETERS: &'static [Parameter] = &[or(
-        "copies",
-        ParameterKind::Whole { min: 1, max: MAX_COPIES as u64 },
-        "2",
-        "Elements made of each.",
-    )];
+    const PARAMETERS: &'static [Parameter] =
+        &[or("copies", from_to(1, MAX_COPIES), "2", "Elements made of each.")];
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
-        let copies = whole::<Self>(params, "copies")?;
+        let copies = params.read_whole("copies")?;
         Ok(Duplicate { copies })
     }
 }
@@ -215,15 +211,13 @@ impl OperatorDefinition for Autocache {
     const DECLARATION: OperatorDeclaration =
         OperatorDeclaration { pins_position: true, ..element_wise("autocache", 1).costs(0, 0) };
 
-    const PARAMETERS: &'static [Parameter] = &[or(
+    const PARAMETERS: &'static [Parameter] = &[switch(
         "reuse_random",
-        ParameterKind::Bool,
-        "false",
         "What comes before may draw at random: every epoch then has the draws of the first, at the price of less variety.",
     )];
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
-        Ok(Autocache { reuse_random: flag::<Self>(params, "reuse_random")? })
+        Ok(Autocache { reuse_random: params.read_flag("reuse_random")? })
     }
 }
 
@@ -284,8 +278,8 @@ impl OperatorDefinition for Sleep {
     ];
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
-        let ms = real::<Self>(params, "ms")?;
-        let per = choice::<Self, _>(params, "per", &[SleepPer::Element])?;
+        let ms = params.read_number("ms")?;
+        let per = params.read_choice("per", &[SleepPer::Element])?;
         Ok(Sleep { ms, per })
     }
 }
@@ -318,15 +312,11 @@ impl OperatorDefinition for Inflate {
 
     const PARAMETERS: &'static [Parameter] = &[
         FIELD,
-        required(
-            "factor",
-            ParameterKind::Whole { min: 1, max: MAX_FACTOR as u64 },
-            "How many times the value is repeated.",
-        ),
+        required("factor", from_to(1, MAX_FACTOR), "How many times the value is repeated."),
     ];
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
-        let factor = whole::<Self>(params, "factor")?;
+        let factor = params.read_whole("factor")?;
         Ok(Inflate { field: params.field()?, factor })
     }
 }

@@ -25,10 +25,8 @@ pub struct ColorJitter {
 }
 
 impl OperatorDefinition for ColorJitter {
-    const DECLARATION: OperatorDeclaration = OperatorDeclaration {
-        randomness: Randomness::Random,
-        ..with_effect("color_jitter", 1, OperatorEffect::Colour).costs(10_000, 4_000)
-    };
+    const DECLARATION: OperatorDeclaration =
+        with_effect("color_jitter", 1, OperatorEffect::Colour).costs(10_000, 4_000).random();
 
     const PARAMETERS: &'static [Parameter] = &[
         FIELD,
@@ -56,19 +54,19 @@ impl OperatorDefinition for ColorJitter {
             "[0.0, 0.0]",
             "Bounds of what is added to the hue, in turns, -0.5 to 0.5. Written as one number h: -h to h.",
         ),
-        or("p", ParameterKind::Number { min: 0.0, max: 1.0 }, "1.0", "Probability, 0 to 1."),
+        probability("1.0"),
     ];
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         let mut factor = |key| {
             let around_one = |b: f64| [(1.0 - b).max(0.0), 1.0 + b];
-            interval::<Self>(params, key, around_one)
+            interval(params, key, around_one)
         };
         let brightness = factor("brightness")?;
         let contrast = factor("contrast")?;
         let saturation = factor("saturation")?;
-        let hue = interval::<Self>(params, "hue", |h| [-h, h])?;
-        let p = real::<Self>(params, "p")?;
+        let hue = interval(params, "hue", |h| [-h, h])?;
+        let p = params.read_number("p")?;
         Ok(ColorJitter { field: params.field()?, brightness, contrast, saturation, hue, p })
     }
 }

@@ -23,22 +23,17 @@ impl OperatorDefinition for Crop {
 
     const PARAMETERS: &'static [Parameter] = &with_fields::<14>(
         &[
-            or("top", ParameterKind::Whole { min: 0, max: MAX_CORNER as u64 }, "0", "First row."),
-            or(
-                "left",
-                ParameterKind::Whole { min: 0, max: MAX_CORNER as u64 },
-                "0",
-                "First column.",
-            ),
-            required("height", ParameterKind::Whole { min: 1, max: MAX_SIDE as u64 }, "Rows."),
-            required("width", ParameterKind::Whole { min: 1, max: MAX_SIDE as u64 }, "Columns."),
+            or("top", from_to(0, MAX_CORNER), "0", "First row."),
+            or("left", from_to(0, MAX_CORNER), "0", "First column."),
+            required("height", from_to(1, MAX_SIDE), "Rows."),
+            required("width", from_to(1, MAX_SIDE), "Columns."),
         ],
         false,
     );
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
-        let (top, left) = (whole::<Self>(params, "top")?, whole::<Self>(params, "left")?);
-        let (height, width) = (whole::<Self>(params, "height")?, whole::<Self>(params, "width")?);
+        let (top, left) = (params.read_whole("top")?, params.read_whole("left")?);
+        let (height, width) = (params.read_whole("height")?, params.read_whole("width")?);
         Ok(Crop { fields: ImageFields::parse(params)?, top, left, height, width })
     }
 }
@@ -102,7 +97,7 @@ impl OperatorDefinition for CenterCrop {
     const PARAMETERS: &'static [Parameter] = &with_fields::<12>(&[SIZE], true);
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
-        let size = size::<Self>(params, "size")?;
+        let size = size(params, "size")?;
         Ok(CenterCrop { size, fields: ImageFields::parse_filled(params)? })
     }
 }
@@ -162,10 +157,8 @@ pub struct RandomCrop {
 }
 
 impl OperatorDefinition for RandomCrop {
-    const DECLARATION: OperatorDeclaration = OperatorDeclaration {
-        randomness: Randomness::Random,
-        ..with_effect("random_crop", 1, OperatorEffect::Window).costs(1_000, 100)
-    };
+    const DECLARATION: OperatorDeclaration =
+        with_effect("random_crop", 1, OperatorEffect::Window).costs(1_000, 100).random();
 
     const PARAMETERS: &'static [Parameter] = &with_fields::<15>(
         &[
@@ -176,10 +169,8 @@ impl OperatorDefinition for RandomCrop {
                 "[0, 0, 0, 0]",
                 "Left, top, right, bottom; written as one number, or as [left and right, top and bottom], too.",
             ),
-            or(
+            switch(
                 "pad_if_needed",
-                ParameterKind::Bool,
-                "false",
                 "Whether an image that is too small is padded; otherwise it is an error of its record.",
             ),
             FILL,
@@ -188,10 +179,10 @@ impl OperatorDefinition for RandomCrop {
     );
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
-        let size = size::<Self>(params, "size")?;
-        let padding = sides::<Self>(params, "padding")?.unwrap_or_default();
-        let pad_if_needed = flag::<Self>(params, "pad_if_needed")?;
-        let fill = real::<Self>(params, "fill")?;
+        let size = size(params, "size")?;
+        let padding = sides(params, "padding")?.unwrap_or_default();
+        let pad_if_needed = params.read_flag("pad_if_needed")?;
+        let fill = params.read_number("fill")?;
         Ok(RandomCrop {
             fields: ImageFields::parse_filled(params)?,
             size,
@@ -288,15 +279,15 @@ impl OperatorDefinition for Pad {
     );
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
-        let padding = sides::<Self>(params, "padding")?;
-        let size = optional_size::<Self>(params, "size")?;
+        let padding = sides(params, "padding")?;
+        let size = optional_size(params, "size")?;
         if padding.is_some() == size.is_some() {
             return Err(params.error(
                 "`pad` needs either `padding` (pixels on each side) or `size` (height and width); \
                  for sequences there is `pad_sequence`",
             ));
         }
-        let fill = real::<Self>(params, "fill")?;
+        let fill = params.read_number("fill")?;
         Ok(Pad { fields: ImageFields::parse_filled(params)?, padding, size, fill })
     }
 }

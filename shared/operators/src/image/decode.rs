@@ -57,12 +57,7 @@ impl OperatorDefinition for Decode {
 
     const PARAMETERS: &'static [Parameter] = &[
         FIELD,
-        or(
-            "channels",
-            ParameterKind::Choice(&["1", "3"]),
-            "3",
-            "3, or 1 for grey; always 1 with `mode: indices`.",
-        ),
+        or("channels", CHANNELS, "3", "3, or 1 for grey; always 1 with `mode: indices`."),
         or(
             "mode",
             ParameterKind::Choice(&["colours", "indices"]),
@@ -78,17 +73,17 @@ impl OperatorDefinition for Decode {
     ];
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
-        let typical_size = optional_size::<Self>(params, "typical_size")?;
+        let typical_size = optional_size(params, "typical_size")?;
         let modes = [DecodeMode::Colours, DecodeMode::Indices];
-        let mode = choice::<Self, _>(params, "mode", &modes)?;
+        let mode = params.read_choice("mode", &modes)?;
         let channels = match (mode, params.get("channels")) {
             (DecodeMode::Indices, None) => 1,
-            _ => channels::<Self>(params)?,
+            _ => channels(params)?,
         };
         if mode == DecodeMode::Indices && channels != 1 {
             return Err(params.error("`decode` makes one channel of indices: leave `channels` out"));
         }
-        let dtype = choice::<Self, _>(params, "dtype", &[FieldDType::U8, FieldDType::U16])?;
+        let dtype = params.read_choice("dtype", &[FieldDType::U8, FieldDType::U16])?;
         if mode == DecodeMode::Colours && dtype != FieldDType::U8 {
             let node = params.require("dtype")?;
             return Err(params.wrong("dtype", node, FieldDType::U8.name()));

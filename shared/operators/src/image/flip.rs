@@ -12,18 +12,13 @@ pub struct Flip {
 }
 
 impl OperatorDefinition for Flip {
-    const DECLARATION: OperatorDeclaration = OperatorDeclaration {
-        randomness: Randomness::Random,
-        ..with_effect("flip", 1, OperatorEffect::Mirror).costs(1_000, 100)
-    };
+    const DECLARATION: OperatorDeclaration =
+        with_effect("flip", 1, OperatorEffect::Mirror).costs(1_000, 100).random();
 
-    const PARAMETERS: &'static [Parameter] = &with_fields::<11>(
-        &[or("p", ParameterKind::Number { min: 0.0, max: 1.0 }, "0.5", "Probability, 0 to 1.")],
-        false,
-    );
+    const PARAMETERS: &'static [Parameter] = &with_fields::<11>(&[probability("0.5")], false);
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
-        let p = real::<Self>(params, "p")?;
+        let p = params.read_number("p")?;
         Ok(Flip { fields: ImageFields::parse(params)?, p })
     }
 }
@@ -90,18 +85,13 @@ pub struct VerticalFlip {
 }
 
 impl OperatorDefinition for VerticalFlip {
-    const DECLARATION: OperatorDeclaration = OperatorDeclaration {
-        randomness: Randomness::Random,
-        ..with_effect("vertical_flip", 1, OperatorEffect::Mirror).costs(1_000, 100)
-    };
+    const DECLARATION: OperatorDeclaration =
+        with_effect("vertical_flip", 1, OperatorEffect::Mirror).costs(1_000, 100).random();
 
-    const PARAMETERS: &'static [Parameter] = &with_fields::<11>(
-        &[or("p", ParameterKind::Number { min: 0.0, max: 1.0 }, "0.5", "Probability, 0 to 1.")],
-        false,
-    );
+    const PARAMETERS: &'static [Parameter] = &with_fields::<11>(&[probability("0.5")], false);
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
-        Ok(VerticalFlip { p: real::<Self>(params, "p")?, fields: ImageFields::parse(params)? })
+        Ok(VerticalFlip { p: params.read_number("p")?, fields: ImageFields::parse(params)? })
     }
 }
 

@@ -18,14 +18,12 @@ pub struct Grayscale {
 }
 
 impl OperatorDefinition for Grayscale {
-    const DECLARATION: OperatorDeclaration = OperatorDeclaration {
-        randomness: Randomness::Random,
-        ..with_effect("grayscale", 1, OperatorEffect::Colour).costs(1_000, 700)
-    };
+    const DECLARATION: OperatorDeclaration =
+        with_effect("grayscale", 1, OperatorEffect::Colour).costs(1_000, 700).random();
 
     const PARAMETERS: &'static [Parameter] = &[
         FIELD,
-        or("channels", ParameterKind::Choice(&["1", "3"]), "3", "1 or 3."),
+        or("channels", CHANNELS, "3", "1 or 3."),
         or(
             "p",
             ParameterKind::Number { min: 0.0, max: 1.0 },
@@ -35,8 +33,8 @@ impl OperatorDefinition for Grayscale {
     ];
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
-        let channels = channels::<Self>(params)?;
-        let p = real::<Self>(params, "p")?;
+        let channels = channels(params)?;
+        let p = params.read_number("p")?;
         if channels == 1 && p < 1.0 {
             return Err(params.error(
                 "`grayscale` with `channels: 1` changes the shape, so that `p` must be 1; leave \
@@ -102,10 +100,8 @@ pub struct Solarize {
 }
 
 impl OperatorDefinition for Solarize {
-    const DECLARATION: OperatorDeclaration = OperatorDeclaration {
-        randomness: Randomness::Random,
-        ..with_effect("solarize", 1, OperatorEffect::Value).costs(500, 200)
-    };
+    const DECLARATION: OperatorDeclaration =
+        with_effect("solarize", 1, OperatorEffect::Value).costs(500, 200).random();
 
     const PARAMETERS: &'static [Parameter] = &[
         FIELD,
@@ -115,12 +111,12 @@ impl OperatorDefinition for Solarize {
             "128.0",
             "Values from it on are inverted.",
         ),
-        or("p", ParameterKind::Number { min: 0.0, max: 1.0 }, "0.5", "Probability, 0 to 1."),
+        probability("0.5"),
     ];
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
-        let threshold = real::<Self>(params, "threshold")?;
-        let p = real::<Self>(params, "p")?;
+        let threshold = params.read_number("threshold")?;
+        let p = params.read_number("p")?;
         Ok(Solarize { field: params.field()?, threshold, p })
     }
 }
@@ -179,10 +175,8 @@ pub struct Posterize {
 }
 
 impl OperatorDefinition for Posterize {
-    const DECLARATION: OperatorDeclaration = OperatorDeclaration {
-        randomness: Randomness::Random,
-        ..with_effect("posterize", 1, OperatorEffect::Value).costs(500, 200)
-    };
+    const DECLARATION: OperatorDeclaration =
+        with_effect("posterize", 1, OperatorEffect::Value).costs(500, 200).random();
 
     const PARAMETERS: &'static [Parameter] = &[
         FIELD,
@@ -191,12 +185,12 @@ impl OperatorDefinition for Posterize {
             ParameterKind::Whole { min: 0, max: 8 },
             "Bits of each value that are kept, 0 to 8.",
         ),
-        or("p", ParameterKind::Number { min: 0.0, max: 1.0 }, "0.5", "Probability, 0 to 1."),
+        probability("0.5"),
     ];
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
-        let bits = whole::<Self>(params, "bits")?;
-        let p = real::<Self>(params, "p")?;
+        let bits = params.read_whole("bits")?;
+        let p = params.read_number("p")?;
         Ok(Posterize { field: params.field()?, bits, p })
     }
 }

@@ -23,10 +23,8 @@ pub struct RandomResizedCrop {
 const MIN_BOUND: f64 = 1e-6;
 
 impl OperatorDefinition for RandomResizedCrop {
-    const DECLARATION: OperatorDeclaration = OperatorDeclaration {
-        randomness: Randomness::Random,
-        ..with_effect("random_resized_crop", 1, OperatorEffect::Window).costs(20_000, 1_500)
-    };
+    const DECLARATION: OperatorDeclaration =
+        with_effect("random_resized_crop", 1, OperatorEffect::Window).costs(20_000, 1_500).random();
 
     const PARAMETERS: &'static [Parameter] = &with_fields::<14>(
         &[
@@ -50,10 +48,10 @@ impl OperatorDefinition for RandomResizedCrop {
     );
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
-        let size = size::<Self>(params, "size")?;
+        let size = size(params, "size")?;
         let scale = bounds(params, "scale")?;
         let ratio = bounds(params, "ratio")?;
-        let antialias = flag::<Self>(params, "antialias")?;
+        let antialias = params.read_flag("antialias")?;
         Ok(RandomResizedCrop { fields: ImageFields::parse(params)?, size, scale, ratio, antialias })
     }
 }
@@ -86,9 +84,8 @@ impl Operator for RandomResizedCrop {
 
 /// `[low, high]` with low <= high, within the declared range.
 fn bounds(params: &mut MappingReader<'_>, key: &str) -> Result<[f64; 2], PipelineError> {
-    let parameter = declared::<RandomResizedCrop>(key);
-    let (min, max) = parameters::numbers_of(parameter).into_inner();
-    let node = parameters::present(params, parameter)?;
+    let (min, max) = params.numbers_of(key).into_inner();
+    let node = params.present(key)?;
     let [low, high] = params.numbers(key, &node, 0.0..=max)?;
     if low < min || low > high {
         return Err(node.error(format!(

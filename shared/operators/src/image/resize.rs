@@ -23,8 +23,8 @@ impl OperatorDefinition for Resize {
     const PARAMETERS: &'static [Parameter] = &with_fields::<12>(&[SIZE, ANTIALIAS], false);
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
-        let size = size::<Self>(params, "size")?;
-        let antialias = flag::<Self>(params, "antialias")?;
+        let size = size(params, "size")?;
+        let antialias = params.read_flag("antialias")?;
         Ok(Resize { fields: ImageFields::parse(params)?, size, antialias })
     }
 }
@@ -86,20 +86,13 @@ impl OperatorDefinition for ResizeShorter {
         with_effect("resize_shorter", 1, OperatorEffect::Resample).costs(20_000, 1_500);
 
     const PARAMETERS: &'static [Parameter] = &with_fields::<12>(
-        &[
-            required(
-                "size",
-                ParameterKind::Whole { min: 1, max: MAX_SIDE as u64 },
-                "The shorter side in pixels.",
-            ),
-            ANTIALIAS,
-        ],
+        &[required("size", from_to(1, MAX_SIDE), "The shorter side in pixels."), ANTIALIAS],
         false,
     );
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
-        let size = whole::<Self>(params, "size")?;
-        let antialias = flag::<Self>(params, "antialias")?;
+        let size = params.read_whole("size")?;
+        let antialias = params.read_flag("antialias")?;
         Ok(ResizeShorter { fields: ImageFields::parse(params)?, size, antialias })
     }
 }

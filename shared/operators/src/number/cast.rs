@@ -83,7 +83,7 @@ impl OperatorDefinition for Cast {
     ];
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
-        let dtype = choice::<Self, _>(params, "dtype", &CastDType::ALL)?;
+        let dtype = params.read_choice("dtype", &CastDType::ALL)?;
         Ok(Cast { field: params.field()?, dtype })
     }
 }

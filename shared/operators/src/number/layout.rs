@@ -39,7 +39,7 @@ impl OperatorDefinition for Layout {
             DimensionOrder::Nhwc,
             DimensionOrder::Nhwc,
         ];
-        Ok(Layout { to: choice::<Self, _>(params, "to", &orders)?, field: params.field()? })
+        Ok(Layout { to: params.read_choice("to", &orders)?, field: params.field()? })
     }
 }
 

@@ -110,9 +110,7 @@ impl Normalise {
 
 /// Parses `key`: three numbers, or one for grey, as a number or a list.
 fn per_channel(params: &mut MappingReader<'_>, key: &str) -> Result<Vec<f64>, PipelineError> {
-    let parameter = declared::<Normalise>(key);
-    let (node, range) =
-        (parameters::present(params, parameter)?, parameters::numbers_of(parameter));
+    let (node, range) = (params.present(key)?, params.numbers_of(key));
     Ok(match &node.value {
         NodeValue::Seq(items) if items.len() == 1 => {
             params.numbers::<1>(key, &node, range)?.to_vec()

@@ -36,8 +36,8 @@ impl OperatorDefinition for Scale {
     ];
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
-        let factor = real::<Self>(params, "factor")?;
-        let offset = real::<Self>(params, "offset")?;
+        let factor = params.read_number("factor")?;
+        let offset = params.read_number("offset")?;
         Ok(Scale { field: params.field()?, factor, offset })
     }
 }
@@ -129,8 +129,8 @@ impl OperatorDefinition for Clip {
 
     const PARAMETERS: &'static [Parameter] = &[
         FIELD,
-        absent("min", ParameterKind::Number { min: f64::MIN, max: f64::MAX }, "Lower bound."),
-        absent("max", ParameterKind::Number { min: f64::MIN, max: f64::MAX }, "Upper bound."),
+        absent("min", ANY_NUMBER, "Lower bound."),
+        absent("max", ANY_NUMBER, "Upper bound."),
     ];
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
@@ -221,18 +221,14 @@ impl OperatorDefinition for OneHot {
 
     const PARAMETERS: &'static [Parameter] = &[
         required("field", ParameterKind::Field, "The field of class numbers."),
-        required(
-            "classes",
-            ParameterKind::Whole { min: 1, max: MAX_CLASSES as u64 },
-            "Number of classes.",
-        ),
+        required("classes", from_to(1, MAX_CLASSES), "Number of classes."),
         or("dtype", ParameterKind::Choice(&["f32", "u8"]), "f32", "f32 or u8."),
     ];
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         let field = required_field(params)?;
-        let classes = whole::<Self>(params, "classes")?;
-        let dtype = choice::<Self, _>(params, "dtype", &[CastDType::F32, CastDType::U8])?;
+        let classes = params.read_whole("classes")?;
+        let dtype = params.read_choice("dtype", &[CastDType::F32, CastDType::U8])?;
         Ok(OneHot { field, classes, dtype })
     }
 }

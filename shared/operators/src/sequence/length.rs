@@ -68,16 +68,12 @@ impl OperatorDefinition for Truncate {
 
     const PARAMETERS: &'static [Parameter] = &[
         required("field", ParameterKind::Field, "The sequence or byte string."),
-        required(
-            "length",
-            ParameterKind::Whole { min: 1, max: MAX_LENGTH as u64 },
-            "Most items that are kept.",
-        ),
+        required("length", from_to(1, MAX_LENGTH), "Most items that are kept."),
     ];
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         let field = required_field(params)?;
-        Ok(Truncate { length: whole::<Self>(params, "length")?, field })
+        Ok(Truncate { length: params.read_whole("length")?, field })
     }
 }
 
@@ -124,29 +120,20 @@ impl OperatorDefinition for PadSequence {
 
     const PARAMETERS: &'static [Parameter] = &[
         required("field", ParameterKind::Field, "The sequence."),
-        required(
-            "length",
-            ParameterKind::Whole { min: 1, max: MAX_LENGTH as u64 },
-            "Items of every sequence that comes out.",
-        ),
+        required("length", from_to(1, MAX_LENGTH), "Items of every sequence that comes out."),
         or(
             "value",
-            ParameterKind::Number { min: f64::MIN, max: f64::MAX },
+            ANY_NUMBER,
             "0",
             "What is filled in; the field's dtype must be able to hold it.",
         ),
-        or(
-            "truncate",
-            ParameterKind::Bool,
-            "false",
-            "Whether only the first `length` items of a longer sequence are kept.",
-        ),
+        switch("truncate", "Whether only the first `length` items of a longer sequence are kept."),
     ];
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         let field = required_field(params)?;
-        let length = whole::<Self>(params, "length")?;
-        let truncate = flag::<Self>(params, "truncate")?;
+        let length = params.read_whole("length")?;
+        let truncate = params.read_flag("truncate")?;
         let value = params.get("value");
         let value = value.map(|node| AuthoredNumber::parse(params, "value", node)).transpose()?;
         let value = value.unwrap_or(AuthoredNumber::ZERO);

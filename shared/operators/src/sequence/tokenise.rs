@@ -70,7 +70,7 @@ impl OperatorDefinition for Tokenise {
         ),
         absent(
             "max_length",
-            ParameterKind::Whole { min: 1, max: MAX_TOKENS as u64 },
+            from_to(1, MAX_TOKENS),
             "Most tokens of a text, special ones included: as the package's `enable_truncation`.",
         ),
         or(
@@ -84,10 +84,10 @@ impl OperatorDefinition for Tokenise {
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         let field = required_field(params)?;
         let tokenizer = AssetReference::parse(params, "tokenizer")?;
-        let add_special_tokens = flag::<Self>(params, "add_special_tokens")?;
-        let max_length = optional_whole::<Self>(params, "max_length")?;
+        let add_special_tokens = params.read_flag("add_special_tokens")?;
+        let max_length = optional_whole(params, "max_length")?;
         let dtypes = [TokenDType::I64, TokenDType::I32, TokenDType::U16];
-        let dtype = choice::<Self, _>(params, "dtype", &dtypes)?;
+        let dtype = params.read_choice("dtype", &dtypes)?;
         Ok(Tokenise { field, tokenizer, add_special_tokens, max_length, dtype })
     }
 }
