@@ -11,7 +11,6 @@ use std::collections::BTreeMap;
 pub struct PlainBatch {
     pub size: u32,
     pub drop_remainder: bool,
-    /// Whether sequences may differ in length.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub ragged: bool,
 }
@@ -54,10 +53,8 @@ impl Operator for PlainBatch {
                     (_, true) => "use `padded_batch`, or say `ragged: true`",
                     _ => "put a resize or crop before it",
                 };
-                let origin = flow.origin(name);
-                return Err(format!(
-                    "`batch` needs every element of one shape, but `{name}` is {field}{origin}; {advice}"
-                ));
+                let needs = flow.needs("batch", "every element of one shape", name);
+                return Err(format!("{needs}; {advice}"));
             }
         }
         check_bytes(flow, self.size, |_, _| None)
@@ -100,8 +97,6 @@ pub(crate) fn check_bytes(
         )),
     }
 }
-
-// `padded_batch`: stacks elements, and pads sequences to one length.
 
 /// `size` elements -> one batch. A sequence `[?, ..]` or byte string becomes `[size, n, ..]`, padded at its
 /// end to the field's entry in `lengths`, else to the longest of the batch. As
@@ -206,8 +201,6 @@ pub(crate) fn check(flow: &SchemaFlow, op: &str, padding: &SequencePadding) -> R
     Ok(())
 }
 
-// `bucket_by_sequence_length`: stacks elements of similar lengths, to keep padding short.
-
 /// Most boundaries.
 const MAX_BOUNDARIES: usize = 1024;
 /// Largest boundary, in items.
@@ -224,7 +217,6 @@ const MAX_BOUNDARY: u32 = 1 << 24;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct BucketBySequenceLength {
     pub field: String,
-    /// Ascending, in items: bucket `i` ends before boundary `i`; the last bucket is unbounded.
     pub boundaries: Vec<u32>,
     pub size: u32,
     pub drop_remainder: bool,
@@ -278,11 +270,7 @@ impl Operator for BucketBySequenceLength {
         let op = Self::DECLARATION.name;
         let field = flow.field(op, &self.field)?;
         if field.known_shape().is_some() && field.dtype != FieldDType::Bytes {
-            let origin = flow.origin(&self.field);
-            return Err(format!(
-                "`{op}` needs a sequence, but `{}` is {field}{origin}",
-                self.field
-            ));
+            return Err(flow.needs(op, "a sequence", &self.field));
         }
         check(flow, op, &self.padding)?;
         check_bytes(flow, self.size, |_, _| None)

@@ -35,8 +35,6 @@ impl Operator for Take {
     }
 }
 
-// `skip`: leaves out the first records of the dataset.
-
 /// Leaves out the first `count` records of the dataset, the complement of [`Take`]. They are
 /// not read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -64,8 +62,6 @@ impl Operator for Skip {
         Some(DatasetOp::Skip { count: self.count })
     }
 }
-
-// `repeat`: repeats the dataset within one epoch.
 
 /// Most repetitions.
 const MAX_COUNT: u32 = 100_000;
@@ -99,8 +95,6 @@ impl Operator for Repeat {
         Some(DatasetOp::Repeat { count: self.count })
     }
 }
-
-// `interleave`: alternates between the records of several files.
 
 /// Most files read in turn.
 const MAX_CYCLE: u32 = 4096;
@@ -142,8 +136,6 @@ impl Operator for Interleave {
     }
 }
 
-// `shuffle`: puts records in random order, block by block.
-
 /// Most blocks of a split; each costs one read.
 const MAX_BLOCKS: u32 = 1024;
 
@@ -178,8 +170,6 @@ impl Operator for Shuffle {
         Some(DatasetOp::Shuffle { blocks: self.blocks, seed: self.seed })
     }
 }
-
-// `in_order`: records in the order of the dataset.
 
 /// Delivers every epoch in the order of the dataset, record by record: for validation, and for data whose
 /// order matters. Elements left over at the end of a split start the next batch, also after `filter` or

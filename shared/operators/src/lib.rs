@@ -1,5 +1,5 @@
 //! The operators, a file each or one for a family of small ones: parameters, schema, declaration, kernel and
-//! their tests.
+//! their tests. The fields of an operator are its parameters: `PARAMETERS` says what each means.
 //!
 //! [`registry`] lists them. The feature `kernels` adds the kernels; a program that only plans jobs leaves
 //! it off, and links neither decoders nor resizers.
@@ -51,9 +51,7 @@ pub use image::decode::DecodeMode;
 pub use image::rotate_or_shear::{AngleBounds, Interpolation, RotateOrShear, WarpAngle};
 #[cfg(feature = "kernels")]
 pub use kernels::floor;
-pub use number::cast::CastDType;
 pub use number::layout::DimensionOrder;
-pub use sequence::tokenise::TokenDType;
 
 use gristmill_pipeline::{OperatorRegistry, Pipeline, PipelineError};
 use std::sync::LazyLock;
@@ -62,8 +60,12 @@ use std::sync::LazyLock;
 mod prelude {
     #[cfg(feature = "kernels")]
     pub(crate) use crate::kernels::{
-        boxes, canvas, channels as channels_of, dtype_bytes, in_place, item_bytes as item_bytes_of,
-        masks, pixel_bytes, planes::vectorised, sometimes, transform, value_bytes, warp,
+        boxes::{self, OperatorGeometry},
+        canvas, channels as channels_of, dtype_bytes, in_place, item_bytes as item_bytes_of,
+        masks::{self, MaskResize},
+        pixel_bytes,
+        planes::vectorised,
+        sometimes, transform, value_bytes, warp,
     };
     pub(crate) use crate::parameters::*;
     pub(crate) use crate::*;
@@ -82,7 +84,7 @@ mod prelude {
     };
     #[cfg(feature = "kernels")]
     pub(crate) use gristmill_pipeline::{BoxFields, BoxFormat, FeatureDType, KernelInput};
-    pub(crate) use serde::{Deserialize, Serialize};
+    pub(crate) use serde::Serialize;
     pub(crate) use std::collections::BTreeMap;
 }
 

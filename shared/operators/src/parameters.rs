@@ -227,15 +227,21 @@ macro_rules! replaces_field {
 }
 pub(crate) use replaces_field;
 
-/// Implements the methods of an operator on images whose `fields` move together.
+/// Implements the methods of an operator on images whose `fields` move together, by its geometry.
 macro_rules! moves_fields {
-    () => {
+    ($op:ident => $geometry:expr) => {
         fn fields(&self) -> TouchedFields<'_> {
             TouchedFields::Together(&self.fields)
         }
 
         fn fields_mut(&mut self) -> Option<&mut ImageFields> {
             Some(&mut self.fields)
+        }
+
+        #[cfg(feature = "kernels")]
+        fn boxes_kernel(&self) -> Option<Box<dyn gristmill_kernel::MoveBoxes>> {
+            let $op = self;
+            boxes::mover(&self.fields, $geometry)
         }
     };
 }

@@ -19,10 +19,8 @@ pub(crate) fn infer(
     features: &BTreeMap<String, Feature>,
     keep: bool,
 ) -> Result<(), String> {
-    let input = flow.field(op, field)?;
-    if input.dtype != FieldDType::Bytes {
-        let origin = flow.origin(field);
-        return Err(format!("`{op}` needs a byte string, but `{field}` is {input}{origin}"));
+    if flow.field(op, field)?.dtype != FieldDType::Bytes {
+        return Err(flow.needs(op, "a byte string", field));
     }
     if !keep {
         flow.remove(field);
@@ -83,23 +81,17 @@ macro_rules! parsing_operator {
     };
 }
 
-// `parse_json`: fields of the JSON object in a byte string.
-
 /// bytes (one JSON object, RFC 8259) -> a field for each of `features`, found and typed as by the source
 /// `jsonl`: `a.b` is `b` of the object under `a`; whole numbers, `true` and `false` are i64, numbers f32,
 /// and strings their UTF-8. A null, a missing value or one of another kind is an error of its record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ParseJson {
     pub field: String,
-    /// By the name of the new field: `{ key, dtype, shape }`, as the `features` of a source.
     pub features: BTreeMap<String, Feature>,
-    /// Whether the byte string stays a field of the element.
     pub keep: bool,
 }
 
 parsing_operator!(ParseJson, "parse_json", Jsonl, gristmill_sources::jsonl::JsonlRecordReader);
-
-// `parse_csv`: fields of the comma-separated line in a byte string.
 
 /// Most columns of a line.
 const MAX_COLUMNS: usize = 4096;
@@ -111,13 +103,9 @@ const MAX_COLUMNS: usize = 4096;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ParseCsv {
     pub field: String,
-    /// The names of all values of a line, in order; the `key` of a feature is one of them.
     pub columns: Vec<String>,
-    /// One ASCII character between values; `"\t"` for tabs.
     pub delimiter: char,
-    /// By the name of the new field: `{ key, dtype, shape }`, as the `features` of a source.
     pub features: BTreeMap<String, Feature>,
-    /// Whether the byte string stays a field of the element.
     pub keep: bool,
 }
 
@@ -215,17 +203,13 @@ fn delimiter(node: &SyntaxNode) -> Result<char, PipelineError> {
     })
 }
 
-// `parse_example`: fields of the `tf.train.Example` in a byte string.
-
 /// bytes (one serialised `tf.train.Example`) -> a field for each of `features`, read as by the source
 /// `tfrecord`: with a `shape` as TensorFlow's `FixedLenFeature`, with `[-1]` as its `RaggedFeature`. A
 /// missing feature, or one of another type, is an error of its record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ParseExample {
     pub field: String,
-    /// By the name of the new field: `{ key, dtype, shape }`, as the `features` of a source.
     pub features: BTreeMap<String, Feature>,
-    /// Whether the byte string stays a field of the element.
     pub keep: bool,
 }
 
@@ -238,8 +222,6 @@ parsing_operator!(
 
 #[cfg(feature = "kernels")]
 pub(crate) mod kernel {
-    //! `parse_csv`: the values of a comma-separated line.
-
     use super::*;
 
     use csv_core::{ReadRecordResult, Reader, ReaderBuilder};

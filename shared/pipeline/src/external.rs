@@ -89,10 +89,8 @@ impl ExternalOperator {
             return Err(params.error(format!("`{name}` must read one field and write one")));
         };
         let into = (field != output).then(|| output.to_owned());
-        let own = params.entries()?.into_iter();
-        let own = own.filter(|(key, _, _)| !NOT_PARAMETERS.contains(&key.as_str()));
-        let own = own.map(|(key, _, value)| Ok((key, json(value)?)));
-        let own = own.collect::<Result<BTreeMap<_, _>, PipelineError>>()?;
+        let mut own = own_parameters(params)?;
+        own.retain(|key, _| !NOT_PARAMETERS.contains(&key.as_str()));
         Ok(ExternalOperator {
             name: name.to_owned(),
             version,
@@ -120,9 +118,7 @@ impl ExternalOperator {
         let field = params.field()?;
         let into = into(params)?;
         let node = params.require("params")?;
-        let own = MappingReader::new("`params`", node)?.entries()?;
-        let own = own.into_iter().map(|(key, _, value)| Ok((key, json(value)?)));
-        let own = own.collect::<Result<BTreeMap<_, _>, PipelineError>>()?;
+        let own = own_parameters(&MappingReader::new("`params`", node)?)?;
         let randomness = params.require("randomness")?;
         let randomness = params.choice("randomness", randomness, &RANDOMNESS)?;
         let effect = params.require("effect")?;
@@ -332,6 +328,11 @@ impl Operator for ExternalOperator {
             _ => Err(format!("`{}` must transform its field, or change it in place", self.name)),
         }
     }
+}
+
+/// Values by their keys.
+fn own_parameters(table: &MappingReader<'_>) -> Result<BTreeMap<String, Json>, PipelineError> {
+    table.entries()?.into_iter().map(|(key, _, value)| Ok((key, json(value)?))).collect()
 }
 
 fn one_line(text: &str) -> String {

@@ -305,11 +305,6 @@ impl BoxedOperator {
         BoxedOperator(Box::new(operator))
     }
 
-    /// The operator as one of type `T`.
-    pub fn downcast_ref<T: Operator>(&self) -> Option<&T> {
-        (*self.0).downcast_ref()
-    }
-
     /// The name used in pipeline files.
     pub fn name(&self) -> &'static str {
         self.declaration().name

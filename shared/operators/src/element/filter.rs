@@ -12,11 +12,8 @@ const MAX_VALUES: usize = 65_536;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Filter {
     pub field: String,
-    /// Smallest value or length kept.
     pub min: Option<AuthoredNumber>,
-    /// Largest value or length kept.
     pub max: Option<AuthoredNumber>,
-    /// Only these values or lengths are kept.
     #[serde(rename = "in")]
     pub one_of: Option<Vec<AuthoredNumber>>,
 }
@@ -116,8 +113,6 @@ fn values(
 
 #[cfg(feature = "kernels")]
 pub(crate) mod kernel {
-    //! `filter`: drops elements that fail a test.
-
     use super::*;
     use gristmill_kernel::*;
 

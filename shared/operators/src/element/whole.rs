@@ -42,8 +42,6 @@ impl Operator for CopyField {
     }
 }
 
-// `drop`: removes fields.
-
 /// Any element -> the same without `fields`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct DropFields {
@@ -104,8 +102,6 @@ impl Operator for DropFields {
     }
 }
 
-// `duplicate`: copies an element; later random operators make the copies differ.
-
 /// Most copies of an element.
 const MAX_COPIES: u32 = 1024;
 
@@ -147,8 +143,6 @@ impl Operator for Duplicate {
     }
 }
 
-// `flat_map`: makes one element of each item of a field.
-
 /// `[n, ..shape]` in `field` -> n elements of `[..shape]`, in order; the other fields are repeated. Without
 /// items there is no element. As `tf.data.Dataset.flat_map(Dataset.from_tensor_slices)`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -176,11 +170,7 @@ impl Operator for FlatMap {
         let input = flow.field("flat_map", &self.field)?;
         let items = input.shape.split_first().filter(|_| input.item_bytes().is_some());
         let Some((_, item)) = items.filter(|_| input.dtype != FieldDType::Bytes) else {
-            return Err(format!(
-                "`flat_map` needs a list of items of one shape, but `{}` is {input}{}",
-                self.field,
-                flow.origin(&self.field)
-            ));
+            return Err(flow.needs("flat_map", "a list of items of one shape", &self.field));
         };
         let output = FieldSchema { shape: item.to_vec(), ..input.clone() };
         flow.write("flat_map", &self.field, output);
@@ -195,8 +185,6 @@ impl Operator for FlatMap {
         Ok(Kernel::FlatMap { item_bytes: item_bytes_of(given) })
     }
 }
-
-// `autocache`: a point where elements may be cached.
 
 /// Any element -> the same. The service may store the elements at this point and read them in later epochs
 /// instead of computing them, if its measurements show a gain (Cachew, section 4.4). Results do not change.
@@ -245,8 +233,6 @@ impl Operator for Autocache {
     }
 }
 
-// `sleep`: delays each element. For experiments.
-
 /// Longest sleep, in milliseconds: a minute per element.
 const MAX_SLEEP_MS: f64 = 60_000.0;
 
@@ -260,7 +246,6 @@ pub enum SleepPer {
 /// Any element -> the same, `ms` milliseconds later. Uses no CPU.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Sleep {
-    /// 0 to 60,000; fractions count.
     pub ms: f64,
     pub per: SleepPer,
 }
@@ -295,8 +280,6 @@ impl Operator for Sleep {
     }
 }
 
-// `inflate`: makes elements larger. For experiments.
-
 /// Largest factor.
 const MAX_FACTOR: u32 = 1_000_000;
 
@@ -326,10 +309,7 @@ impl Operator for Inflate {
         let field = &self.field;
         let input = flow.field("inflate", field)?;
         if input.dtype == FieldDType::Bytes || input.known_shape().is_none() {
-            let origin = flow.origin(field);
-            return Err(format!(
-                "`inflate` needs numbers of one shape, but `{field}` is {input}{origin}"
-            ));
+            return Err(flow.needs("inflate", "numbers of one shape", field));
         }
         let shape = [Some(self.factor)].into_iter().chain(input.shape.iter().copied()).collect();
         let output = FieldSchema { shape, ..input.clone() };

@@ -12,15 +12,10 @@ const MAX_FACTOR: f64 = 15.9;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ColorJitter {
     pub field: String,
-    /// Bounds of the factor. Written as one number b: 1 - b, but at least 0, to 1 + b.
     pub brightness: [f64; 2],
-    /// As `brightness`, relative to the mean grey of the image.
     pub contrast: [f64; 2],
-    /// As `brightness`, relative to the grey of each pixel.
     pub saturation: [f64; 2],
-    /// Bounds of the hue shift, in turns, -0.5 to 0.5. Written as one number h: -h to h.
     pub hue: [f64; 2],
-    /// Probability, 0 to 1.
     pub p: f64,
 }
 
@@ -104,8 +99,6 @@ impl Operator for ColorJitter {
 
 #[cfg(feature = "kernels")]
 pub(crate) mod kernel {
-    //! `color_jitter`: brightness, contrast, saturation and hue, in random order.
-
     use super::*;
     use crate::kernels::colours::{ColourArithmetic, GreySum};
     use crate::kernels::planes::{self, F32Pixels, RgbBlock, U8Pixels};

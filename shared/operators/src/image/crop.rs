@@ -57,7 +57,7 @@ impl Operator for Crop {
         })
     }
 
-    moves_fields!();
+    moves_fields!(crop => OperatorGeometry::Window(Box::new(crop.clone())));
 
     fn exact_effect(&self, _: &FieldSchema) -> ExactEffect {
         ExactEffect::Cut
@@ -65,20 +65,9 @@ impl Operator for Crop {
 
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
-        let choice = canvas::WindowOperator::Fixed(self.clone());
-        Ok(canvas::kernel(choice, input.field()?, 0.0))
-    }
-
-    #[cfg(feature = "kernels")]
-    fn boxes_kernel(&self) -> Option<Box<dyn gristmill_kernel::MoveBoxes>> {
-        boxes::mover(
-            &self.fields,
-            boxes::OperatorGeometry::Window(canvas::WindowOperator::Fixed(self.clone())),
-        )
+        Ok(canvas::kernel(self.clone(), input.field()?, 0.0))
     }
 }
-
-// `center_crop`: crops the centre of an image.
 
 /// u8, f16, bf16 or f32 `[h, w, 1 or 3]` -> `[size[0], size[1], c]`: the centre. A smaller image is padded
 /// with zeros. Exactly as torchvision's `CenterCrop`.
@@ -86,7 +75,6 @@ impl Operator for Crop {
 pub struct CenterCrop {
     #[serde(flatten)]
     pub fields: ImageFields,
-    /// Height and width in pixels.
     pub size: [u32; 2],
 }
 
@@ -115,7 +103,7 @@ impl Operator for CenterCrop {
         })
     }
 
-    moves_fields!();
+    moves_fields!(crop => OperatorGeometry::Window(Box::new(crop.clone())));
 
     fn exact_effect(&self, input: &FieldSchema) -> ExactEffect {
         let mut sides = self.size.iter().zip(&input.shape);
@@ -125,20 +113,9 @@ impl Operator for CenterCrop {
 
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
-        let choice = canvas::WindowOperator::Centre(self.clone());
-        Ok(canvas::kernel(choice, input.field()?, self.fields.fill(0.0)))
-    }
-
-    #[cfg(feature = "kernels")]
-    fn boxes_kernel(&self) -> Option<Box<dyn gristmill_kernel::MoveBoxes>> {
-        boxes::mover(
-            &self.fields,
-            boxes::OperatorGeometry::Window(canvas::WindowOperator::Centre(self.clone())),
-        )
+        Ok(canvas::kernel(self.clone(), input.field()?, self.fields.fill(0.0)))
     }
 }
-
-// `random_crop`: crops an image at a random position.
 
 /// u8, f16, bf16 or f32 `[h, w, 1 or 3]` -> `[size[0], size[1], c]` at a random position of the image with
 /// `padding` around it. As torchvision's `RandomCrop`: with `pad_if_needed`, an image that is still too
@@ -147,12 +124,9 @@ impl Operator for CenterCrop {
 pub struct RandomCrop {
     #[serde(flatten)]
     pub fields: ImageFields,
-    /// Height and width in pixels.
     pub size: [u32; 2],
-    /// Left, top, right, bottom; also written as one number, or as [left and right, top and bottom].
     pub padding: [u32; 4],
     pub pad_if_needed: bool,
-    /// Value of padding.
     pub fill: f64,
 }
 
@@ -220,7 +194,7 @@ impl Operator for RandomCrop {
         })
     }
 
-    moves_fields!();
+    moves_fields!(crop => OperatorGeometry::Window(Box::new(crop.clone())));
 
     fn exact_effect(&self, _: &FieldSchema) -> ExactEffect {
         let padded = self.pad_if_needed || self.padding != [0; 4];
@@ -229,20 +203,9 @@ impl Operator for RandomCrop {
 
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
-        let choice = canvas::WindowOperator::Random(self.clone());
-        Ok(canvas::kernel(choice, input.field()?, self.fields.fill(self.fill)))
-    }
-
-    #[cfg(feature = "kernels")]
-    fn boxes_kernel(&self) -> Option<Box<dyn gristmill_kernel::MoveBoxes>> {
-        boxes::mover(
-            &self.fields,
-            boxes::OperatorGeometry::Window(canvas::WindowOperator::Random(self.clone())),
-        )
+        Ok(canvas::kernel(self.clone(), input.field()?, self.fields.fill(self.fill)))
     }
 }
-
-// `pad`: pads an image.
 
 /// u8, f16, bf16 or f32 `[h, w, 1 or 3]` -> larger, padded with `fill`. With `padding`, by that on each
 /// side, exactly as torchvision's `Pad`. With `size`, to that with the image centred (an odd pixel goes to
@@ -252,10 +215,8 @@ impl Operator for RandomCrop {
 pub struct Pad {
     #[serde(flatten)]
     pub fields: ImageFields,
-    /// Left, top, right, bottom; also written as one number, or as [left and right, top and bottom].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub padding: Option<[u32; 4]>,
-    /// Height and width in pixels.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub size: Option<[u32; 2]>,
     pub fill: f64,
@@ -297,20 +258,11 @@ impl Operator for Pad {
         self.fields.infer("pad", flow, MOVABLE, |given| self.padded(given))
     }
 
-    moves_fields!();
+    moves_fields!(pad => OperatorGeometry::Window(Box::new(pad.clone())));
 
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
-        let choice = canvas::WindowOperator::Padded(self.clone());
-        Ok(canvas::kernel(choice, input.field()?, self.fields.fill(self.fill)))
-    }
-
-    #[cfg(feature = "kernels")]
-    fn boxes_kernel(&self) -> Option<Box<dyn gristmill_kernel::MoveBoxes>> {
-        boxes::mover(
-            &self.fields,
-            boxes::OperatorGeometry::Window(canvas::WindowOperator::Padded(self.clone())),
-        )
+        Ok(canvas::kernel(self.clone(), input.field()?, self.fields.fill(self.fill)))
     }
 }
 

@@ -15,17 +15,12 @@ use crate::prelude::*;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Decode {
     pub field: String,
-    /// Typical height and width of the images: an estimate for planning before any image is measured.
-    /// Affects results only by the order that `auto_order: pecan` chooses.
     #[serde(skip)]
     pub typical_size: Option<[u32; 2]>,
-    /// 3, or 1 for grey.
     #[serde(skip_serializing_if = "is_rgb")]
     pub channels: u32,
-    /// Colours, or the class numbers that the file stores.
     #[serde(skip_serializing_if = "is_colours")]
     pub mode: DecodeMode,
-    /// Output dtype of `mode: indices`: u8, or u16 for files of sixteen bits.
     #[serde(skip_serializing_if = "is_u8")]
     pub dtype: FieldDType,
 }
@@ -96,11 +91,7 @@ impl Operator for Decode {
     fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
         let input = flow.field("decode", &self.field)?;
         if input.dtype != FieldDType::Bytes {
-            return Err(format!(
-                "`decode` needs bytes, but `{}` is {input}{}",
-                self.field,
-                flow.origin(&self.field)
-            ));
+            return Err(flow.needs("decode", "bytes", &self.field));
         }
         let shape = vec![None, None, Some(self.channels)];
         let range = (self.dtype == FieldDType::U8).then_some(ValueRange::PIXELS);

@@ -7,7 +7,6 @@ use crate::prelude::*;
 pub struct Flip {
     #[serde(flatten)]
     pub fields: ImageFields,
-    /// Probability, 0 to 1.
     pub p: f64,
 }
 
@@ -28,7 +27,7 @@ impl Operator for Flip {
         self.fields.infer("flip", flow, MOVABLE, |given| Ok(given.schema.clone()))
     }
 
-    moves_fields!();
+    moves_fields!(flip => OperatorGeometry::Mirror { p: flip.p });
 
     fn exact_effect(&self, _: &FieldSchema) -> ExactEffect {
         ExactEffect::Mirror
@@ -50,11 +49,6 @@ impl Operator for Flip {
             Ok(())
         }))
     }
-
-    #[cfg(feature = "kernels")]
-    fn boxes_kernel(&self) -> Option<Box<dyn gristmill_kernel::MoveBoxes>> {
-        boxes::mover(&self.fields, boxes::OperatorGeometry::Mirror { p: self.p })
-    }
 }
 
 /// Reverses the pixels of a row.
@@ -72,15 +66,12 @@ fn mirror(row: &mut [u8], pixel_bytes: usize) {
     }
 }
 
-// `vertical_flip`: mirrors an image top to bottom, with a probability.
-
 /// u8, f16, bf16 or f32 `[h, w, 1 or 3]` -> the same, mirrored top to bottom with probability `p`.
 /// Exactly as torchvision's `RandomVerticalFlip`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct VerticalFlip {
     #[serde(flatten)]
     pub fields: ImageFields,
-    /// Probability, 0 to 1.
     pub p: f64,
 }
 
@@ -100,7 +91,7 @@ impl Operator for VerticalFlip {
         self.fields.infer("vertical_flip", flow, MOVABLE, |given| Ok(given.schema.clone()))
     }
 
-    moves_fields!();
+    moves_fields!(flip => OperatorGeometry::UpsideDown { p: flip.p });
 
     fn exact_effect(&self, _: &FieldSchema) -> ExactEffect {
         ExactEffect::Mirror
@@ -123,11 +114,6 @@ impl Operator for VerticalFlip {
             }
             Ok(())
         }))
-    }
-
-    #[cfg(feature = "kernels")]
-    fn boxes_kernel(&self) -> Option<Box<dyn gristmill_kernel::MoveBoxes>> {
-        boxes::mover(&self.fields, boxes::OperatorGeometry::UpsideDown { p: self.p })
     }
 }
 

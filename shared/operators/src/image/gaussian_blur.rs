@@ -11,11 +11,8 @@ const MAX_KERNEL: u32 = 255;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct GaussianBlur {
     pub field: String,
-    /// Width and height of the kernel in pixels, odd.
     pub kernel_size: u32,
-    /// Bounds of sigma in pixels. One number sets both.
     pub sigma: [f64; 2],
-    /// Probability, 0 to 1.
     pub p: f64,
 }
 

@@ -11,9 +11,7 @@ use crate::kernels::planes::{F32Pixels, U8Pixels};
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Grayscale {
     pub field: String,
-    /// Probability, 0 to 1; 1 with one channel.
     pub p: f64,
-    /// 1 or 3.
     pub channels: u32,
 }
 
@@ -87,15 +85,12 @@ impl Operator for Grayscale {
     }
 }
 
-// `solarize`: inverts bright values, with a probability.
-
 /// u8 (0 to 255) or f32 (0 to 1) `[h, w, 1 or 3]` -> the same; with probability `p` every value of at
 /// least `threshold` becomes 255 (f32: 1) minus itself. Exactly as torchvision's `RandomSolarize`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Solarize {
     pub field: String,
     pub threshold: f64,
-    /// Probability, 0 to 1.
     pub p: f64,
 }
 
@@ -161,16 +156,12 @@ impl Operator for Solarize {
     }
 }
 
-// `posterize`: reduces the bits of colours, with a probability.
-
 /// u8 `[h, w, 1 or 3]` -> the same; with probability `p` each value keeps only its upper `bits` bits.
 /// Exactly as torchvision's `RandomPosterize`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Posterize {
     pub field: String,
-    /// 0 to 8.
     pub bits: u32,
-    /// Probability, 0 to 1.
     pub p: f64,
 }
 
@@ -220,8 +211,6 @@ impl Operator for Posterize {
 
 #[cfg(feature = "kernels")]
 mod kernel {
-    //! `grayscale`: three equal channels, or one.
-
     use crate::kernels::planes::{self, BLOCK, PixelType};
 
     /// Sets all channels of RGB pixels to their grey.

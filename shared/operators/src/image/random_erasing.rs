@@ -12,11 +12,8 @@ use gristmill_kernel::OperatorDraws;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RandomErasing {
     pub field: String,
-    /// Probability, 0 to 1.
     pub p: f64,
-    /// Bounds of the area, as a fraction of the image's.
     pub scale: [f64; 2],
-    /// Bounds of height / width; drawn uniformly in its logarithm.
     pub ratio: [f64; 2],
     pub value: f64,
 }

@@ -11,7 +11,6 @@ use crate::image::resize::kernel::{ImageWindow, ResizeImage};
 pub struct Resize {
     #[serde(flatten)]
     pub fields: ImageFields,
-    /// Height and width in pixels.
     pub size: [u32; 2],
     pub antialias: bool,
 }
@@ -34,23 +33,18 @@ impl Operator for Resize {
         resized(flow, "resize", &self.fields, self.size)
     }
 
-    moves_fields!();
+    moves_fields!(resize => OperatorGeometry::Resize(MaskResize::Size(resize.size)));
 
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
         let given = input.field()?;
-        let to = || masks::MaskResize::Size(self.size);
+        let to = || MaskResize::Size(self.size);
         Ok(masks::or_resized(&self.fields, given, to, |channels| {
             let resize = kernel::ResizeImage::new(self.size, channels, self.antialias);
             transform(move |input, output, tools, _| {
                 resize.resize(input, kernel::ImageWindow::whole(input.size), output, tools)
             })
         }))
-    }
-
-    #[cfg(feature = "kernels")]
-    fn boxes_kernel(&self) -> Option<Box<dyn gristmill_kernel::MoveBoxes>> {
-        boxes::mover(&self.fields, boxes::OperatorGeometry::Resize(self.size))
     }
 }
 
@@ -68,15 +62,12 @@ pub(crate) fn resized(
     })
 }
 
-// `resize_shorter`: resizes the shorter side to a given length, keeping the aspect ratio.
-
 /// u8 `[h, w, 1 or 3]` -> u8 `[h', w', c]`, resized as by `resize`. The shorter side becomes `size`, the
 /// longer one `size * longer / shorter`, rounded down. As torchvision's `Resize` with one number.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ResizeShorter {
     #[serde(flatten)]
     pub fields: ImageFields,
-    /// The shorter side in pixels.
     pub size: u32,
     pub antialias: bool,
 }
@@ -110,12 +101,12 @@ impl Operator for ResizeShorter {
         })
     }
 
-    moves_fields!();
+    moves_fields!(resize => OperatorGeometry::Resize(MaskResize::Shorter(resize.clone())));
 
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
         let given = input.field()?;
-        let to = || masks::MaskResize::Shorter(self.clone());
+        let to = || MaskResize::Shorter(self.clone());
         let op = self.clone();
         Ok(masks::or_resized(&self.fields, given, to, |channels| {
             transform(move |input, output, tools, _| {
@@ -124,11 +115,6 @@ impl Operator for ResizeShorter {
                 resize.resize(input, ImageWindow::whole(input.size), output, tools)
             })
         }))
-    }
-
-    #[cfg(feature = "kernels")]
-    fn boxes_kernel(&self) -> Option<Box<dyn gristmill_kernel::MoveBoxes>> {
-        boxes::mover(&self.fields, boxes::OperatorGeometry::Shorter(self.clone()))
     }
 }
 
@@ -147,8 +133,6 @@ impl ResizeShorter {
 
 #[cfg(feature = "kernels")]
 pub(crate) mod kernel {
-    //! `resize`: resizes an image to a given size.
-
     use fast_image_resize::{
         FilterType, PixelTrait, ResizeAlg, ResizeOptions, Resizer,
         images::{TypedCroppedImage, TypedImage, TypedImageRef},

@@ -15,10 +15,8 @@ pub enum Interpolation {
 pub struct RotateOrShear<A> {
     #[serde(flatten)]
     pub fields: ImageFields,
-    /// Bounds of the angles.
     pub degrees: A,
     pub interpolation: Interpolation,
-    /// Value of what was outside the image.
     pub fill: f64,
 }
 
@@ -79,7 +77,7 @@ impl<A: AngleBounds> Operator for RotateOrShear<A> {
         })
     }
 
-    moves_fields!();
+    moves_fields!(turn => OperatorGeometry::Turn(turn.degrees.angle()));
 
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
@@ -95,14 +93,7 @@ impl<A: AngleBounds> Operator for RotateOrShear<A> {
             Ok(OutputSize { bytes, size: input.size })
         }))
     }
-
-    #[cfg(feature = "kernels")]
-    fn boxes_kernel(&self) -> Option<Box<dyn gristmill_kernel::MoveBoxes>> {
-        boxes::mover(&self.fields, boxes::OperatorGeometry::Turn(self.degrees.angle()))
-    }
 }
-
-// `rotate`: rotates an image by a random angle.
 
 /// u8 or f32 `[h, w, 1 or 3]` -> the same, rotated counter-clockwise about its centre by an angle drawn
 /// uniformly from `degrees`. Pixels from outside the image are `fill`. As torchvision's `RandomRotation`
@@ -129,8 +120,6 @@ impl AngleBounds for [f64; 2] {
         WarpAngle::Rotate(self)
     }
 }
-
-// `shear`: shears an image by random angles.
 
 /// Largest angle; a steeper one leaves no recognisable image.
 const MAX_DEGREES: f64 = 89.0;
