@@ -2,7 +2,7 @@
 
 use crate::prelude::*;
 
-use gristmill_sources::{SourceFormat, jsonl::Jsonl, tfrecord::TfRecord};
+use gristmill_sources::{SourceFormat, csv, jsonl::Jsonl, tfrecord::TfRecord};
 
 /// Parses the parameter `features`, with keys that the format `F` checks.
 pub(crate) fn features<F: SourceFormat>(
@@ -41,17 +41,21 @@ pub(crate) fn infer(
     Ok(())
 }
 
+const FEATURES: Parameter = required(
+    "features",
+    ParameterKind::Features,
+    "By the name of the new field: `{ key, dtype, shape }`, as the `features` of a source.",
+);
+const KEEP: Parameter = switch("keep", "Whether the byte string stays a field of the element.");
+
 /// An operator whose parameters are the field, its features and whether the field is kept.
 macro_rules! parsing_operator {
     ($name:ident, $op:literal, $format:ty, $extractor:path) => {
         impl OperatorDefinition for $name {
             const DECLARATION: OperatorDeclaration = element_wise($op, 1).costs(500, 2_000);
 
-            const PARAMETERS: &'static [Parameter] = &[
-                required("field", ParameterKind::Field, "The byte string."),
-                required("features", ParameterKind::Features, "By the name of the new field: `{ key, dtype, shape }`, as the `features` of a source."),
-                switch("keep", "Whether the byte string stays a field of the element."),
-            ];
+            const PARAMETERS: &'static [Parameter] =
+                &[required("field", ParameterKind::Field, "The byte string."), FEATURES, KEEP];
 
             fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
                 let field = required_field(params)?;
@@ -125,12 +129,8 @@ impl OperatorDefinition for ParseCsv {
             ",",
             "One ASCII character between values; `\"\\t\"` for tabs.",
         ),
-        required(
-            "features",
-            ParameterKind::Features,
-            "By the name of the new field: `{ key, dtype, shape }`, as the `features` of a source.",
-        ),
-        switch("keep", "Whether the byte string stays a field of the element."),
+        FEATURES,
+        KEEP,
     ];
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
@@ -138,11 +138,11 @@ impl OperatorDefinition for ParseCsv {
         let node = params.require("columns")?;
         let columns = columns(params, node)?;
         let delimiter = match params.get("delimiter") {
-            Some(node) => delimiter(node)?,
+            Some(node) => csv::delimiter("`parse_csv` `delimiter`", node)?.into(),
             None => ',',
         };
         // Keys may be any text, as those of a JSON object.
-        let features = features::<gristmill_sources::jsonl::Jsonl>(params)?;
+        let features = features::<Jsonl>(params)?;
         for Feature { key, .. } in features.values() {
             let named = columns.iter().filter(|column| *column == key).count();
             if named != 1 {
@@ -185,22 +185,6 @@ fn columns(params: &MappingReader<'_>, node: &SyntaxNode) -> Result<Vec<String>,
              of a line"
         ))),
     }
-}
-
-fn delimiter(node: &SyntaxNode) -> Result<char, PipelineError> {
-    let only = match &node.value {
-        NodeValue::Str(text) => text.chars().next().filter(|c| c.len_utf8() == text.len()),
-        _ => None,
-    };
-    // Quotes and line ends have their own meaning in CSV.
-    let only = only.filter(|c| c.is_ascii() && !matches!(c, '"' | '\n' | '\r' | '\0'));
-    only.ok_or_else(|| {
-        let found = node.shown();
-        node.error(format!(
-            "`parse_csv` `delimiter` must be one ASCII character such as \";\" or \"\\t\", not \
-             {found}"
-        ))
-    })
 }
 
 /// bytes (one serialised `tf.train.Example`) -> a field for each of `features`, read as by the source

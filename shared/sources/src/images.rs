@@ -114,7 +114,7 @@ impl SourceFormat for Images {
             Some(node) => match &node.value {
                 NodeValue::Str(path) if !path.is_empty() => ImageClasses::OfFolder(path.clone()),
                 _ => {
-                    let names = texts(table, CLASSES, node, MAX_CLASSES)?;
+                    let names = texts(table, CLASSES, MAX_CLASSES)?;
                     let mut sorted = names.clone();
                     sorted.sort_unstable();
                     if let Some([twice, _]) = sorted.array_windows().find(|[a, b]| a == b) {

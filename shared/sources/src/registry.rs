@@ -103,7 +103,10 @@ macro_rules! formats {
                 cells: &mut [gristmill_kernel::FieldCell],
             ) -> Result<(&'a [u8], usize), String> {
                 match self {
-                    $(RecordReader::$name(reader) => reader.read(stored, cells)),+
+                    $(RecordReader::$name(reader) => {
+                        let record = reader.checked(stored)?;
+                        Ok((record, reader.find(record, cells)?))
+                    }),+
                 }
             }
 

@@ -26,7 +26,7 @@ features:
 fn extract(record: &[u8]) -> Result<Vec<Vec<u8>>, String> {
     let extractor = ExampleExtractor::new(&ParsedSource::from_yaml(YAML).unwrap().features);
     let mut cells: Vec<FieldCell> = (0..4).map(|_| FieldCell::default()).collect();
-    let total = extractor.extract(record, &mut cells)?;
+    let total = extractor.find(record, &mut cells)?;
     let values: Vec<Vec<u8>> =
         cells.iter_mut().map(|cell| cell.split(record, None).unwrap().0.to_vec()).collect();
     assert_eq!(total, values.iter().map(Vec::len).sum::<usize>());
