@@ -11,9 +11,7 @@ mod tables;
 
 use crate::{
     Timeline,
-    units::{
-        DisplayCount, DisplayDollars, DisplayPercent, DisplaySeconds, DisplayWorkers, percent,
-    },
+    units::{percent, show_count, show_dollars, show_percent, show_seconds, show_workers},
 };
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use scene::TimelineScene;
@@ -68,9 +66,8 @@ fn head(scene: &TimelineScene<'_>, title: &str) -> Markup {
     let facts = [
         text("pipeline", &job.pipeline),
         text("dataset", &job.dataset),
-        job.batch_size.map(|size| ("batch", format!("{} records", DisplayCount(size.into())))),
-        job.batches_per_epoch
-            .map(|batches| ("epoch", format!("{} batches", DisplayCount(batches)))),
+        job.batch_size.map(|size| ("batch", format!("{} records", show_count(size.into())))),
+        job.batches_per_epoch.map(|batches| ("epoch", format!("{} batches", show_count(batches)))),
         job.seed.map(|seed| ("seed", seed.to_string())),
     ];
     html! {
@@ -111,30 +108,30 @@ fn tiles(scene: &TimelineScene<'_>) -> Markup {
     html! {
         @if known {
             dl class="tiles" {
-                (tile("the run took", DisplaySeconds(run_s).to_string(), match epochs {
+                (tile("the run took", show_seconds(run_s), match epochs {
                     0 => String::new(),
                     1 => "one epoch".to_owned(),
                     _ => format!("{epochs} epochs"),
                 }))
                 @if batches > 0 {
-                    (tile("batches", DisplayCount(batches).to_string(),
+                    (tile("batches", show_count(batches),
                         format!("{:.*} a second", decimals(batches as f64 / run_s), batches as f64 / run_s)))
                 }
                 @if let Some((waited_s, of_s)) = scene.waited() {
-                    (tile("the trainer waited", DisplayPercent(percent(waited_s, of_s)).to_string(),
-                        format!("{} for data", DisplaySeconds(waited_s))))
+                    (tile("the trainer waited", show_percent(percent(waited_s, of_s)),
+                        format!("{} for data", show_seconds(waited_s))))
                 }
                 @if let Some(peak) = peak {
                     (tile("most workers at work", format!("{}", (peak * 10.0).round() / 10.0),
                         target.map_or(String::new(), |target| {
-                            format!("target at most {}", DisplayWorkers(target.into()))
+                            format!("target at most {}", show_workers(target.into()))
                         })))
                 }
                 @if let Some(cost) = &scene.timeline.cost {
-                    (tile("cost", DisplayDollars(cost.total_usd()).to_string(), match batches {
+                    (tile("cost", show_dollars(cost.total_usd()), match batches {
                         0 => String::new(),
                         _ => format!("{} for 1,000 batches",
-                            DisplayDollars(cost.total_usd() * 1e3 / batches as f64)),
+                            show_dollars(cost.total_usd() * 1e3 / batches as f64)),
                     }))
                 }
             }

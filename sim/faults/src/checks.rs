@@ -27,36 +27,6 @@ const UNHEARD: [FaultKind; 9] = [
     FaultKind::ServiceDown,
 ];
 
-/// Faults that keep workers from starting, from finishing, or from reporting it.
-pub(crate) const HINDRANCES: [FaultKind; 27] = [
-    FaultKind::WorkerDies,
-    FaultKind::CoordinatorDies,
-    FaultKind::ScalerDies,
-    FaultKind::Frozen,
-    FaultKind::CallLost,
-    FaultKind::AnswerLost,
-    FaultKind::TableFails,
-    FaultKind::WriteThrottled,
-    FaultKind::InvokeFails,
-    FaultKind::InvokeThrottled,
-    FaultKind::EventDropped,
-    FaultKind::EventRepeated,
-    FaultKind::EventLate,
-    FaultKind::ReportRepeated,
-    FaultKind::VersionDeleted,
-    FaultKind::LeaveLost,
-    FaultKind::PutFails,
-    FaultKind::PutUnreported,
-    FaultKind::StoreFull,
-    FaultKind::StoreThrottled,
-    FaultKind::TableThrottled,
-    FaultKind::ObjectDenied,
-    FaultKind::Slow,
-    FaultKind::AccountFull,
-    FaultKind::ServiceDown,
-    FaultKind::UrlThrottled,
-    FaultKind::PrefixThrottled,
-];
 /// Number of hindrances after which giving a job up is justified: one may cost several workers.
 const GIVEN_UP_AFTER: u64 = 10;
 
@@ -81,11 +51,11 @@ fn is_damage(why: &str) -> bool {
 }
 
 /// Words of the error of a job without progress.
-const GIVEN_UP: [&str; 2] = ["workers died or could not start within", "given up after"];
+pub const GIVEN_UP: [&str; 2] = ["workers died or could not start within", "given up after"];
 
 /// Whether faults may have kept a job from any progress for as long as the service tolerates.
 fn is_hindered(sim: &FaultSimulation) -> bool {
-    sim.count(&HINDRANCES) >= GIVEN_UP_AFTER
+    sim.count_of(FaultKind::hinders) >= GIVEN_UP_AFTER
         || sim.count(&[FaultKind::ServiceDown]) > 0
         || !sim.plan.skew.is_zero()
 }

@@ -20,7 +20,7 @@ use gristmill_model::{
     wire::{
         self, AnyCall, AnyReply, CallEnvelope, CallRefusal, ClaimCall, CoordinatorCall, FlushCall,
         LeaseRef, RefusalKind, ReleaseCall, ScalerEvent, SpokenVersions, VERSION, WorkerEvent,
-        protocol::{self, ProtocolMessage, read_event},
+        protocol::{self, read_event},
     },
 };
 use gristmill_ports::{CallError, Clock as _, Coordinator, FunctionMetrics, ItemKey};
@@ -28,6 +28,7 @@ use gristmill_runner::{Runner, RunnerConfig};
 use gristmill_scaler::ScalerFunction;
 use gristmill_worker::WorkerFunction;
 use parking_lot::Mutex;
+use serde::de::DeserializeOwned;
 use std::{
     sync::{
         Arc,
@@ -532,6 +533,6 @@ impl SimCloud {
     }
 }
 
-fn read<M: ProtocolMessage>(payload: &[u8]) -> Option<M> {
+fn read<M: DeserializeOwned>(payload: &[u8]) -> Option<M> {
     read_event(serde_json::from_slice(payload).ok()?).ok()
 }

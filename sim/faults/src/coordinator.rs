@@ -179,7 +179,7 @@ impl CallTransport for SimCoordinator {
             claim.resent = false;
         }
         let call = &call;
-        sim.count_call();
+        sim.note(|counts| counts.calls += 1);
         show(process, call);
         if let Some(reply) = self.forgoes(call) {
             return Ok(reply);
@@ -218,7 +218,7 @@ impl CallTransport for SimCoordinator {
             return Err(no_answer("the answer was lost"));
         }
         if !matches!(reply, AnyReply::Refused(_)) {
-            sim.count_version(version);
+            sim.note(|counts| *counts.versions.entry(version).or_default() += 1);
         }
         self.received(call, reply)
     }

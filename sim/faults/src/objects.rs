@@ -220,7 +220,7 @@ impl SimObjects {
             && path.key.starts_with(&keys::cache_prefix(&self.store.ns))
             && keys::is_chunk(&path.key)
         {
-            sim.count_cache_read();
+            sim.note(|counts| counts.cache_reads += 1);
         }
         // Only chunks: everything else is small, and protected by the transport.
         if !keys::is_chunk(&path.key) {

@@ -3,11 +3,11 @@
 
 use crate::{
     FaultKind, ProcessKind, SimProcess,
-    client::{ReceivedFrame, identity, receive, send_ack, send_hello},
+    client::{ReceivedFrame, identity, receive, send_ack, send_hello, set_place},
     cloud::SimCloud,
     host::{HostFetcher, TrainerHost},
     scenario::ExpectedBatches,
-    trainer::{DeliveryLog, ReceivedBatch, choose_checkpoint},
+    trainer::{DeliveryLog, choose_checkpoint},
 };
 use futures::{StreamExt as _, stream::FuturesUnordered};
 use gristmill_model::{
@@ -17,7 +17,7 @@ use gristmill_model::{
 use run::{CheckpointReporters, OtherHostsStart};
 pub use run::{LaunchedRun, RunRegistry};
 use std::{sync::Arc, time::Duration};
-use tokio::io::{AsyncWriteExt as _, DuplexStream};
+use tokio::io::DuplexStream;
 
 mod run;
 
@@ -69,15 +69,12 @@ impl RunLauncher {
     fn begin(&self, number: u32, last: Option<&LaunchedRun>) -> LaunchedRun {
         let sim = &self.cloud.sim;
         let epochs = self.register.spec.epochs;
-        let (epoch, batch_index) = choose_checkpoint(sim, &self.log);
+        let checkpoint = choose_checkpoint(sim, &self.log);
         // Once all ranks have the end, the job may be over at any time, and nothing is left to return to.
         let is_over = last.is_some_and(|last| last.complete() >= Cursor::start_of(epochs));
-        let from = if is_over { Cursor::start_of(epochs) } else { Cursor { epoch, batch_index } };
+        let from = if is_over { Cursor::start_of(epochs) } else { checkpoint };
         let text = last.and_then(|last| last.text(from));
-        let from = match &text {
-            Some(_) => from,
-            None => Cursor::default(),
-        };
+        let from = if text.is_some() { from } else { Cursor::default() };
         let mut run =
             LaunchedRun::draw(sim, format!("run {number}"), from, text, epochs, &self.expected);
         // Only local workers work beyond the window, and an epoch is settled for caching by all readers.
@@ -235,10 +232,9 @@ impl RankProcess<'_> {
             let frame = receive(stream).await?;
             match &frame.magic {
                 b"GMBC" => {
-                    let next = Cursor::new(frame.at.0, frame.at.1);
                     let text = String::from_utf8(frame.payload.to_vec()).ok()?;
-                    self.run.note_text(self.process.sim(), next, &text);
-                    after = Some(next);
+                    self.run.note_text(self.process.sim(), frame.at, &text);
+                    after = Some(frame.at);
                 }
                 b"GMB1" | b"GMBR" => {
                     let Some(next) = after.take() else {
@@ -265,8 +261,7 @@ impl RankProcess<'_> {
         hello["of"] = self.run.ranks().count.get().into();
         hello["run"] = self.run.name.clone().into();
         if let Some(next) = next {
-            hello["epoch"] = next.epoch.into();
-            hello["batch_index"] = next.batch_index.into();
+            set_place(&mut hello, next);
         }
         send_hello(stream, b"GMH1", &hello).await
     }
@@ -277,9 +272,8 @@ impl RankProcess<'_> {
         let is_repeat = &frame.magic == b"GMBR";
         let step = self.run.take(sim, self.rank, frame.at, is_repeat, &frame.payload);
         if !is_repeat {
-            let (epoch, g) = frame.at;
-            let seen = ReceivedBatch { epoch, g, frame: &frame.payload };
-            self.log.note(sim, self.register.spec.settings.visitation, &seen);
+            let visitation = self.register.spec.settings.visitation;
+            self.log.note(sim, visitation, frame.at, &frame.payload);
         }
         self.process.point(30).await;
         if let Some((_, pause)) = self.run.slow.filter(|(slow, _)| *slow == self.rank)
@@ -301,8 +295,7 @@ impl RankProcess<'_> {
         }
         match self.run.speaks {
             CheckpointReporters::EachRank if is_due => {
-                let slot = self.slot(at.step?);
-                send_ack(stream, slot).await?;
+                send_ack(stream, b"GMA1", self.slot(at.step?)).await?;
             }
             CheckpointReporters::WholeJob => self.tell(stream, self.run.complete(), at).await?,
             CheckpointReporters::EachRank => {}
@@ -312,14 +305,14 @@ impl RankProcess<'_> {
 
     async fn write(&self, next: Cursor) {
         self.process.point(50).await;
-        self.log.save((next.epoch, next.batch_index));
+        self.log.save(next);
         self.run.save(self.process.sim(), self.rank, next);
         self.process.point(10).await;
     }
 
     /// The batch of this rank at `step`, or the one that its epoch lacks.
-    fn slot(&self, step: TrainingStep) -> (u32, u64) {
-        (step.epoch, self.run.ranks().first_of(step) + u64::from(self.rank))
+    fn slot(&self, step: TrainingStep) -> Cursor {
+        Cursor::new(step.epoch, self.run.ranks().first_of(step) + u64::from(self.rank))
     }
 
     /// Tells the fetcher that the checkpoint of the whole job at `next` is durable.
@@ -329,9 +322,7 @@ impl RankProcess<'_> {
             return Some(());
         }
         at.reported = next;
-        stream.write_all(b"GMAJ").await.ok()?;
-        stream.write_u32_le(next.epoch).await.ok()?;
-        stream.write_u64_le(next.batch_index).await.ok()
+        send_ack(stream, b"GMAJ", next).await
     }
 
     /// The last checkpoint contains everything.
@@ -345,7 +336,7 @@ impl RankProcess<'_> {
         let last = at.next.replace(end);
         match (self.run.speaks, at.step) {
             (CheckpointReporters::EachRank, Some(step)) => {
-                send_ack(stream, self.slot(step)).await?
+                send_ack(stream, b"GMA1", self.slot(step)).await?
             }
             // It took no batch, so the job ends where the run began.
             (CheckpointReporters::EachRank, None) => {}

@@ -5,17 +5,24 @@ use crate::{
     checks::{has_ended, watch},
     client,
     cloud::SimCloud,
+    faults::SmallRates,
     host::{HostFetcher, TrainerHost},
     jobs::{JobArrangement, change_options, remove_all, reuse_name},
     objects::SharedObjects,
     ranked::RunLauncher,
     releases::{UpgradePlan, perform_upgrade},
-    scenario::{CachePosition, ExpectedBatches, FaultScenario, expected, remember},
+    scenario::{CachePosition, ExpectedBatches, FaultScenario},
     trainer::{DeliveryLog, train, train_second},
 };
-use gristmill_model::{JobName, Visitation, wire::RegisterCall};
+use gristmill_model::{JobName, Visitation, splits::Cursor, wire::RegisterCall};
 use gristmill_virtual_time::VirtualTime;
-use std::{io, sync::Arc, time::Duration};
+use parking_lot::Mutex;
+use std::{
+    collections::HashMap,
+    io,
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
 
 /// A job that has not ended by then never will: faults end after ten minutes.
 const LONGEST: Duration = Duration::from_secs(3 * 3600);
@@ -43,8 +50,7 @@ pub struct SimulationOutcome {
 pub fn simulate(seed: u64, mutant: Option<Mutant>, verbose: bool) -> io::Result<SimulationOutcome> {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut scenario = FaultScenario::draw(&mut random);
-    let plan = FaultPlan::draw(&mut random).with_rates(&mut rates_of(seed));
-    let plan = plan.with_releases(&mut releases_of(seed));
+    let plan = FaultPlan::draw(&mut random);
     scenario.served |= mutant.is_some_and(Mutant::is_of_serving) && scenario.may_be_served();
     let plan = fitted(plan, &scenario, seed, mutant);
     let jobs = JobArrangement::draw(&mut random, &scenario);
@@ -58,24 +64,17 @@ pub fn simulate(seed: u64, mutant: Option<Mutant>, verbose: bool) -> io::Result<
         .map(|(outcome, _)| SimulationOutcome { seed, ..outcome })
 }
 
-/// The source of small limits, apart from that of faults.
-fn rates_of(seed: u64) -> fastrand::Rng {
-    fastrand::Rng::with_seed(seed ^ 0x6c69_6d69_7473)
-}
-
-/// The source of releases and their replacements, apart from that of other faults.
-fn releases_of(seed: u64) -> fastrand::Rng {
-    fastrand::Rng::with_seed(seed ^ 0x7265_6c65_6173_6573)
-}
-
-/// `plan` with the faults that `mutant` needs, and without those that `scenario` does not stand.
+/// `plan` with small limits, releases and the faults that `mutant` needs, and without those that `scenario` does not
+/// stand. Limits and releases have sources of their own, apart from that of other faults.
 fn fitted(
-    plan: FaultPlan,
+    mut plan: FaultPlan,
     scenario: &FaultScenario,
     seed: u64,
     mutant: Option<Mutant>,
 ) -> FaultPlan {
-    let mut plan = plan.with(mutant.map_or(&[], Mutant::needs));
+    plan.rates = SmallRates::draw(&mut fastrand::Rng::with_seed(seed ^ 0x6c69_6d69_7473));
+    plan.draw_releases(&mut fastrand::Rng::with_seed(seed ^ 0x7265_6c65_6173_6573));
+    plan = plan.with(mutant.map_or(&[], Mutant::needs));
     if mutant.is_some_and(Mutant::is_of_memory) {
         plan.memory = plan.memory.tightest();
     }
@@ -105,19 +104,20 @@ pub fn simulate_ranks(
 ) -> io::Result<SimulationOutcome> {
     let mut random = fastrand::Rng::with_seed(seed);
     let scenario = FaultScenario::draw_for_ranks(&mut random);
-    let plan = FaultPlan::draw(&mut random).with_ranks(&mut random);
-    let plan = plan.with_rates(&mut rates_of(seed));
-    let plan = plan.with_releases(&mut releases_of(seed));
+    let mut plan = FaultPlan::draw(&mut random);
+    plan.draw_ranks(&mut random);
     let plan = fitted(plan, &scenario, seed, mutant);
     let expected = [expectation(&scenario)?];
     run(random.u64(..), &scenario, JobArrangement::OfRanks, plan, mutant, &expected, verbose)
         .map(|(outcome, _)| SimulationOutcome { seed, ..outcome })
 }
 
-/// The expected delivery of `scenario`.
+/// The delivery of a run of `scenario` without faults, which is determined once.
 fn expectation(scenario: &FaultScenario) -> io::Result<Arc<ExpectedBatches>> {
-    if let Some(expected) = expected(scenario) {
-        return Ok(expected);
+    static KNOWN: LazyLock<Mutex<HashMap<FaultScenario, Arc<ExpectedBatches>>>> =
+        LazyLock::new(Mutex::default);
+    if let Some(expected) = KNOWN.lock().get(scenario) {
+        return Ok(Arc::clone(expected));
     }
     let (outcome, delivered) =
         run(0, scenario, JobArrangement::One, FaultPlan::none(), None, &[], false)?;
@@ -126,7 +126,7 @@ fn expectation(scenario: &FaultScenario) -> io::Result<Arc<ExpectedBatches>> {
         return Err(io::Error::other(format!("undisturbed, {scenario:?}: {what}")));
     }
     let expected = Arc::new(delivered);
-    remember(scenario, Arc::clone(&expected));
+    KNOWN.lock().insert(scenario.clone(), Arc::clone(&expected));
     Ok(expected)
 }
 
@@ -189,9 +189,7 @@ fn run(
         // Ranks may leave out the last batches of an epoch, which their run knows.
         let visitation = match jobs {
             JobArrangement::OfRanks => Visitation::ZeroOnceOrMore,
-            JobArrangement::One | JobArrangement::Concurrent | JobArrangement::SameName => {
-                scenario.visitation
-            }
+            _ => scenario.visitation,
         };
         if whole && !expected.allows(&log.delivered(), visitation) {
             sim.violated("invariant 8: the batches are not those of an undisturbed run");
@@ -216,17 +214,17 @@ async fn run_jobs(
     (scenario, jobs): (&FaultScenario, JobArrangement),
     expected: &[Arc<ExpectedBatches>],
 ) -> io::Result<Duration> {
-    let name = |text: &str| text.parse().map_err(|_| io::Error::other("a bad name"));
-    let job: JobName = "job".parse().map_err(|_| io::Error::other("a bad name"))?;
-    let beside: JobName = "other".parse().map_err(|_| io::Error::other("a bad name"))?;
-    let cloud = SimCloud::new(sim, SharedObjects::new(name("sim")?, job.clone(), scenario.clone()));
+    let job: JobName = "job".parse().map_err(io::Error::other)?;
+    let beside: JobName = "other".parse().map_err(io::Error::other)?;
+    let ns = "sim".parse().map_err(io::Error::other)?;
+    let cloud = SimCloud::new(sim, SharedObjects::new(ns, job.clone(), scenario.clone()));
     tokio::spawn(Arc::clone(&cloud).upkeep());
     if sim.mutant == Some(Mutant::CollectsEarly) {
         tokio::spawn(Arc::clone(&cloud).collect_early());
     }
-    let upgrading = (Arc::clone(&cloud), Arc::clone(&logs[0]));
+    let (upgraded, log) = (Arc::clone(&cloud), Arc::clone(&logs[0]));
     tokio::spawn(async move {
-        let (cloud, log) = upgrading;
+        let cloud = upgraded;
         tokio::join!(cloud.deployed.replace_at_times(&cloud.sim), perform_upgrade(&cloud, &log));
     });
     let mut clouds = vec![Arc::clone(&cloud)];
@@ -288,13 +286,11 @@ async fn run_ranked(
     expected: &[Arc<ExpectedBatches>],
 ) -> io::Result<()> {
     let register = scenario.prepare(cloud).await.map_err(io::Error::other)?;
-    let end = (register.spec.epochs, 0);
+    let end = Cursor::start_of(register.spec.epochs);
     let expected = expected.first().cloned().unwrap_or_default();
-    let (cloud, log) = (Arc::clone(cloud), Arc::clone(log));
     let launcher =
-        RunLauncher { cloud: Arc::clone(&cloud), log: Arc::clone(&log), register, expected };
-    let register = launcher.register.clone();
-    until_end(&cloud, &log, &register, launcher.train()).await;
+        RunLauncher { cloud: Arc::clone(cloud), log: Arc::clone(log), register, expected };
+    until_end(cloud, log, &launcher.register, launcher.train()).await;
     if log.is_done() && log.latest() != end {
         cloud.sim.violated("the job is done before all ranks have trained to its end");
     }

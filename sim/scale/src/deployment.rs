@@ -1,7 +1,7 @@
 //! One simulated deployment: time, randomness, stored data and measurements.
 
 use crate::{
-    figures::FigureCollector,
+    figures::ScaleFigures,
     modes::{LEAST_SPLITS, SPLITS_A_STARTED_WORKER},
     platform::CoordinatorEnvironment,
 };
@@ -63,7 +63,7 @@ pub struct SimulatedDeployment {
     pub setting: DeploymentParameters,
     pub ns: Namespace,
     pub job: JobName,
-    pub meter: FigureCollector,
+    figures: Mutex<ScaleFigures>,
     pub objects: MemoryObjects,
     pub stack: Option<StackLimits>,
     /// The items of the table, shared by all processes.
@@ -98,7 +98,7 @@ impl SimulatedDeployment {
             time: Arc::default(),
             ns,
             job,
-            meter: FigureCollector::default(),
+            figures: Mutex::default(),
             objects: MemoryObjects::default(),
             stack: setting.stack.map(|stack| StackLimits::new(stack.concurrency())),
             items: MeteredItems::new(Arc::default(), setting.table_limits()),
@@ -108,6 +108,17 @@ impl SimulatedDeployment {
             context: OnceLock::new(),
             setting,
         })
+    }
+
+    /// The measurements so far.
+    pub fn figures(&self) -> MutexGuard<'_, ScaleFigures> {
+        self.figures.lock()
+    }
+
+    /// Records an error; texts that differ only in numbers are one.
+    pub fn trouble(&self, text: &str) {
+        let text = text.chars().map(|c| if c.is_ascii_digit() { '#' } else { c }).take(160);
+        *self.figures().troubles.entry(text.collect()).or_default() += 1;
     }
 
     /// Warm environments of the coordinator that serve no call.

@@ -14,7 +14,7 @@ const MAY_IMPORT: &[(&str, &str)] = &[
     ("sources", "model syntax kernel chunk"),
     ("pipeline", "model syntax sources kernel"),
     ("chunk", "model"),
-    ("report", ""),
+    ("report", "model"),
     ("policy", "model pipeline"),
     ("ports", "model"),
     ("jpeg", ""),
