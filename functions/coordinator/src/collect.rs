@@ -6,7 +6,7 @@ use crate::{
     bundles::ScannedBundle,
     caching::ChunkRetention,
     items::{ItemName, JobItem, SweepProgress},
-    store::{ItemUpdateError, VersionedItem},
+    store::VersionedItem,
 };
 use gristmill_model::JobName;
 use gristmill_model::splits::{
@@ -49,10 +49,7 @@ impl Consumers {
 
     /// Moves the horizon to the durable cursor; a run that begins before it computes again what it needs.
     pub(crate) async fn move_horizon(&self, job: &JobName) -> Result<JobProgress, CallRefusal> {
-        let decide = |before: Option<&JobProgress>| {
-            splits::collected(before).map_err(ItemUpdateError::Declined)
-        };
-        Ok(self.records.store.update(&ItemName::Progress(job), decide).await?)
+        Ok(self.records.store.update(&ItemName::Progress(job), splits::collected).await?)
     }
 
     /// Deletes remaining objects of splits before `horizon`, a limited number; the next poll goes on.

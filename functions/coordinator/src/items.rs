@@ -249,6 +249,11 @@ impl JobItem {
         self.partition_at(bundle % self.partitions())
     }
 
+    /// The name of a bundle of `job`, which this is.
+    pub fn bundle<'a>(&self, job: &'a JobName, epoch: Epoch, bundle: BundleIndex) -> ItemName<'a> {
+        ItemName::Bundle(job, self.partition(bundle), epoch, bundle)
+    }
+
     /// The partition with this number.
     pub fn partition_at(&self, partition: u32) -> BundlePartition {
         BundlePartition { registered_ms: self.registered_ms, partition }

@@ -7,9 +7,6 @@ use std::sync::Arc;
 
 impl CoordinatorFunction {
     /// The coordinator of the stack that `settings` names, with the access that `aws` gives.
-    ///
-    /// # Errors
-    /// A setting is missing.
     pub fn from_settings(
         settings: &gristmill_aws::StackSettings,
         aws: &Aws,

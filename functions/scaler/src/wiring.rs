@@ -9,9 +9,6 @@ use std::sync::Arc;
 
 impl ScalerFunction {
     /// The scaler of the stack that `settings` names, with the access that `aws` gives.
-    ///
-    /// # Errors
-    /// A setting is missing.
     pub fn from_settings(settings: &StackSettings, aws: &Aws) -> Result<Self, SettingsError> {
         Ok(Self {
             table: Arc::new(aws.table(settings.table()?)),

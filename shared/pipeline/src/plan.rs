@@ -80,33 +80,3 @@ fn stored_bytes_per_record(manifest: &DatasetManifest) -> u64 {
     let divided = manifest.members.divide(&manifest.files).unwrap_or_default();
     divided.into_iter().map(of_one).sum()
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use gristmill_model::wire::{SourceFile, ZipFileCounts};
-
-    /// A manifest of files of `(bytes, records)`.
-    fn manifest(files: &[(u64, u32)], members: &[u32]) -> DatasetManifest {
-        let file = |&(size, records): &(u64, u32)| {
-            let file = SourceFile::new(format!("f{size}"), size, "e");
-            ManifestFile { file, records }
-        };
-        let files = files.iter().map(file).collect();
-        DatasetManifest { bucket: "b".into(), files, members: ZipFileCounts::new(members.to_vec()) }
-    }
-
-    #[test]
-    fn a_zip_is_planned_by_its_shortest_dataset_and_the_bytes_of_all() {
-        let manifest = manifest(&[(1000, 20), (3000, 30), (200, 2)], &[2, 1]);
-        let zip = "source: { zip: [{ jsonl: a, features: { x: { dtype: i64 } } }, \
-             { jsonl: b, features: { y: { dtype: i64 } }, repeat: 10 }] }\nops: [batch: { size: 4 }]\n";
-        let zip = gristmill_operators::parse(zip).unwrap();
-        // 4,000 bytes of 50 records, plus 200 bytes of 2.
-        assert_eq!(stored_bytes_per_record(&manifest), 80 + 100);
-        let records = manifest.records();
-        let members = members(zip.source(), &manifest, &records).unwrap();
-        let plan = SplitPlan::from_zip(&members, 4, &[]).unwrap();
-        assert_eq!((plan.records(), plan.n_splits()), (20, 5));
-    }
-}
