@@ -124,11 +124,9 @@ pub struct ReaderReport {
     pub ack: ProgressAck,
 }
 
-/// Applies a report to the item of its ranks.
-///
-/// # Errors
-/// [`TransitionRefusal::Fenced`] for an older generation, [`TransitionRefusal::Replaced`] for a reader whose place
-/// another has taken, [`TransitionRefusal::Invalid`].
+/// Applies a report to the item of its ranks. Refuses with [`TransitionRefusal::Fenced`] for an
+/// older generation, [`TransitionRefusal::Replaced`] for a reader whose place another has taken,
+/// [`TransitionRefusal::Invalid`].
 pub fn report(
     before: Option<&ReaderProgress>,
     command: &ReaderReport,
@@ -188,9 +186,6 @@ pub enum RankCoverageError {
 }
 
 /// The reports of the current generation, in order of rank, if they cover each rank once.
-///
-/// # Errors
-/// [`RankCoverageError`] names a rank.
 pub fn covering<'a>(
     job: &JobProgress,
     readers: &'a [ReaderProgress],
@@ -235,9 +230,7 @@ pub fn waits_for(job: &JobProgress, readers: &[ReaderProgress], now_ms: u64) -> 
 }
 
 /// MERGE: moves the job's progress to the least of its readers'. While some rank has no report, the
-/// cursors stay; the heartbeat, by which readers decide who leads, moves in any case.
-///
-/// # Errors
+/// cursors stay; the heartbeat, by which readers decide who leads, moves in any case. Refuses with
 /// [`TransitionRefusal::Invalid`] when the job has no progress to move.
 pub fn merge(
     before: Option<&JobProgress>,
