@@ -24,14 +24,10 @@ pub type HttpCoordinator = Aws;
 pub type DeploymentProbes = Aws;
 
 impl Aws {
-    /// # Errors
-    /// [`SettingsError::NotBuilt`].
     pub async fn from_env() -> Result<Self, SettingsError> {
         Err(SettingsError::NotBuilt)
     }
 
-    /// # Errors
-    /// [`SettingsError::NotBuilt`].
     pub fn with(
         _endpoints: AwsEndpoints,
         _region: String,

@@ -27,10 +27,7 @@ enum Medium {
 }
 
 /// The state directory of the service that all processes of this user share. `kind` tells programs apart whose workers
-/// differ; empty for gristmill's own.
-///
-/// # Errors
-/// No candidate can be used; the error is the first one's.
+/// differ; empty for gristmill's own. The error is that of the first candidate.
 pub fn default_state_dir(kind: &str) -> Result<PathBuf, HostError> {
     let name = match kind {
         "" => STATE.to_owned(),
@@ -40,9 +37,6 @@ pub fn default_state_dir(kind: &str) -> Result<PathBuf, HostError> {
 }
 
 /// The folder of states that are removed at their end.
-///
-/// # Errors
-/// As [`default_state_dir`].
 pub fn temporary_states() -> Result<PathBuf, HostError> {
     below_cache(TEMPORARY)
 }
@@ -159,10 +153,8 @@ pub(crate) fn known_run_dirs() -> Vec<PathBuf> {
     found
 }
 
-/// The path, without an ending, of the socket and the entry in the register of the service on `state_dir`.
-///
-/// # Errors
-/// No candidate can be used; the error is the first one's.
+/// The path, without an ending, of the socket and the entry in the register of the service on
+/// `state_dir`. The error is that of the first candidate.
 pub(crate) fn run_path(state_dir: &Path) -> Result<PathBuf, HostError> {
     let name =
         Fingerprint::from_content("gristmill service v1", state_dir.as_os_str().as_encoded_bytes())

@@ -47,10 +47,8 @@ pub struct WebObjects {
 
 impl WebObjects {
     /// Reads from servers within `reach`. `authorization` has a line `HOST VALUE` for each server that
-    /// requires credentials, such as `data.example.com Bearer 1234`; they are sent to no other server.
-    ///
-    /// # Errors
-    /// The number of the malformed line, without its content.
+    /// requires credentials, such as `data.example.com Bearer 1234`; they are sent to no other
+    /// server. The error has the number of the malformed line, not its content.
     pub fn new(reach: AllowedServers, authorization: &str) -> Result<Self, String> {
         let authorization = parse_authorization(authorization)?;
         Ok(Self {
@@ -138,9 +136,6 @@ impl WebRoutedStore {
     }
 
     /// Reads credentials from the environment variable `GRISTMILL_WEB_AUTHORIZATION`.
-    ///
-    /// # Errors
-    /// As [`WebObjects::new`].
     pub fn from_env(rest: Arc<dyn ObjectStore>, reach: AllowedServers) -> Result<Self, String> {
         let authorization = std::env::var(AUTHORIZATION_VARIABLE).unwrap_or_default();
         Ok(Self::new(rest, WebObjects::new(reach, &authorization)?))
@@ -244,10 +239,8 @@ struct Failures {
 }
 
 impl Failures {
-    /// Counts a failure, and rests until the next try.
-    ///
-    /// # Errors
-    /// The read of `path` has failed too often.
+    /// Counts a failure, and rests until the next try. Fails if the read of `path` has failed too
+    /// often.
     async fn rest(&mut self, path: &ObjectPath, broken: Broken) -> Result<(), ObjectError> {
         self.in_a_row += 1;
         self.silences += u32::from(broken.why == SILENCE);

@@ -78,9 +78,6 @@ impl Aws {
     /// Configures itself as the AWS SDKs do: region, credentials and `AWS_ENDPOINT_URL[_SERVICE]` from the
     /// environment or the shared configuration files. The instance metadata service is queried only for what
     /// neither provides.
-    ///
-    /// # Errors
-    /// No region is configured.
     pub async fn from_env() -> Result<Self, SettingsError> {
         let pool = HttpPool::default();
         let sdk = load(&pool, None).await;
@@ -99,9 +96,6 @@ impl Aws {
 
     /// Configures itself from the environment variables of a function: region and credentials, which are valid for
     /// the function's life. Queries nothing else. Respects `AWS_ENDPOINT_URL[_SERVICE]`.
-    ///
-    /// # Errors
-    /// Region or keys are not set.
     pub fn from_function_env() -> Result<Self, SettingsError> {
         let get = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
         let needed = |name| get(name).ok_or(SettingsError::Missing(name));
@@ -123,9 +117,6 @@ impl Aws {
     }
 
     /// Services at known addresses, with known credentials; reads no environment.
-    ///
-    /// # Errors
-    /// None, in a program with the SDK.
     pub fn with(
         endpoints: AwsEndpoints,
         region: String,
@@ -230,9 +221,6 @@ impl Aws {
 
     /// The coordinator of namespace `ns`. `url` is its function URL, or its ARN: then Lambda's own
     /// endpoint is called, which a subnet without internet can reach.
-    ///
-    /// # Errors
-    /// `url` is neither.
     pub fn coordinator(&self, url: &str, ns: Namespace) -> Result<HttpCoordinator, SettingsError> {
         let Shared { sdk, at, pool, counts, region, .. } = &*self.0;
         let address = CallAddress::parse(url, region.as_ref(), |region| {
