@@ -70,9 +70,6 @@ impl JobConfig {
 
 impl AuthoredPipeline {
     /// The dataset `data`, or the one that the pipeline in the file `path` names.
-    ///
-    /// # Errors
-    /// As [`DatasetLocation::parse_all`].
     pub fn source(&self, path: &Path, data: Option<&str>) -> std::io::Result<DatasetLocation> {
         if let Some(data) = data {
             return DatasetLocation::parse(data, Path::new("."));
@@ -83,9 +80,6 @@ impl AuthoredPipeline {
 
     /// The pipeline with batches of `batch_size` and its operators in a cheaper order where the result is
     /// equivalent; whether that changed anything.
-    ///
-    /// # Errors
-    /// [`ProgramFailure::Usage`] if the pipeline does not allow such batches.
     pub fn prepared(self, batch_size: Option<u32>) -> Result<(Self, bool), ProgramFailure> {
         let Self { pipeline, assets } = self;
         let pipeline = match batch_size {
@@ -132,9 +126,6 @@ pub struct JobHandle {
 
 impl ServiceConnection {
     /// Lists the dataset at `source`, offering a directory of this machine to a local service.
-    ///
-    /// # Errors
-    /// [`ProgramFailure::Usage`] if there is nothing to read.
     pub async fn list(
         &self,
         pipeline: &Pipeline,
@@ -231,9 +222,6 @@ impl ServiceConnection {
 impl JobHandle {
     /// The job's batches from `cursor`, the first one that is not in the trainer's checkpoint. Takes the job over
     /// from an earlier reader.
-    ///
-    /// # Errors
-    /// If the service does not answer, or refuses.
     pub async fn batches(
         &self,
         cursor: Cursor,
@@ -245,9 +233,6 @@ impl JobHandle {
     }
 
     /// The job's batches from `cursor`, fetched ahead; [`Fetcher::announce`] takes the job over.
-    ///
-    /// # Errors
-    /// As [`JobHandle::batches`].
     pub async fn open_at(
         &self,
         cursor: Cursor,
@@ -257,9 +242,6 @@ impl JobHandle {
     }
 
     /// As [`JobHandle::open_at`], for the ranks `own` of a run.
-    ///
-    /// # Errors
-    /// As [`JobHandle::batches`].
     pub async fn open_for(
         &self,
         own: Option<ServedRanks>,
@@ -294,10 +276,6 @@ impl JobHandle {
     }
 
     /// The place of a checkpoint in this job. May wait as [`JobHandle::divided`] does.
-    ///
-    /// # Errors
-    /// [`ResumeError::Checkpoint`] if the checkpoint is of other batches, [`ResumeError::Fetch`] if the service does not
-    /// answer.
     pub async fn place_of(
         &self,
         checkpoint: &Checkpoint,
@@ -313,9 +291,6 @@ impl JobHandle {
 
     /// The job once its splits are known, which tell its batches from those of others. Waits up to `patience` for the
     /// dataset to be indexed.
-    ///
-    /// # Errors
-    /// If the service does not answer, or has forgotten the job.
     pub async fn divided(&self, patience: Duration) -> Result<JobView, FetchError> {
         let clock = &self.service.ports.clock;
         let until = clock.monotonic() + patience;
@@ -332,17 +307,11 @@ impl JobHandle {
     }
 
     /// The job's pipeline.
-    ///
-    /// # Errors
-    /// This program does not know one of its operators.
     pub fn pipeline(&self) -> Result<Pipeline, PipelineError> {
         Pipeline::from_canonical(&self.view.spec.pipeline, &self.service.ports.operators)
     }
 
     /// The job's state, with the durable batch of a trainer that reads as many epochs as this one. Waits up to `patience` for a service that does not answer.
-    ///
-    /// # Errors
-    /// If it does not answer by then, or has forgotten the job.
     pub async fn status(&self, patience: Duration) -> Result<JobStatus, FetchError> {
         let call = StatusCall { job: self.view.job.clone() };
         let mut status = ask(&self.service.ports, &call, patience).await?;
@@ -351,9 +320,6 @@ impl JobHandle {
     }
 
     /// Stops the job, so that no worker continues it. Waits up to `patience` for a service that does not answer.
-    ///
-    /// # Errors
-    /// If it does not answer by then.
     pub async fn stop(&self, patience: Duration) -> Result<(), FetchError> {
         let stop = StopCall { job: self.view.job.clone() };
         ask(&self.service.ports, &stop, patience).await.map(drop)

@@ -230,15 +230,12 @@ impl CompiledPipeline {
         cancelled: &dyn Fn() -> bool,
     ) -> Result<SplitOutput, ExecError> {
         let all = self.resume_part(scratch, None, input, true, cancelled)?;
-        self.end_resumed(scratch, input.point, all)
+        self.end_split(scratch, all)
     }
 
     /// Like [`resume_split`](Self::resume_split) for a split that was captured in parts: runs the
-    /// part in `input` after those of `before`. [`end_resumed`](Self::end_resumed) returns the
-    /// result of all parts.
-    ///
-    /// # Errors
-    /// As [`resume_split`](Self::resume_split).
+    /// part in `input` after those of `before`. [`end_split`](Self::end_split) returns the result of
+    /// all parts.
     pub fn resume_part(
         &self,
         scratch: &mut ExecutorScratch,
@@ -268,6 +265,7 @@ impl CompiledPipeline {
                 let terms = SplitParameters { epoch, seed, on_error };
                 let mut run = SplitExecution::new(self, scratch, terms, left, cancelled)?;
                 run.split.metrics[0] = OpMetrics::new(CACHE, None);
+                run.split.resumed = Some(point.step);
                 let after = self.steps[point.step..].iter();
                 run.reserve(after.fold(1, |width, step| width.saturating_mul(step.action.width())));
                 run
@@ -279,23 +277,6 @@ impl CompiledPipeline {
         }
         resumed.refuse_before(None)?;
         Ok(resumed.run.split)
-    }
-
-    /// Ends a split after its last part was resumed from cache point `point`. Needs the scratch of
-    /// the parts.
-    ///
-    /// # Errors
-    /// [`ExecError::Output`] if the object gets too large.
-    pub fn end_resumed(
-        &self,
-        scratch: &mut ExecutorScratch,
-        point: u32,
-        unfinished: UnfinishedSplit,
-    ) -> Result<SplitOutput, ExecError> {
-        let step = self.point(point)?.step;
-        let mut run = SplitExecution::again(self, scratch, unfinished, &|| false)?;
-        run.split.metrics.drain(1..=step + 1);
-        run.finish()
     }
 }
 

@@ -99,10 +99,7 @@ pub(crate) struct SharedDraw {
 impl CompiledStep {
     /// Applies a step that makes one element of one. Returns the bytes read and written. `row` is
     /// the row of the step's field if the step writes there or finds its value there. `draw` is
-    /// called only if the step draws.
-    ///
-    /// # Errors
-    /// Returns the reason why the record is bad, in one line.
+    /// called only if the step draws. An error is the reason why the record is bad, in one line.
     pub(crate) fn apply(
         &self,
         cells: &mut [FieldCell],

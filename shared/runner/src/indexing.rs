@@ -225,9 +225,6 @@ impl IndexStore<'_> {
 
     /// The files `found` in `bucket` as a job that begins now reads them: those with another content than was first read under
     /// their etags are named by it.
-    ///
-    /// # Errors
-    /// The store fails.
     pub async fn as_they_are(
         &self,
         format: &FileFormat,

@@ -78,9 +78,6 @@ pub struct SavedCursor {
 
 impl SavedCursor {
     /// Reads a JSON object; further fields are ignored.
-    ///
-    /// # Errors
-    /// The mistake in it.
     pub fn parse(text: &[u8]) -> Result<Self, String> {
         let fields: serde_json::Map<String, serde_json::Value> =
             serde_json::from_slice(text).map_err(|_| "it is not a JSON object".to_owned())?;
@@ -129,9 +126,6 @@ pub struct CursorFile {
 
 impl CursorFile {
     /// Opens and locks the file; creates it if there is none.
-    ///
-    /// # Errors
-    /// The file cannot be created, or another process uses it.
     pub fn open(path: &Path) -> io::Result<Self> {
         let named = |what: String| io::Error::other(format!("{}: {what}", path.display()));
         // Opening a device may have side effects or block.

@@ -139,9 +139,6 @@ impl ClientHello {
     }
 
     /// Parses the JSON of a trainer of all batches.
-    ///
-    /// # Errors
-    /// The mistake in it.
     pub fn parse(text: &[u8]) -> Result<Self, String> {
         let fields: serde_json::Map<String, serde_json::Value> =
             serde_json::from_slice(text).map_err(|_| "it is not a JSON object".to_owned())?;
@@ -155,9 +152,6 @@ impl ClientHello {
     }
 
     /// Parses the JSON of a rank.
-    ///
-    /// # Errors
-    /// The mistake in it.
     pub fn parse_of_rank(text: &[u8]) -> Result<Self, String> {
         let hello = Self::parse(text)?;
         let rank = serde_json::from_slice(text).map_err(|error| error.to_string())?;
@@ -229,9 +223,6 @@ impl SocketFrame {
 }
 
 /// Reads the next frame.
-///
-/// # Errors
-/// The connection ended, or what came is not a frame.
 pub async fn read_frame(reader: &mut (impl AsyncRead + Unpin)) -> io::Result<SocketFrame> {
     let mut header = [0; HEADER_BYTES];
     reader.read_exact(&mut header).await?;

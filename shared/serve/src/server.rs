@@ -58,9 +58,6 @@ pub enum ServeError {
 }
 
 /// The position stored in `cursors`, which must be of the job `identity`; none if there is none.
-///
-/// # Errors
-/// It cannot be read, or belongs to another job.
 pub fn kept(
     cursors: &mut dyn CursorStore,
     identity: &StreamIdentity,
@@ -144,9 +141,6 @@ pub struct RankServer {
 
 impl RankServer {
     /// `fetcher` is open at the known beginning, and is not announced.
-    ///
-    /// # Errors
-    /// The job cannot be served to ranks.
     pub fn new(
         fetcher: Fetcher,
         cursors: Box<dyn CursorStore>,
@@ -230,9 +224,6 @@ impl RankServer {
     }
 
     /// Writes every frame to `out`, starting with a hello. Written batches count as acknowledged.
-    ///
-    /// # Errors
-    /// Why serving ended before the job was delivered.
     pub async fn write_all<S>(&mut self, out: S) -> Result<(), ServeError>
     where
         S: AsyncRead + AsyncWrite + Send + 'static,
@@ -246,9 +237,6 @@ impl RankServer {
     }
 
     /// Serves ranks until the job is delivered and acknowledged by all of them.
-    ///
-    /// # Errors
-    /// Why serving ended before.
     pub async fn serve<S>(
         &mut self,
         mut visitors: mpsc::Receiver<ConnectedClient<S>>,

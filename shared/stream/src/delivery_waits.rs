@@ -1,11 +1,8 @@
 //! Causes of a trainer's waits.
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use std::{
-    ops::AddAssign,
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::{ops::AddAssign, time::Duration};
 
 /// The stage of the next batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,7 +113,7 @@ impl StageClock {
     }
 
     fn with<T>(&self, now: Duration, change: impl FnOnce(&mut Inner) -> T) -> T {
-        let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut inner = self.0.lock();
         inner.pass(now);
         change(&mut inner)
     }
@@ -133,7 +130,7 @@ impl StageClock {
 
     /// The stage of the next batch, and whether no worker has its split.
     pub fn stage(&self) -> (BatchStage, bool) {
-        let inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let inner = self.0.lock();
         (inner.stage, inner.unclaimed)
     }
 

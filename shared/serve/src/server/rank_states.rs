@@ -409,9 +409,6 @@ impl AckTiming {
 
 impl RankStates {
     /// The checkpoint of a rank contains its own `batch` and all before.
-    ///
-    /// # Errors
-    /// Why that cannot be.
     pub fn acknowledge(&mut self, rank_index: usize, batch: Cursor) -> Result<(), String> {
         let rank = self.rank(rank_index);
         let RankState { durable, handed, .. } = self.states[rank_index];
@@ -446,9 +443,6 @@ impl RankStates {
     }
 
     /// The checkpoint of the whole job at `at` is durable, as one rank says.
-    ///
-    /// # Errors
-    /// Why that cannot be.
     pub fn acknowledge_job(&mut self, rank_index: usize, at: Cursor) -> Result<(), String> {
         let rank = self.rank(rank_index);
         let place = self.passed.normal(at);
@@ -483,9 +477,6 @@ impl RankStates {
 
 impl RankStates {
     /// Refuses a place behind the end of the job, which no run may begin at.
-    ///
-    /// # Errors
-    /// The rank wants such a place.
     pub fn check_end(&self, rank_index: usize, at: Option<Cursor>) -> Result<(), String> {
         let end = self.end();
         match at.filter(|at| *at > end) {
@@ -499,9 +490,6 @@ impl RankStates {
     }
 
     /// Connects a rank that wants the step at `at` next; without it, the first one that is not durable.
-    ///
-    /// # Errors
-    /// Why the rank cannot go on there.
     pub fn sit(
         &mut self,
         rank_index: usize,
