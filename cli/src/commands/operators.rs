@@ -20,7 +20,6 @@ pub struct OperatorsArgs {
 }
 
 impl OperatorsArgs {
-    /// Runs the command.
     pub async fn run(self) -> Result<(), ProgramFailure> {
         let registry = program::operators();
         if self.json {

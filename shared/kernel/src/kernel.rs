@@ -93,8 +93,6 @@ impl AssetLoader for NoAssets {
     }
 }
 
-// The forms that a kernel can have.
-
 /// A value being read: numbers little-endian, images row by row.
 #[derive(Clone, Copy, Debug)]
 pub struct ValueView<'a> {

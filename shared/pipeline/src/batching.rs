@@ -93,8 +93,6 @@ impl Batching {
     }
 }
 
-// Operators that apply to a batch after workers have made it.
-
 /// The operator of `deliver` that trainers apply.
 const BY_TRAINER: &str = "normalise";
 

@@ -367,8 +367,6 @@ fn cost(params: &mut MappingReader<'_>) -> Result<DeclaredCost, PipelineError> {
     }
 }
 
-// Kernels of users' operators that check every output.
-
 /// The kernel of a user's operator. Its output is checked against its schema.
 struct CheckedTransform {
     kernel: Box<dyn TransformKernel>,
@@ -462,8 +460,6 @@ fn is_of(schema: &FieldSchema, made: OutputSize) -> bool {
         _ => false,
     }
 }
-
-// Reads parameters of users' operators as JSON, and schemas from the canonical form.
 
 const DTYPES: [FieldDType; 11] = [
     FieldDType::Bytes,

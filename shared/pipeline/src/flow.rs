@@ -67,7 +67,6 @@ impl SchemaFlow {
         }
         let names: Vec<&str> = dtypes.iter().map(|dtype| dtype.name()).collect();
         let shapes: Vec<String> = channels.iter().map(|c| format!("[h, w, {c}]")).collect();
-        let shapes: Vec<&str> = shapes.iter().map(String::as_str).collect();
         let advice = match field.dtype {
             FieldDType::Bytes => "; put `decode` before it",
             _ => "",

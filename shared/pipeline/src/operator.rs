@@ -275,12 +275,6 @@ pub struct KernelInput<'a> {
     pub assets: &'a dyn AssetLoader,
 }
 
-impl fmt::Debug for KernelInput<'_> {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("KernelInput").field("field", &self.field).finish_non_exhaustive()
-    }
-}
-
 impl<'a> KernelInput<'a> {
     /// `field` is the schema of the operator's field, `None` if it has no field.
     pub fn new(field: Option<&'a FieldSchema>, assets: &'a dyn AssetLoader) -> Self {

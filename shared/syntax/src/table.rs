@@ -367,8 +367,9 @@ impl<'a> MappingReader<'a> {
 }
 
 /// "a, b or c".
-pub fn one_of(names: &[&str]) -> String {
-    match names {
+pub fn one_of<T: AsRef<str>>(names: &[T]) -> String {
+    let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
+    match names.as_slice() {
         [] => "nothing".into(),
         [only] => (*only).into(),
         [rest @ .., last] => format!("{} or {last}", rest.join(", ")),
@@ -467,18 +468,36 @@ impl fmt::Display for ParameterKind {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ParameterKind::Bool => out.write_str("true or false"),
+            ParameterKind::Whole { min, max } if *max >= u64::from(u32::MAX) => {
+                write!(out, "a whole number from {min} on")
+            }
             ParameterKind::Whole { min, max } => write!(out, "a whole number from {min} to {max}"),
+            ParameterKind::Number { min: f64::MIN, max: f64::MAX } => out.write_str("a number"),
             ParameterKind::Number { min, max } => write!(out, "a number from {min} to {max}"),
             ParameterKind::Size { max } => {
                 write!(out, "a whole number from 1 to {max}, or [height, width]")
             }
             ParameterKind::Text => out.write_str("text"),
-            ParameterKind::Field => out.write_str("the name of a field"),
-            ParameterKind::Choice(choices) => write!(out, "`{}`", choices.join("`, `")),
-            ParameterKind::List(kind) => write!(out, "a list, each {kind}"),
-            ParameterKind::Map(kind) => write!(out, "a mapping from names, each to {kind}"),
-            ParameterKind::Features => out.write_str("`NAME: { key, dtype, shape }`"),
+            ParameterKind::Field => out.write_str("a field"),
+            ParameterKind::Choice(names) => {
+                let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+                out.write_str(&one_of(&names))
+            }
+            ParameterKind::List(item) => write!(out, "a list: {item}"),
+            ParameterKind::Map(value) => write!(out, "by field: {value}"),
+            ParameterKind::Features => out.write_str("features"),
             ParameterKind::Other(form) => out.write_str(form),
+        }
+    }
+}
+
+impl fmt::Display for DefaultValue {
+    /// As the documentation has it.
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DefaultValue::Required => out.write_str("required"),
+            DefaultValue::Absent => out.write_str("none"),
+            DefaultValue::Value(value) => write!(out, "`{value}`"),
         }
     }
 }

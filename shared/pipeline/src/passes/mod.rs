@@ -149,8 +149,6 @@ fn first(optimised: &mut OptimisedPipeline) {
     }
 }
 
-// Removes operators that do nothing or whose output is unused.
-
 /// Removes useless operators until there are no more.
 fn remove(optimised: &mut OptimisedPipeline) {
     while let Some((at, reason)) = find(optimised) {

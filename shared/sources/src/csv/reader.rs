@@ -308,8 +308,6 @@ impl RecordScanner for CsvScanner {
     }
 }
 
-// The values of one line.
-
 /// Finds the features of a pipeline in lines; feature i goes to cell i.
 #[derive(Debug)]
 pub struct CsvRecordReader {
