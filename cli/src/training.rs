@@ -277,8 +277,6 @@ async fn train_on(
     Ok(report)
 }
 
-// Generated datasets, made once per machine.
-
 /// Generates a dataset once per machine, or finds it; returns its directory. Ctrl-C removes an
 /// unfinished one.
 pub async fn make_dataset(spec: DatasetSpec) -> Result<PathBuf, ProgramFailure> {

@@ -81,7 +81,6 @@ pub struct PlanArgs {
 const MAX_PRICES_BYTES: u64 = 1 << 20;
 
 impl PlanArgs {
-    /// Runs the command.
     pub async fn run(self) -> Result<(), ProgramFailure> {
         let AuthoredPipeline { mut pipeline, assets } = read_pipeline(&self.pipeline)?;
         if let Some(size) = self.batch_size {

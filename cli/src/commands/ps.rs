@@ -39,7 +39,6 @@ struct Listed {
 }
 
 impl PsArgs {
-    /// Runs the command.
     pub async fn run(self) -> Result<(), ProgramFailure> {
         let services = registered();
         if !self.stop_all && self.stop.is_empty() {

@@ -16,7 +16,6 @@ pub struct SimulateArgs {
 }
 
 impl SimulateArgs {
-    /// Runs the command.
     pub async fn run(self) -> Result<(), ProgramFailure> {
         let holds = gristmill_scaling::run(&self.simulation, &mut output::StandardOutput)
             .map_err(ProgramFailure::usage)?;

@@ -70,7 +70,12 @@ fn work(source_s: f64, ops: &[(&str, f64)], put_s: f64, workers: f64) -> WorkerS
 }
 
 /// An epoch with a wait for each state of a split: unclaimed, working, fetched, decoded.
-fn epoch(mode: (&str), seconds: f64, waits: [f64; 4], workers: WorkerShares) -> TimelineEpoch {
+fn epoch(
+    mode: (CacheMode, &str),
+    seconds: f64,
+    waits: [f64; 4],
+    workers: WorkerShares,
+) -> TimelineEpoch {
     let [unclaimed_s, working_s, fetch_s, decode_s] = waits;
     let total_s = waits.iter().sum::<f64>() * 1.02;
     let first_batch_s = Some(unclaimed_s.min(6.1));

@@ -148,7 +148,6 @@ impl fmt::Display for StallCause {
 impl fmt::Display for EpochStalls {
     /// One line for a terminal: "waited 12.3 s (8.1 %): op decode 9.10 s, queue 3.20 s".
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        use crate::units::{show_percent, show_seconds};
         write!(f, "waited {} ({})", show_seconds(self.total_s), show_percent(self.percent))?;
         for (index, part) in self.parts.iter().enumerate() {
             let before = if index == 0 { ": " } else { ", " };
@@ -157,8 +156,6 @@ impl fmt::Display for EpochStalls {
         Ok(())
     }
 }
-
-// Whether more workers would help, in one line that names the numbers.
 
 /// A shorter wait, in percent of the epoch, is within the difference of two runs of one job.
 const STALL_MIN_PERCENT: f64 = 3.0;
@@ -255,7 +252,15 @@ impl fmt::Display for StallAdvice {
                 show_seconds(total_s)
             ),
             StallAdvice::MoreWorkers { percent, workers, desired } => {
-                fmt_more_workers(f, percent, workers, desired)
+                let waited = show_percent(percent);
+                write!(
+                    f,
+                    "more workers would help: the trainer waited for them {waited} of the epoch"
+                )?;
+                workers.zip(desired).map_or(Ok(()), |(workers, desired)| {
+                    let workers = (workers * 10.0).round() / 10.0;
+                    write!(f, "; about {desired} instead of {workers} should do")
+                })
             }
             StallAdvice::AtMaximum { percent, max_workers, desired } => {
                 write!(
@@ -290,25 +295,6 @@ impl fmt::Display for StallAdvice {
                 show_percent(percent)
             ),
         }
-    }
-}
-
-fn fmt_more_workers(
-    f: &mut fmt::Formatter<'_>,
-    percent: f64,
-    workers: Option<f64>,
-    desired: Option<u32>,
-) -> fmt::Result {
-    write!(
-        f,
-        "more workers would help: the trainer waited for them {} of the epoch",
-        show_percent(percent)
-    )?;
-    match (workers, desired) {
-        (Some(workers), Some(desired)) => {
-            write!(f, "; about {desired} instead of {} should do", (workers * 10.0).round() / 10.0)
-        }
-        _ => Ok(()),
     }
 }
 

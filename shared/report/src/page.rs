@@ -60,6 +60,9 @@ pub fn render(timeline: &Timeline) -> String {
     page.into_string()
 }
 
+/// Most operators listed.
+const OPS_MAX: usize = 60;
+
 fn head(scene: &TimelineScene<'_>, title: &str) -> Markup {
     let job = &scene.timeline.job;
     let text = |name, value: &str| (!value.is_empty()).then(|| (name, shown(value)));
@@ -76,7 +79,10 @@ fn head(scene: &TimelineScene<'_>, title: &str) -> Markup {
             dl class="facts" {
                 @for (name, value) in facts.into_iter().flatten() { div { dt { (name) } dd { (value) } } }
                 @if !job.ops.is_empty() {
-                    div class="ops" { dt { "operators" } dd { ol { (ops(&job.ops)) } } }
+                    div class="ops" { dt { "operators" } dd { ol {
+                        @for op in job.ops.iter().take(OPS_MAX) { li { (shown(op)) } }
+                        @if job.ops.len() > OPS_MAX { li { (job.ops.len() - OPS_MAX) " more" } }
+                    } } }
                 }
             }
             (tiles(scene))
@@ -84,20 +90,12 @@ fn head(scene: &TimelineScene<'_>, title: &str) -> Markup {
     }
 }
 
-/// Most operators listed.
-const OPS_MAX: usize = 60;
-
-fn ops(ops: &[String]) -> Markup {
-    html! {
-        @for op in ops.iter().take(OPS_MAX) { li { (shown(op)) } }
-        @if ops.len() > OPS_MAX { li { (ops.len() - OPS_MAX) " more" } }
-    }
-}
-
 /// Key figures.
 fn tiles(scene: &TimelineScene<'_>) -> Markup {
     let run_s = scene.end_s;
     let batches = scene.batches();
+    let pace = batches as f64 / run_s;
+    let decimals = if pace >= 10.0 { 0 } else { 2 };
     let peak = scene.samples.iter().filter_map(|sample| sample.workers).reduce(f64::max);
     let target = scene.samples.iter().filter_map(|sample| sample.target).max();
     let epochs = scene.epochs.len();
@@ -115,7 +113,7 @@ fn tiles(scene: &TimelineScene<'_>) -> Markup {
                 }))
                 @if batches > 0 {
                     (tile("batches", show_count(batches),
-                        format!("{:.*} a second", decimals(batches as f64 / run_s), batches as f64 / run_s)))
+                        format!("{pace:.decimals$} a second")))
                 }
                 @if let Some((waited_s, of_s)) = scene.waited() {
                     (tile("the trainer waited", show_percent(percent(waited_s, of_s)),
@@ -139,10 +137,6 @@ fn tiles(scene: &TimelineScene<'_>) -> Markup {
             p class="note" { "Nothing of this run was recorded." }
         }
     }
-}
-
-fn decimals(value: f64) -> usize {
-    if value >= 10.0 { 0 } else { 2 }
 }
 
 fn over_time(scene: &TimelineScene<'_>) -> Markup {

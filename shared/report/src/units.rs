@@ -79,8 +79,6 @@ pub(crate) fn show_workers(workers: f64) -> String {
     format!("{tenths} worker{}", if tenths == 1.0 { "" } else { "s" })
 }
 
-// Quantities made sound: measurements may be anything.
-
 /// Exceeds the seconds or dollars of any run (30,000 years); sums stay finite.
 pub(crate) const MOST: f64 = 1e12;
 

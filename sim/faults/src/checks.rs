@@ -122,23 +122,19 @@ pub fn judge(
             sim.violated(format_args!("damage ended a trainer: {why}"));
             TrainerEnd::Broken
         }
-        FetchError::Unusable(why) => judge_unusable(sim, why),
+        // Each release speaks a version of the other, so that no trainer ends for its version.
+        FetchError::Unusable(why) if why.contains("protocol version") => {
+            sim.violated(format_args!("a version ended a trainer: {why}"));
+            TrainerEnd::Broken
+        }
         FetchError::Misplaced(_)
         | FetchError::Collected(_)
         | FetchError::RunBegan { .. }
         | FetchError::Refused(_)
         | FetchError::Unreachable { .. }
+        | FetchError::Unusable(_)
         | FetchError::BadObject(_) => TrainerEnd::Again,
     }
-}
-
-/// Each release speaks a version of the other, so that no trainer ends for its version.
-fn judge_unusable(sim: &FaultSimulation, why: &str) -> TrainerEnd {
-    if why.contains("protocol version") {
-        sim.violated(format_args!("a version ended a trainer: {why}"));
-        return TrainerEnd::Broken;
-    }
-    TrainerEnd::Again
 }
 
 /// Longest time without enough workers, or without batches, after the faults have ended: a worker whose event was lost
@@ -156,7 +152,7 @@ const LOOKS: Duration = Duration::from_secs(5);
 pub async fn watch(cloud: &Arc<SimCloud>, log: &DeliveryLog) {
     let sim = &cloud.sim;
     // Lease times of a wrong clock are off by the difference of two clocks.
-    let bound = if cloud.store.has_poison() { FINDING_OUT } else { BOUND } + 2 * sim.plan.skew;
+    let bound = if cloud.store.scenario.poison { FINDING_OUT } else { BOUND } + 2 * sim.plan.skew;
     let bound = bound * if cloud.is_shared { SHARED } else { 1 };
     // A trainer whose job the table has lost waits for it, and is started again.
     let lost = || if sim.count(&[FaultKind::WritesLost]) > 0 { PATIENCE } else { Duration::ZERO };

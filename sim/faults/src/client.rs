@@ -8,7 +8,7 @@ use crate::{
 };
 use bytes::Bytes;
 use gristmill_model::{splits::Cursor, wire::RegisterCall};
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 
 /// Longest wait of a client that does not train.
@@ -29,8 +29,6 @@ pub struct SimClient<'a> {
     pub cloud: &'a SimCloud,
     pub host: &'a TrainerHost,
     pub log: &'a DeliveryLog,
-    /// Whether it keeps checkpoints of its own.
-    pub keeps: bool,
     pub process: &'a SimProcess,
 }
 
@@ -106,7 +104,7 @@ impl SimClient<'_> {
             return Some(self.refused(&greeting, None));
         }
         let mut hello = identity(&greeting)?;
-        let resume = self.keeps.then(|| choose_checkpoint(self.sim(), self.log));
+        let resume = self.host.trainer_keeps.then(|| choose_checkpoint(self.sim(), self.log));
         if let Some(resume) = resume {
             set_place(&mut hello, resume);
         }
@@ -214,17 +212,16 @@ impl SimClient<'_> {
 
 /// Trains over the connection until the job is done, resuming after every death.
 pub async fn train(
-    cloud: Arc<SimCloud>,
-    host: Arc<TrainerHost>,
-    log: Arc<DeliveryLog>,
-    register: RegisterCall,
+    cloud: &SimCloud,
+    host: &TrainerHost,
+    log: &DeliveryLog,
+    register: &RegisterCall,
 ) {
-    let sim = Arc::clone(&cloud.sim);
-    let keeps = host.trainer_keeps;
+    let sim = &cloud.sim;
     while !log.is_done() && !log.is_given_up() && !sim.is_violated() {
-        let process = SimProcess::new(&sim, ProcessKind::Trainer);
-        let client = SimClient { cloud: &cloud, host: &host, log: &log, keeps, process: &process };
-        match process.run(client.train(&register)).await {
+        let process = SimProcess::new(sim, ProcessKind::Trainer);
+        let client = SimClient { cloud, host, log, process: &process };
+        match process.run(client.train(register)).await {
             // The job is finished unless its fetcher still waits for the last acknowledgement, or the table has lost it.
             Some(ConnectionEnd::Ended(last))
                 if host.has_kept(last) && sim.count(&[FaultKind::WritesLost]) == 0 =>
@@ -244,22 +241,21 @@ pub async fn train(
 
 /// Connects malicious and faulty clients.
 pub async fn disturb(
-    cloud: Arc<SimCloud>,
-    host: Arc<TrainerHost>,
-    log: Arc<DeliveryLog>,
-    register: RegisterCall,
+    cloud: &SimCloud,
+    host: &TrainerHost,
+    log: &DeliveryLog,
+    register: &RegisterCall,
 ) {
-    let sim = Arc::clone(&cloud.sim);
+    let sim = &cloud.sim;
     while !log.is_done() && !log.is_given_up() {
         sim.time.sleep(sim.between_ms(100, 20_000)).await;
         if !sim.happens(FaultKind::WrongClient) {
             continue;
         }
-        let process = SimProcess::new(&sim, ProcessKind::Observer);
-        let client =
-            SimClient { cloud: &cloud, host: &host, log: &log, keeps: false, process: &process };
+        let process = SimProcess::new(sim, ProcessKind::Observer);
+        let client = SimClient { cloud, host, log, process: &process };
         for _ in 0..=sim.below(8) {
-            client.disturb(&register).await;
+            client.disturb(register).await;
         }
     }
 }

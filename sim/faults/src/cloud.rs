@@ -16,14 +16,14 @@ use gristmill_coordinator::{
 };
 use gristmill_model::{
     InvocationId, JobName,
-    splits::{BundleState, JobProgress, SplitCommit},
+    splits::{Bundle, BundleState, JobProgress, SplitCommit},
     wire::{
-        self, AnyCall, AnyReply, CallEnvelope, CallRefusal, ClaimCall, CoordinatorCall, FlushCall,
-        LeaseRef, RefusalKind, ReleaseCall, ScalerEvent, SpokenVersions, VERSION, WorkerEvent,
+        AnyCall, AnyReply, CallEnvelope, CallRefusal, CoordinatorCall, FlushCall, LeaseRef,
+        RefusalKind, ReleaseCall, ScalerEvent, SpokenVersions, VERSION, WorkerEvent,
         protocol::{self, read_event},
     },
 };
-use gristmill_ports::{CallError, Clock as _, Coordinator, FunctionMetrics, ItemKey};
+use gristmill_ports::{CallError, Clock as _, Coordinator, FunctionMetrics};
 use gristmill_runner::{Runner, RunnerConfig};
 use gristmill_scaler::ScalerFunction;
 use gristmill_worker::WorkerFunction;
@@ -271,16 +271,20 @@ impl SimCloud {
         });
     }
 
-    fn bundle_key(&self, flush: &FlushCall) -> ItemKey {
+    /// The bundle that `flush` is for, as stored.
+    async fn bundle(&self, flush: &FlushCall) -> Option<Box<Bundle>> {
         let LeaseRef { partition, epoch, bundle, .. } = flush.lease;
-        inspect::bundle_key(&self.store.ns, &self.store.job, partition, epoch, bundle)
+        let (ns, job) = (&self.store.ns, &self.store.job);
+        let key = inspect::bundle_key(ns, job, partition, epoch, bundle);
+        match inspect::decode(&key, &self.items.item(&key).await?.body) {
+            Ok(DecodedItem::Bundle(bundle)) => Some(bundle),
+            _ => None,
+        }
     }
 
     /// Invariant 13: a permanently refused flush was not applied.
     async fn check_refused(&self, flush: &FlushCall, refusal: &CallRefusal) {
-        let key = self.bundle_key(flush);
-        let Some(item) = self.items.item(&key).await else { return };
-        let Ok(DecodedItem::Bundle(bundle)) = inspect::decode(&key, &item.body) else { return };
+        let Some(bundle) = self.bundle(flush).await else { return };
         let applied = |commit: &SplitCommit| {
             bundle.entry(commit.split_index).is_some_and(|entry| {
                 (entry.attempt, entry.nonce) == (flush.lease.attempt, flush.lease.nonce)
@@ -295,19 +299,14 @@ impl SimCloud {
     async fn mistaken(&self, mut call: AnyCall) -> AnyCall {
         match (self.sim.mutant, &mut call) {
             (Some(Mutant::CommitsWithoutOwner), AnyCall::Flush(flush)) => {
-                let key = self.bundle_key(flush);
-                if let Some(item) = self.items.item(&key).await
-                    && let Ok(DecodedItem::Bundle(bundle)) = inspect::decode(&key, &item.body)
+                if let Some(bundle) = self.bundle(flush).await
                     && bundle.state == BundleState::Leased
                 {
                     (flush.lease.attempt, flush.lease.nonce) = (bundle.attempt, bundle.owner);
                 }
             }
-            (
-                Some(Mutant::JudgedBySlowest),
-                AnyCall::Claim(ClaimCall { needed: Some(needed), .. }),
-            ) => {
-                if let Some(progress) = self.progress().await {
+            (Some(Mutant::JudgedBySlowest), AnyCall::Claim(claim)) => {
+                if let Some((needed, progress)) = claim.needed.as_mut().zip(self.progress().await) {
                     *needed = progress.delivered.min(*needed);
                 }
             }
@@ -319,11 +318,8 @@ impl SimCloud {
             (Some(Mutant::LeasesForGood), AnyCall::Claim(claim)) => {
                 (claim.remaining_ms, claim.split_ms) = (FOREVER_MS, FOREVER_MS);
             }
-            (
-                Some(Mutant::UnfencedAcks),
-                AnyCall::Poll(wire::PollCall { report: Some(report), .. }),
-            ) => {
-                if let Some(progress) = self.progress().await {
+            (Some(Mutant::UnfencedAcks), AnyCall::Poll(poll)) => {
+                if let Some((report, progress)) = poll.report.as_mut().zip(self.progress().await) {
                     report.ack.generation = progress.generation;
                 }
             }

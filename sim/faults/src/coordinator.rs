@@ -146,8 +146,8 @@ fn measured_alike(call: &AnyCall) -> AnyCall {
 
 /// Records a call, the split that it needs, and the progress that a reader reports with it.
 fn show(process: &SimProcess, call: &AnyCall) {
-    let sim = process.sim();
-    sim.event(format_args!("{:?} calls {}", process.kind(), call.name()));
+    let sim = &process.sim;
+    sim.event(format_args!("{:?} calls {}", process.kind, call.name()));
     if let AnyCall::Claim(ClaimCall { needed: Some(needed), .. }) = call {
         sim.event(format_args!("it needs {needed:?}"));
     }

@@ -35,8 +35,6 @@ const MOST_RECORDS: usize = 200;
 #[derive(Debug, Clone, Default)]
 pub struct HistoryOutcome {
     pub violations: Vec<String>,
-    pub batches: usize,
-    pub visits: u32,
     /// Number of times that the trainer was refused, and that its server died.
     pub refusals: u32,
     pub deaths: u32,
@@ -45,9 +43,6 @@ pub struct HistoryOutcome {
 }
 
 /// Runs the history of `seed` to its end.
-///
-/// # Errors
-/// The runtime cannot be created, or the scenario is impossible.
 pub fn history(seed: u64) -> io::Result<HistoryOutcome> {
     let mut random = fastrand::Rng::with_seed(seed);
     let scenario = loop {
@@ -75,10 +70,8 @@ pub fn history(seed: u64) -> io::Result<HistoryOutcome> {
     let sim = FaultSimulation::new(Arc::clone(&time), random.u64(..), plan, None, false);
     let trainer = runtime.block_on(run(&sim, &scenario))?;
     drop(runtime);
-    let batches = trainer.kept().len();
     let mut history = trainer.history;
     history.violations.extend(sim.counts().violations);
-    history.batches = batches;
     Ok(history)
 }
 
@@ -185,7 +178,6 @@ impl HistoryTrainer {
         while !done.load(Ordering::Relaxed) {
             self.sim.time.sleep(self.sim.between_ms(1, 1_000)).await;
             let Some(mine) = self.host.connect().await else { continue };
-            self.history.visits += 1;
             self.visit(mine).await;
         }
     }

@@ -6,7 +6,7 @@ use crate::{
     client::{ReceivedFrame, identity, receive, send_ack, send_hello, set_place},
     cloud::SimCloud,
     host::{HostFetcher, TrainerHost},
-    scenario::ExpectedBatches,
+    scenario::{CachePosition, ExpectedBatches},
     trainer::{DeliveryLog, choose_checkpoint},
 };
 use futures::{StreamExt as _, stream::FuturesUnordered};
@@ -25,6 +25,7 @@ mod run;
 const LONGEST_RUN_MS: u64 = 60_000;
 /// Longest time that an old run stays awake.
 const AWAKE_MS: u64 = 60_000;
+
 /// The launcher of a job's training program.
 pub struct RunLauncher {
     pub cloud: Arc<SimCloud>,
@@ -50,12 +51,10 @@ impl RunLauncher {
                 && old.has_joined()
                 && sim.happens(FaultKind::OldRunWakes)
             {
-                let old = Arc::new(old.again());
-                awake.push(self.with(old).stay_awake(Arc::clone(&run)));
+                awake.push(self.stay_awake(Arc::new(old.again()), Arc::clone(&run)));
             }
-            let life = self.with(Arc::clone(&run)).live(false);
             let life = async {
-                life.await;
+                self.live(&run, false).await;
                 sim.time.sleep(sim.between_ms(100, 5_000)).await;
             };
             beside(life, &mut awake).await;
@@ -79,7 +78,8 @@ impl RunLauncher {
             LaunchedRun::draw(sim, format!("run {number}"), from, text, epochs, &self.expected);
         // Only local workers work beyond the window, and an epoch is settled for caching by all readers.
         let has_local_workers = self.register.spec.settings.local_workers > 0;
-        let works_alone = has_local_workers && !self.cloud.store.is_cached();
+        let works_alone =
+            has_local_workers && self.cloud.store.scenario.cached == CachePosition::Nowhere;
         if run.others == OtherHostsStart::AtTheEnd && !works_alone {
             run.others = OtherHostsStart::AfterAStep;
         }
@@ -90,24 +90,9 @@ impl RunLauncher {
         run
     }
 
-    fn with(&self, run: Arc<LaunchedRun>) -> Life {
+    /// Runs all processes of `run` until it is done or one of its ranks dies.
+    async fn live(&self, run: &Arc<LaunchedRun>, is_old: bool) {
         let Self { cloud, log, register, .. } = self;
-        Life { cloud: Arc::clone(cloud), log: Arc::clone(log), register: register.clone(), run }
-    }
-}
-
-/// The processes of one run.
-struct Life {
-    cloud: Arc<SimCloud>,
-    log: Arc<DeliveryLog>,
-    register: RegisterCall,
-    run: Arc<LaunchedRun>,
-}
-
-impl Life {
-    /// Runs all processes until the run is done or one of its ranks dies.
-    async fn live(self, is_old: bool) {
-        let Self { cloud, log, register, run } = &self;
         let sim = &cloud.sim;
         let hosts: Vec<_> =
             (0..run.hosts).map(|index| TrainerHost::new(sim, index, true)).collect();
@@ -148,18 +133,17 @@ impl Life {
         }
     }
 
-    /// Processes of a run that were thought to be gone, and that wake after `newer` has joined: before that, the job
+    /// Processes of `old` that were thought to be gone, and that wake after `newer` has joined: before that, the job
     /// cannot know which run is the older one.
-    async fn stay_awake(self, newer: Arc<LaunchedRun>) {
-        let cloud = Arc::clone(&self.cloud);
-        let sim = &cloud.sim;
+    async fn stay_awake(&self, old: Arc<LaunchedRun>, newer: Arc<LaunchedRun>) {
+        let sim = &self.cloud.sim;
         newer.joined().await;
         sim.time.sleep(sim.between_ms(0, AWAKE_MS)).await;
         let over = sim.time.sleep(sim.between_ms(1_000, AWAKE_MS));
         tokio::select! {
             biased;
             () = over => {}
-            () = self.live(true) => {}
+            () = self.live(&old, true) => {}
         }
     }
 }
@@ -214,7 +198,7 @@ impl RankProcess<'_> {
             if let Some(mut stream) = self.host.connect().await {
                 let _ = self.visit(&mut stream, &mut at).await;
             }
-            self.process.sim().time.sleep(RECONNECT).await;
+            self.process.sim.time.sleep(RECONNECT).await;
         }
     }
 
@@ -226,19 +210,19 @@ impl RankProcess<'_> {
         }
         self.process.point(20).await;
         self.send_hello(stream, &greeting, at.next).await?;
-        self.process.sim().event(format_args!("rank {} says hello, at {:?}", self.rank, at.next));
+        self.process.sim.event(format_args!("rank {} says hello, at {:?}", self.rank, at.next));
         let mut after = None;
         loop {
             let frame = receive(stream).await?;
             match &frame.magic {
                 b"GMBC" => {
                     let text = String::from_utf8(frame.payload.to_vec()).ok()?;
-                    self.run.note_text(self.process.sim(), frame.at, &text);
+                    self.run.note_text(&self.process.sim, frame.at, &text);
                     after = Some(frame.at);
                 }
                 b"GMB1" | b"GMBR" => {
                     let Some(next) = after.take() else {
-                        self.process.sim().violated("a batch came without its checkpoint");
+                        self.process.sim.violated("a batch came without its checkpoint");
                         return None;
                     };
                     self.step(&frame, next, at).await;
@@ -268,7 +252,7 @@ impl RankProcess<'_> {
 
     /// Takes a batch, and meets the other ranks.
     async fn step(&self, frame: &ReceivedFrame, next: Cursor, at: &mut At) {
-        let sim = self.process.sim();
+        let sim = &self.process.sim;
         let is_repeat = &frame.magic == b"GMBR";
         let step = self.run.take(sim, self.rank, frame.at, is_repeat, &frame.payload);
         if !is_repeat {
@@ -306,7 +290,7 @@ impl RankProcess<'_> {
     async fn write(&self, next: Cursor) {
         self.process.point(50).await;
         self.log.save(next);
-        self.run.save(self.process.sim(), self.rank, next);
+        self.run.save(&self.process.sim, self.rank, next);
         self.process.point(10).await;
     }
 
@@ -327,7 +311,7 @@ impl RankProcess<'_> {
 
     /// The last checkpoint contains everything.
     async fn end(&self, stream: &mut DuplexStream, at: &mut At) -> Option<()> {
-        let sim = self.process.sim();
+        let sim = &self.process.sim;
         let end = Cursor::start_of(self.register.spec.epochs);
         sim.event(format_args!("rank {} is at the end", self.rank));
         self.run.meet_at_end(end).await;
@@ -356,7 +340,7 @@ impl RankProcess<'_> {
     }
 
     fn refused(&self, frame: &ReceivedFrame, at: &At) -> Option<()> {
-        let (sim, why) = (self.process.sim(), String::from_utf8_lossy(&frame.payload));
+        let (sim, why) = (&self.process.sim, String::from_utf8_lossy(&frame.payload));
         sim.event(format_args!("rank {} is refused: {why}", self.rank));
         let is_whole = sim.count(&[FaultKind::WritesLost]) == 0;
         if at.has_all && is_whole && why.contains("its run is safe up to") {

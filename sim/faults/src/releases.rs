@@ -67,6 +67,12 @@ struct State {
     processes: Vec<SimProcess>,
 }
 
+impl State {
+    fn last_worker(&self) -> u32 {
+        self.workers.last_key_value().map_or(0, |(number, _)| *number)
+    }
+}
+
 impl DeployedStack {
     /// Coordinator, scaler and workers of the release `stack`, trainers of `hosts`.
     pub fn new(mutant: Option<Mutant>, stack: SimRelease, hosts: SimRelease) -> Self {
@@ -117,7 +123,7 @@ impl DeployedStack {
     /// Deletes all worker functions, and deploys one.
     pub fn redeploy_workers(&self) {
         let mut state = self.state.lock();
-        let number = state.workers.last_key_value().map_or(0, |(number, _)| *number) + 1;
+        let number = state.last_worker() + 1;
         state.workers = BTreeMap::from([(number, state.stack)]);
         state.scaler = (state.stack, number);
     }
@@ -127,7 +133,7 @@ impl DeployedStack {
     pub fn replace_stack(&self, sim: &FaultSimulation) {
         let mut state = self.state.lock();
         state.stack = state.stack.other();
-        let number = state.workers.last_key_value().map_or(0, |(number, _)| *number) + 1;
+        let number = state.last_worker() + 1;
         let stack = state.stack;
         state.workers.insert(number, stack);
         sim.event(format_args!("the stack is replaced: {stack:?}"));
@@ -136,8 +142,7 @@ impl DeployedStack {
     /// Replaces the scaler by that of the coordinator's release.
     pub fn replace_scaler(&self) {
         let mut state = self.state.lock();
-        let newest = state.workers.last_key_value().map_or(0, |(number, _)| *number);
-        state.scaler = (state.stack, newest);
+        state.scaler = (state.stack, state.last_worker());
     }
 
     /// Replaces the programs on hosts of trainers by those of the other release. All that run end.

@@ -43,10 +43,7 @@ pub struct SimulationOutcome {
     pub given_up: bool,
 }
 
-/// Runs the simulation of `seed`, with the bug `mutant` if given.
-///
-/// # Errors
-/// The runtime cannot be created, or a run of the same job without faults fails.
+/// Runs the simulation of `seed`, with the bug `mutant` if given. Fails if the same job fails without faults.
 pub fn simulate(seed: u64, mutant: Option<Mutant>, verbose: bool) -> io::Result<SimulationOutcome> {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut scenario = FaultScenario::draw(&mut random);
@@ -94,9 +91,6 @@ fn fitted(
 }
 
 /// As [`simulate`], with a trainer of several ranks.
-///
-/// # Errors
-/// As [`simulate`].
 pub fn simulate_ranks(
     seed: u64,
     mutant: Option<Mutant>,
@@ -131,18 +125,12 @@ fn expectation(scenario: &FaultScenario) -> io::Result<Arc<ExpectedBatches>> {
 }
 
 /// Runs an epoch of `splits` splits whose only fault is its trainer's death near the end.
-///
-/// # Errors
-/// The runtime cannot be created.
 pub fn simulate_large(splits: u32) -> io::Result<SimulationOutcome> {
     run(0, &FaultScenario::large(splits), JobArrangement::One, FaultPlan::none(), None, &[], false)
         .map(|(outcome, _)| outcome)
 }
 
 /// Runs a job of `seed` with only `faults`, for the first ten minutes.
-///
-/// # Errors
-/// The runtime cannot be created, or a run of the same job without faults fails.
 pub fn simulate_only(seed: u64, faults: &[FaultKind]) -> io::Result<SimulationOutcome> {
     let mut random = fastrand::Rng::with_seed(seed);
     let drawn = FaultScenario::draw(&mut random);
@@ -154,9 +142,6 @@ pub fn simulate_only(seed: u64, faults: &[FaultKind]) -> io::Result<SimulationOu
 }
 
 /// Runs a job whose only fault is an upgrade in mid-job.
-///
-/// # Errors
-/// As [`simulate`].
 pub fn simulate_upgrade(
     scenario: &FaultScenario,
     upgrade: UpgradePlan,
@@ -304,16 +289,15 @@ async fn run_job(
     scenario: &FaultScenario,
 ) -> io::Result<()> {
     let register = scenario.prepare(cloud).await.map_err(io::Error::other)?;
-    let joined = register.clone();
     let trained = async {
         if scenario.served {
-            train_served(cloud, log, register).await
+            train_served(cloud, log, &register).await
         } else {
-            let second = train_second(Arc::clone(cloud), Arc::clone(log), register.clone());
-            tokio::join!(train(Arc::clone(cloud), Arc::clone(log), register), second);
+            let second = train_second(cloud, log, &register);
+            tokio::join!(train(cloud, log, &register), second);
         }
     };
-    until_end(cloud, log, &joined, trained).await;
+    until_end(cloud, log, &register, trained).await;
     if log.is_done() && !cloud.sim.is_violated() {
         log.check_visits(&cloud.sim, scenario);
     }
@@ -341,26 +325,28 @@ async fn until_end(
 }
 
 /// Trains with trainers that connect to a fetcher.
-async fn train_served(cloud: &Arc<SimCloud>, log: &Arc<DeliveryLog>, register: RegisterCall) {
-    let host = TrainerHost::new(&cloud.sim, 0, cloud.sim.below(3) > 0);
-    let with = || (Arc::clone(cloud), Arc::clone(&host), Arc::clone(log), register.clone());
-    let begin = |(cloud, host, log, register)| client::train(cloud, host, log, register);
+async fn train_served(cloud: &Arc<SimCloud>, log: &Arc<DeliveryLog>, register: &RegisterCall) {
+    let sim = &cloud.sim;
+    let host = TrainerHost::new(sim, 0, sim.below(3) > 0);
     let second = async {
-        let sim = &cloud.sim;
         sim.time.sleep(sim.between_ms(100, 30_000)).await;
         if sim.happens(FaultKind::SecondClient) {
-            begin(with()).await;
+            client::train(cloud, &host, log, register).await;
         }
     };
-    let disturbed = {
-        let (cloud, host, log, register) = with();
-        client::disturb(cloud, host, log, register)
+    let first = client::train(cloud, &host, log, register);
+    let disturbed = client::disturb(cloud, &host, log, register);
+    let serving = HostFetcher {
+        cloud: Arc::clone(cloud),
+        run: None,
+        host: Arc::clone(&host),
+        log: Arc::clone(log),
+        register: register.clone(),
+        is_old: false,
     };
-    let (cloud, host, log, register) = with();
-    let serving = HostFetcher { cloud, run: None, host, log, register, is_old: false };
     tokio::select! {
         biased;
         () = serving.serve() => {}
-        ((), (), ()) = async { tokio::join!(begin(with()), second, disturbed) } => {}
+        ((), (), ()) = async { tokio::join!(first, second, disturbed) } => {}
     }
 }

@@ -163,18 +163,18 @@ impl DeliveryLog {
 }
 
 /// Trains until the job is done or another trainer has taken it over, resuming after every death.
-pub async fn train(cloud: Arc<SimCloud>, log: Arc<DeliveryLog>, register: RegisterCall) {
-    let sim = Arc::clone(&cloud.sim);
+pub async fn train(cloud: &Arc<SimCloud>, log: &DeliveryLog, register: &RegisterCall) {
+    let sim = &cloud.sim;
     // A trainer that was let in may have opened an ended job again: its user sees it through.
     let mut was_let_in = false;
     while !log.is_given_up() && (was_let_in || !log.is_done()) {
         let exactly = register.spec.settings.visitation == Visitation::ExactlyOnce;
         // Otherwise the trainer's position is not checkpointed.
-        let resume = if exactly { choose_checkpoint(&sim, &log) } else { Cursor::default() };
-        let process = SimProcess::new(&sim, ProcessKind::Trainer);
+        let resume = if exactly { choose_checkpoint(sim, log) } else { Cursor::default() };
+        let process = SimProcess::new(sim, ProcessKind::Trainer);
         cloud.deployed.host_starts(&process).await;
         sim.event(format_args!("a trainer starts at {resume}"));
-        let lived = process.run(run_once(&cloud, &process, &log, &register, resume)).await;
+        let lived = process.run(run_once(cloud, &process, log, register, resume)).await;
         was_let_in |= process.generation().is_some();
         match lived {
             Some(Ok(())) => return log.finish(),
@@ -182,7 +182,7 @@ pub async fn train(cloud: Arc<SimCloud>, log: Arc<DeliveryLog>, register: Regist
                 sim.event(format_args!("a trainer ends: {error}"));
                 let accepted = process.generation().is_some();
                 let entitled = exactly && (accepted || resume == log.latest());
-                match judge(&sim, &error, &register.spec, accepted, entitled) {
+                match judge(sim, &error, &register.spec, accepted, entitled) {
                     TrainerEnd::GivenUp => log.give_up(),
                     TrainerEnd::Broken | TrainerEnd::Superseded => return,
                     TrainerEnd::Again => {}
@@ -260,7 +260,7 @@ pub fn fetcher_of(
     let RegisterCall { job, spec, .. } = register;
     let config = FetcherConfig {
         local_workers: spec.settings.local_workers,
-        prefetch: if cloud.store.is_large() {
+        prefetch: if cloud.store.scenario.dies_at.is_some() {
             PrefetchMemory::Bytes(LARGE_PREFETCH_BYTES)
         } else {
             memory.prefetch
@@ -274,7 +274,7 @@ pub fn fetcher_of(
 async fn run_once(
     cloud: &Arc<SimCloud>,
     process: &SimProcess,
-    log: &Arc<DeliveryLog>,
+    log: &DeliveryLog,
     register: &RegisterCall,
     resume: Cursor,
 ) -> Result<(), FetchError> {
@@ -291,14 +291,13 @@ async fn run_once(
             StreamDelivery::Batch(batch) => {
                 batches += 1;
                 if let Some(plan) = fetcher.view().and_then(|view| view.plan) {
-                    cloud
-                        .store
-                        .set_division(BundleDivision::new(plan.n_splits, plan.max_bundle_splits));
+                    let division = BundleDivision::new(plan.n_splits, plan.max_bundle_splits);
+                    cloud.store.set_division(division);
                 }
                 check_loss(cloud, process, &fetcher).await;
                 check_memory(cloud, &fetcher, register);
                 log.note(sim, spec.settings.visitation, batch.cursor(), &batch.frame);
-                if cloud.store.dies_at() == Some(batch.batch_index) && !log.has_died() {
+                if cloud.store.scenario.dies_at == Some(batch.batch_index) && !log.has_died() {
                     process.kill();
                 }
                 process.point(step_ms).await;
@@ -341,10 +340,9 @@ async fn save(process: &SimProcess, log: &DeliveryLog, fetcher: &Fetcher, last: 
 }
 
 /// A second trainer, some time after the first.
-pub async fn train_second(cloud: Arc<SimCloud>, log: Arc<DeliveryLog>, register: RegisterCall) {
-    let sim = Arc::clone(&cloud.sim);
-    let after: Duration = sim.between_ms(100, 30_000);
-    sim.time.sleep(after).await;
+pub async fn train_second(cloud: &Arc<SimCloud>, log: &DeliveryLog, register: &RegisterCall) {
+    let sim = &cloud.sim;
+    sim.time.sleep(sim.between_ms(100, 30_000)).await;
     if sim.happens(FaultKind::SecondTrainer) {
         train(cloud, log, register).await;
     }

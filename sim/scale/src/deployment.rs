@@ -385,8 +385,6 @@ mod stack_tests {
         let few = StackSizes::for_workers(1, None);
         let new_table = (limits::NEW_TABLE_READS_PER_S, limits::NEW_TABLE_WRITES_PER_S);
         assert_eq!((few.table_reads, few.table_writes), new_table);
-        assert_eq!(deployment::url_requests_per_s(7), limits::url_requests_per_s(7));
-        assert_eq!(deployment::PREFIX_PUTS_PER_S, limits::PREFIX_PUTS_PER_S);
     }
 
     #[test]

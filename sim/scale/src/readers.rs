@@ -81,9 +81,6 @@ fn divisor(text: &str) -> Result<u32, String> {
 }
 
 /// Measures and prints to `out`. Returns whether every bar holds.
-///
-/// # Errors
-/// A simulation could not run, or `out` could not be written.
 pub fn run(args: &ReaderCostArgs, out: &mut impl Write) -> Result<bool, BoxedError> {
     let mut rows: Vec<FigureRow> = Vec::new();
     for &readers in &args.readers {

@@ -65,9 +65,6 @@ impl SyntheticTraining {
     }
 
     /// Opens the steps of `job` from `from` on. Fetchers that are processes may be killed through `victims`.
-    ///
-    /// # Errors
-    /// The stream cannot be opened, or no fetcher started.
     pub async fn open(
         &self,
         job: &JobHandle,
@@ -87,9 +84,6 @@ impl SyntheticTraining {
 
     /// Trains on what is `opened` of `job` to its end, and closes it; returns the steps of each rank as well. The
     /// first epoch began at `began`.
-    ///
-    /// # Errors
-    /// Why the job was not trained to its end.
     pub async fn train(
         &self,
         OpenedSteps { source, from }: OpenedSteps,

@@ -20,7 +20,7 @@ pub struct RankStandIns {
 }
 
 /// Ranks that work on their batches.
-pub struct WorkingRanks(JoinSet<Result<StandIn, ProgramFailure>>);
+pub type WorkingRanks = JoinSet<Result<StandIn, ProgramFailure>>;
 
 impl RankStandIns {
     /// The stand-ins of all ranks of `training`.
@@ -45,12 +45,12 @@ impl RankStandIns {
                 Ok(stand_in)
             });
         }
-        WorkingRanks(working)
+        working
     }
 
     /// Waits for all ranks of a step. Cancel safe.
     pub async fn end(&mut self, working: &mut WorkingRanks) -> Result<(), ProgramFailure> {
-        while let Some(done) = working.0.join_next().await {
+        while let Some(done) = working.join_next().await {
             self.idle.push(done.map_err(ProgramFailure::failed)??);
         }
         Ok(())
@@ -59,7 +59,7 @@ impl RankStandIns {
 
 /// The work of one rank with a batch, as a model's would take time.
 #[derive(Clone)]
-struct StandIn {
+pub struct StandIn {
     step_time: Duration,
     /// Discards batches.
     drain: bool,
@@ -145,9 +145,6 @@ pub struct BatchFileSink {
 impl BatchFileSink {
     /// Creates the directory if it is missing. One that holds batches of another run is refused,
     /// because the two could not be distinguished.
-    ///
-    /// # Errors
-    /// The directory is not usable.
     pub fn open(dir: &Path) -> Result<Self, ProgramFailure> {
         let named = |error: &dyn std::fmt::Display| {
             ProgramFailure::usage(format!("cannot use sink {}: {error}", dir.display()))

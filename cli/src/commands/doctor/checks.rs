@@ -5,10 +5,8 @@ use super::{DatasetPrefix, DoctorCheck, DoctorCheckStatus, ProbeFindings};
 use crate::commands::ps::in_words;
 use gristmill_aws::{BucketRights, ConcurrencyQuota, DeployedFunction, OUTSIDE_AWS, ProbeError};
 use gristmill_client::{NUMERICS, ServiceBackend};
-use gristmill_model::wire::RefusalKind;
-use gristmill_policy::plan::deployment::{
-    coordinator_concurrency, requests_per_s, url_requests_per_s,
-};
+use gristmill_model::{limits::url_requests_per_s, wire::RefusalKind};
+use gristmill_policy::plan::deployment::{coordinator_concurrency, requests_per_s};
 use gristmill_ports::CallError;
 
 /// Clocks this far apart are reported; signatures are refused from 5 minutes.
@@ -325,9 +323,6 @@ fn table(findings: &ProbeFindings) -> Verdict {
         Some(_) => skip("not known: only the coordinator reports it"),
     }
 }
-
-// Checks of a deployment that a local service does not need: regions, versions of functions,
-// quotas, networks.
 
 /// Checks that everything is in one region: bytes between regions are billed, and slower.
 fn region(findings: &ProbeFindings) -> Verdict {

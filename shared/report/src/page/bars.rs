@@ -175,8 +175,6 @@ fn column(
     }
 }
 
-// Modes of the epochs: a strip above the charts, a tint behind them, and the reasons in words.
-
 /// Consecutive epochs in one mode.
 pub(super) struct ModeBand {
     first: u32,

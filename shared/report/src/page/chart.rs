@@ -331,8 +331,6 @@ fn digits(value: Option<f64>) -> String {
     }
 }
 
-// Axes: range, ticks and labels.
-
 /// An axis from 0 with a round end and round steps.
 pub(super) struct Axis {
     /// Value at its end, in the unit of the values.

@@ -109,8 +109,6 @@ fn spans(epochs: &[TimelineEpoch]) -> Vec<EpochSpan<'_>> {
     spans
 }
 
-// Colours and order of the causes, common to the whole page.
-
 /// Operators with a colour of their own; the others share one. More colours are hard to distinguish.
 const OPS_MAX: usize = 4;
 

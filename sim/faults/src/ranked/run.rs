@@ -6,6 +6,7 @@ use gristmill_model::{
     splits::{
         Cursor, JobProgress, ProgressAck, invariants,
         ranks::{KnownBatches, RankAssignment, RunRanks, TailPolicy, TrainingStep},
+        run::TrainingRun,
     },
 };
 use parking_lot::Mutex;
@@ -380,13 +381,7 @@ pub struct RunRegistry {
 
 impl RunRegistry {
     pub fn add(&self, run: &Arc<LaunchedRun>) {
-        let mut runs = self.runs.lock();
-        runs.insert(run.token(), Arc::clone(run));
-    }
-
-    /// Runs so far.
-    pub fn count(&self) -> usize {
-        self.runs.lock().len()
+        self.runs.lock().insert(run.token(), Arc::clone(run));
     }
 
     /// Records what a reader is about to report to the job registered at `registered_ms`.
@@ -432,17 +427,12 @@ impl RunRegistry {
     pub fn check(&self, sim: &FaultSimulation, after: &JobProgress) {
         self.check_reported(sim, after);
         if after.durable < after.collected {
-            let mut behind = self.behind.lock();
-            behind.insert(after.generation);
+            self.behind.lock().insert(after.generation);
         }
-        let runs = self.runs.lock();
-        let found = after.run.and_then(|of| Some((of, runs.get(&of.token).cloned()?)));
-        drop(runs);
-        let mut furthest = self.durable.lock();
-        let before = *furthest;
-        *furthest = before.max(after.durable);
-        drop(furthest);
-        if let Some((of, run)) = found {
+        let before = *self.durable.lock();
+        *self.durable.lock() = before.max(after.durable);
+        let run = |of: TrainingRun| Some((of, self.runs.lock().get(&of.token).cloned()?));
+        if let Some((of, run)) = after.run.and_then(run) {
             let began = run.begin_at(of.ranks.from);
             if run.resume.is_none() && began > before {
                 sim.violated(format_args!(
