@@ -19,7 +19,7 @@ impl CoordinatorFunction {
         .with_retention(settings.retention_days)
         .with_cache(settings.cache_gib);
         let coordinator = Self::new(
-            Arc::new(aws.table(settings.table()?)),
+            aws.table(settings.table()?),
             Arc::new(aws.objects()),
             Arc::new(aws.invoker()),
             Arc::new(SystemClock),

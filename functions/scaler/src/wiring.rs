@@ -11,7 +11,7 @@ impl ScalerFunction {
     /// The scaler of the stack that `settings` names, with the access that `aws` gives.
     pub fn from_settings(settings: &StackSettings, aws: &Aws) -> Result<Self, SettingsError> {
         Ok(Self {
-            table: Arc::new(aws.table(settings.table()?)),
+            table: aws.table(settings.table()?),
             invoker: Arc::new(aws.invoker()),
             worker_function: settings.worker_function()?.to_owned(),
             max_workers: settings.max_workers,

@@ -1,12 +1,13 @@
 //! Endpoints and credentials of AWS, or of services that speak its protocols, and one lazily built client per service.
 
 use crate::sdk::{
-    AwsCredentials, AwsEndpoints, DeploymentProbes, DynamoTable, HttpCoordinator, LambdaInvoker,
-    S3Objects, SettingsError,
+    AwsCredentials, AwsEndpoints, DeploymentProbes, HttpCoordinator, LambdaInvoker, S3Objects,
+    SettingsError,
     coordinator::CallAddress,
     dynamodb::DynamoClient,
     lambda::{LAMBDA, LambdaClient},
     service::endpoint_of,
+    table::DynamoTable,
 };
 use aws_config::{
     BehaviorVersion, Region, SdkConfig, environment::EnvironmentVariableRegionProvider,
@@ -38,10 +39,12 @@ use aws_smithy_runtime_api::{
 };
 use aws_smithy_types::config_bag::ConfigBag;
 use gristmill_model::Namespace;
+use gristmill_ports::Table;
+use parking_lot::Mutex;
 use std::{
     collections::BTreeMap,
     env,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
@@ -184,8 +187,8 @@ impl Aws {
     }
 
     /// The DynamoDB table `name`, with string keys `pk` and `sk`.
-    pub fn table(&self, name: impl Into<String>) -> DynamoTable {
-        DynamoTable::new(self.dynamodb().clone(), name.into())
+    pub fn table(&self, name: impl Into<String>) -> Arc<dyn Table> {
+        Arc::new(DynamoTable { client: self.dynamodb().clone(), name: name.into() })
     }
 
     pub(crate) fn dynamodb(&self) -> &DynamoClient {
@@ -398,19 +401,15 @@ pub(crate) struct RequestCounts(Arc<Mutex<BTreeMap<(&'static str, String), u64>>
 impl RequestCounts {
     /// Counts one request of `operation`.
     pub fn add(&self, service: &'static str, operation: &str) {
-        *self.lock().entry((service, operation.to_owned())).or_default() += 1;
+        *self.0.lock().entry((service, operation.to_owned())).or_default() += 1;
     }
 
     /// All counts so far, by `service.Operation`.
     pub fn snapshot(&self) -> BTreeMap<String, u64> {
-        let counts = self.lock();
+        let counts = self.0.lock();
         let flat =
             counts.iter().map(|((service, name), count)| (format!("{service}.{name}"), *count));
         flat.collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<(&'static str, String), u64>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
