@@ -4,19 +4,10 @@
 use parking_lot::Mutex;
 use std::{collections::BTreeMap, time::Duration};
 
-/// Requests a second that a function URL serves for each unit of its function's concurrency.
-/// <https://docs.aws.amazon.com/lambda/latest/dg/urls-configuration.html#urls-throttling>
-pub const URL_REQUESTS_PER_CONCURRENCY: u32 = 10;
-
-/// Environments that Lambda adds to one function in [`GROWTH_PERIOD`].
-/// <https://docs.aws.amazon.com/lambda/latest/dg/scaling-behavior.html>
-pub const GROWTH: u32 = 1_000;
-/// See [`GROWTH`].
-pub const GROWTH_PERIOD: Duration = Duration::from_secs(10);
-
-/// Concurrency of most accounts.
-/// <https://docs.aws.amazon.com/lambda/latest/dg/gettingstarted-limits.html>
-pub const ACCOUNT_CONCURRENCY: u32 = 1_000;
+pub use gristmill_model::limits::{
+    ACCOUNT_CONCURRENCY, GROWTH, GROWTH_PERIOD, NEW_TABLE_READS_PER_S, NEW_TABLE_WRITES_PER_S,
+    PREFIX_PUTS_PER_S, url_requests_per_s,
+};
 
 /// First and longest wait of an asynchronous event that finds no environment. The wait doubles.
 /// <https://docs.aws.amazon.com/lambda/latest/dg/invocation-async-error-handling.html>
@@ -30,8 +21,6 @@ pub const EVENT_AGE: Duration = Duration::from_secs(60);
 /// GET and HEAD requests a second of one prefix of a bucket. More are answered by 503 Slow Down.
 /// <https://docs.aws.amazon.com/AmazonS3/latest/userguide/optimizing-performance.html>
 pub const PREFIX_GETS_PER_S: u32 = 5_500;
-/// PUT, COPY, POST and DELETE requests a second of one prefix, likewise.
-pub const PREFIX_PUTS_PER_S: u32 = 3_500;
 /// Keys of one page of `ListObjectsV2`, and of one `DeleteObjects`.
 /// <https://docs.aws.amazon.com/AmazonS3/latest/API/API_ListObjectsV2.html>
 pub const PAGE_KEYS: usize = 1_000;
@@ -41,22 +30,12 @@ pub const PAGE_KEYS: usize = 1_000;
 pub const PARTITION_READS_PER_S: u32 = 3_000;
 /// Write units a second of one partition.
 pub const PARTITION_WRITES_PER_S: u32 = 1_000;
-/// Read units a second that a new table of on-demand capacity serves.
-/// <https://docs.aws.amazon.com/amazondynamodb/latest/developerguide/warm-throughput.html>
-pub const NEW_TABLE_READS_PER_S: u32 = 12_000;
-/// Write units a second of a new table.
-pub const NEW_TABLE_WRITES_PER_S: u32 = 4_000;
 /// Most bytes of an item, with the names of its attributes.
 /// <https://docs.aws.amazon.com/amazondynamodb/latest/developerguide/Constraints.html>
 pub const ITEM_BYTES: usize = 400 << 10;
 /// Bytes of one page of a query.
 /// <https://docs.aws.amazon.com/amazondynamodb/latest/developerguide/Query.Pagination.html>
 pub const QUERY_PAGE_BYTES: u64 = 1 << 20;
-
-/// Requests a second that a URL serves whose function has `concurrency`.
-pub fn url_requests_per_s(concurrency: u32) -> u32 {
-    concurrency.saturating_mul(URL_REQUESTS_PER_CONCURRENCY)
-}
 
 /// Partitions of a table that serves so many units a second at once.
 pub fn table_partitions(reads_per_s: u32, writes_per_s: u32) -> u32 {

@@ -118,7 +118,8 @@ pub fn seal(
         if command.drop_last { totals.rows / batch_size } else { totals.rows.div_ceil(batch_size) };
     let after = EpochItem { state: EpochState::Sealed, totals: Some(totals), ..*before };
     if command.cached.is_none() {
-        invariants::check_epoch_step(&after, bundles);
+        let bundles = bundles.iter().copied();
+        invariants::assert_holds(|| invariants::invariant_10_sealed_is_complete(&after, bundles));
     }
     Ok(TransitionOutcome::Write(after))
 }

@@ -254,7 +254,7 @@ pub(super) fn begin(
         run: Some(run),
         past,
     };
-    invariants::check_progress_step(before, &after);
+    invariants::assert_holds(|| invariants::progress_step(before, &after));
     Ok(TransitionOutcome::Write(after))
 }
 
@@ -277,7 +277,7 @@ pub fn ack(
     after.ended = command.ended.or(before.ended);
     after.heartbeat_ms = before.heartbeat_ms.max(now_ms);
     after.local_workers = command.local_workers;
-    invariants::check_progress_step(Some(before), &after);
+    invariants::assert_holds(|| invariants::progress_step(Some(before), &after));
     Ok(TransitionOutcome::new(Some(before), after))
 }
 
@@ -303,7 +303,7 @@ pub fn collected(
     let mut after = *before;
     after.collected = before.collected.max(before.durable);
     after.collected_place = before.collected_place.max(before.durable_place);
-    invariants::check_progress_step(Some(before), &after);
+    invariants::assert_holds(|| invariants::progress_step(Some(before), &after));
     Ok(TransitionOutcome::new(Some(before), after))
 }
 

@@ -20,7 +20,7 @@ pub fn retry_delay_ms(attempt: Attempt) -> u64 {
 
 /// The outcome of a command that changed `before` to `after`.
 fn step(before: &Bundle, after: Bundle) -> Result<TransitionOutcome<Bundle>, TransitionRefusal> {
-    invariants::check_bundle_step(Some(before), &after);
+    invariants::assert_holds(|| invariants::bundle_step(Some(before), &after));
     Ok(TransitionOutcome::new(Some(before), after))
 }
 
@@ -374,7 +374,7 @@ pub fn claim(
     }
     let Some(before) = before else {
         let after = lease(fresh(command), command);
-        invariants::check_bundle_step(None, &after);
+        invariants::assert_holds(|| invariants::bundle_step(None, &after));
         return Ok(TransitionOutcome::Write(after));
     };
     let now_ms = command.term.now_ms;

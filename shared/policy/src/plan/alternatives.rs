@@ -5,7 +5,7 @@ use super::{
 };
 use crate::cost::{
     BilledRequests, CostBreakdown, DAY_S, EpochBound, EpochEstimate, EpochWork, FunctionShape,
-    HOUR_S, SplitBound, Usd, quantity, ratio,
+    HOUR_S, Usd, longest, quantity, ratio,
 };
 use gristmill_model::MB_PER_VCPU;
 use serde::{Deserialize, Serialize};
@@ -90,7 +90,8 @@ fn smaller_functions(
     let busy = ratio(work.split.compute_s(&job.shape), work.split.network_s(&job.shape));
     let useful_mb = f64::from(job.shape.memory_mb).min(MB_PER_VCPU) * busy;
     let memory_mb = (useful_mb.ceil() as u32).max(SMALL_WORKER_MB);
-    if work.split.bound(&job.shape) != SplitBound::Network || memory_mb >= job.shape.memory_mb {
+    if work.split.bound(&job.shape) != EpochBound::WorkerNetwork || memory_mb >= job.shape.memory_mb
+    {
         return None;
     }
     let shape = FunctionShape { memory_mb, ..job.shape };
@@ -220,14 +221,11 @@ fn trainer_cpu(measured: &MeasuredSample, job: &PlannedJob, work: &EpochWork) ->
     let source_bytes = work.split.bytes_in * work.splits as f64;
     let trainer_s = work.batches as f64 * quantity(job.step_s);
     // Waits overlap: there may be more workers than processors.
-    let bounds = [
+    let (seconds, bound) = longest([
+        (trainer_s, EpochBound::Trainer),
         (ratio(cpu_s, cores), EpochBound::Workers),
         (ratio(source_bytes, quantity(job.ingest_bytes_per_s)), EpochBound::TrainerNetwork),
-    ];
-    let longer = |longest: (f64, EpochBound), bound: (f64, EpochBound)| {
-        if bound.0 > longest.0 { bound } else { longest }
-    };
-    let (seconds, bound) = bounds.into_iter().fold((trainer_s, EpochBound::Trainer), longer);
+    ]);
     let cost = CostBreakdown {
         requests: BilledRequests::LOCAL_SPLIT.usd(&job.prices) * work.splits as f64,
         transfer: job.prices.transferred(source_bytes, 0.0),
