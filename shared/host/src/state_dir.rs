@@ -72,20 +72,10 @@ impl StateDir {
     pub fn temporary() -> Result<Self, HostError> {
         let parent = places::temporary_states()?;
         // A directory is locked before another process may take it for one that is left over.
-        let lock = parent.join("lock");
-        let file = open_private(&lock, File::options().write(true).create(true).truncate(false));
-        let file = file.map_err(HostError::at(&lock))?;
-        flock(&file, FlockOperation::LockExclusive)
-            .map_err(|error| HostError::at(&lock)(error.into()))?;
+        let _lock = try_lock(&parent.join("lock"), FlockOperation::LockExclusive)?;
         for left in fs::read_dir(&parent).map_err(HostError::at(&parent))?.flatten() {
             let path = left.path();
-            let service = path.join(SERVICE_LOCK);
-            if path.is_dir()
-                && matches!(
-                    try_lock(&service, FlockOperation::NonBlockingLockExclusive),
-                    Ok(Some(_))
-                )
-            {
+            if path.is_dir() && matches!(lock_if_dead(&path), Ok(Some(_))) {
                 // Another start tries again.
                 let _ = fs::remove_dir_all(&path);
             }
