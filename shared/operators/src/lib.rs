@@ -68,6 +68,7 @@ mod prelude {
         sometimes, transform, value_bytes, warp,
     };
     pub(crate) use crate::parameters::*;
+    #[cfg(feature = "kernels")]
     pub(crate) use crate::*;
     #[cfg(feature = "kernels")]
     pub(crate) use gristmill_kernel::{FusedKernel, Kernel, OutputSize, ValueView};

@@ -114,20 +114,21 @@ ops:
         compiler.compile(pipeline).err().map_or(String::new(), |error| error.to_string())
     };
     assert!(
-        refused(&pipeline, PipelineCompiler::new()).contains("vocabularies/small.json is a path")
+        refused(&pipeline, PipelineCompiler::default())
+            .contains("vocabularies/small.json is a path")
     );
     let content = file("unigram").as_bytes();
     let pipeline = pipeline.with_assets(&mut |_| Ok(AssetReference::hash(content))).unwrap();
     let pipeline = crate::from_canonical(&pipeline.canonical_json()).unwrap();
-    assert!(refused(&pipeline, PipelineCompiler::new()).contains("loads no files"));
+    assert!(refused(&pipeline, PipelineCompiler::default()).contains("loads no files"));
     let mut assets: BTreeMap<_, _> =
         pipeline.assets().into_iter().map(|hash| (hash, Bytes::from_static(content))).collect();
     let program: CompiledPipeline =
-        PipelineCompiler::new().assets(&assets).compile(&pipeline).unwrap();
+        PipelineCompiler { assets: &assets, fuse: true }.compile(&pipeline).unwrap();
     assert_eq!(program.steps().collect::<Vec<_>>(), ["tokenise"]);
     assets.values_mut().for_each(|content| *content = content.slice(1..));
     assert!(
-        refused(&pipeline, PipelineCompiler::new().assets(&assets))
+        refused(&pipeline, PipelineCompiler { assets: &assets, fuse: true })
             .contains("store the file again")
     );
 }
