@@ -302,7 +302,6 @@ const MAX_BYTES: u64 = 128 << 20;
 /// Most bytes of records that are held, beyond the first.
 const MAX_HELD_BYTES: u64 = 128 << 20;
 
-/// The first records of a file.
 struct SampledFile {
     /// Name of the file in messages.
     name: String,

@@ -115,7 +115,6 @@ impl PyStream {
         self.at.lock().next
     }
 
-    /// The stream has come to `next`.
     fn come_to(&self, next: Cursor) {
         self.change(|at| at.next = next);
     }
@@ -388,7 +387,6 @@ const LOOK: Duration = Duration::from_millis(2);
 /// How long a thread waits for one whose turn is over: it leaves at once, unless a signal handler runs in it.
 const LEAVES_IN: Duration = Duration::from_secs(5);
 
-/// The turn in which deliveries are taken.
 #[derive(Clone, Copy, Default)]
 struct DeliveryTurn {
     pub present: u64,
@@ -467,7 +465,6 @@ impl PyStream {
         }
     }
 
-    /// Drops the stream if it is closed and nobody is in it.
     fn drop_if_closed(&self) {
         if self.turns.borrow().is_closed
             && let Some(mut open) = self.open.try_lock()

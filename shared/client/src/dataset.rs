@@ -375,7 +375,6 @@ fn dataset_of(bucket: String, members: Vec<Vec<SourceFile>>) -> Dataset {
     Dataset { bucket, files: members.into_iter().flatten().collect(), members: members_of }
 }
 
-/// The patterns of each dataset.
 fn patterns_of<'a>(
     source: &PipelineSource,
     mut patterns: &'a [String],

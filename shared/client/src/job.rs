@@ -172,12 +172,8 @@ impl ServiceConnection {
             FetchError::Refused(why) => named(ProgramFailure::Usage(why)),
             error => named(error.into()),
         })?;
-        let local_workers = config.options.own_workers(view.spec.workers);
-        let (service, dataset) = (self.clone(), Some(dataset));
-        let epochs = config.options.own_epochs();
-        let view = view.read_until(epochs);
-        let plan = Arc::new(view.plan.map_or_else(OnceLock::new, OnceLock::from));
-        Ok(JobHandle { service, view, left_out, folders, dataset, local_workers, epochs, plan })
+        let handle = self.handle(view, &config.options, folders);
+        Ok(JobHandle { left_out, dataset: Some(dataset), ..handle })
     }
 
     /// Joins the job `name`, which was started before: `options` are compared with it, or change it.
@@ -205,8 +201,11 @@ impl ServiceConnection {
         let joined =
             Fetcher::register(&self.ports, &self.ns, &self.bucket, register, patience).await;
         let view = joined.map_err(refused)?;
-        let folders = self.folders().await;
-        Ok(JobHandle {
+        Ok(self.handle(view, options, self.folders().await))
+    }
+
+    fn handle(&self, view: JobView, options: &JobOptions, folders: FolderBuckets) -> JobHandle {
+        JobHandle {
             plan: Arc::new(view.plan.map_or_else(OnceLock::new, OnceLock::from)),
             service: self.clone(),
             local_workers: options.own_workers(view.spec.workers),
@@ -215,7 +214,7 @@ impl ServiceConnection {
             folders,
             dataset: None,
             epochs: options.own_epochs(),
-        })
+        }
     }
 }
 
@@ -227,21 +226,13 @@ impl JobHandle {
         cursor: Cursor,
         options: &StreamOptions,
     ) -> Result<Fetcher, FetchError> {
-        let fetcher = self.open_at(cursor, options).await?;
+        let fetcher = self.open_for(None, cursor, options).await?;
         fetcher.announce();
         Ok(fetcher)
     }
 
-    /// The job's batches from `cursor`, fetched ahead; [`Fetcher::announce`] takes the job over.
-    pub async fn open_at(
-        &self,
-        cursor: Cursor,
-        options: &StreamOptions,
-    ) -> Result<Fetcher, FetchError> {
-        self.open_for(None, cursor, options).await
-    }
-
-    /// As [`JobHandle::open_at`], for the ranks `own` of a run.
+    /// The job's batches from `cursor` for the ranks `own` of a run, or one trainer of all, fetched ahead;
+    /// [`Fetcher::announce`] takes the job over.
     pub async fn open_for(
         &self,
         own: Option<ServedRanks>,

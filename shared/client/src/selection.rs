@@ -106,7 +106,6 @@ struct Glob {
     any_depth: bool,
 }
 
-/// The decision about a file.
 #[derive(Debug, PartialEq, Eq)]
 enum FileDecision {
     Read,

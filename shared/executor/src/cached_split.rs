@@ -11,8 +11,7 @@ use crate::{
     CompiledPipeline, ExecError, OpMetrics, SplitOutput,
     element::ElementContext,
     exchange::{
-        ElementExchange, ElementFrames, ElementOrigin, FrameElements, RefusedRecordTensors, key,
-        number,
+        ElementExchange, ElementFrames, ElementOrigin, FrameElements, key, number, refused_schema,
     },
     split_execution::{
         ElementFault, ExecutorScratch, SplitExecution, SplitParameters, UnfinishedSplit,
@@ -177,14 +176,13 @@ fn end_object(
 ) -> Result<Vec<u8>, ChunkFormatError> {
     capture.frames.end(cache)?;
     if !capture.refused.is_empty() {
-        let tensors = RefusedRecordTensors::new()?;
-        cache.begin_frame(&tensors.schema, capture.refused.len())?;
+        cache.begin_frame(&refused_schema()?, capture.refused.len())?;
         for (row, (record, refused)) in capture.refused.iter().enumerate() {
             let SkippedRecord { key, op, reason } = refused;
-            cache.row_mut(tensors.key, row)?.copy_from_slice(&key.packed().to_le_bytes());
-            cache.row_mut(tensors.record, row)?.copy_from_slice(&record.to_le_bytes());
-            cache.push_ragged(tensors.op, op.as_bytes())?;
-            cache.push_ragged(tensors.reason, reason.as_bytes())?;
+            cache.row_mut(0, row)?.copy_from_slice(&key.packed().to_le_bytes());
+            cache.row_mut(1, row)?.copy_from_slice(&record.to_le_bytes());
+            cache.push_ragged(2, op.as_bytes())?;
+            cache.push_ragged(3, reason.as_bytes())?;
         }
         cache.end_frame(ChunkFrameKind::Remainder, capture.refused.len())?;
         capture.refused.clear();
@@ -364,13 +362,12 @@ fn refused(chunk: &Chunk, point: &ElementExchange) -> Result<RefusedRecords, Exe
     let Some(last) = chunk.remainder() else { return Ok(Vec::new().into_iter().peekable()) };
     let wrong = || point.error("the cached split's list of skipped records is invalid");
     let frame = chunk.tensors(last).map_err(|error| point.error(error))?;
-    let tensors = RefusedRecordTensors::new()?;
-    if *frame.schema() != tensors.schema {
+    let schema = refused_schema()?;
+    if *frame.schema() != schema {
         return Err(wrong());
     }
-    let view = |tensor: usize| frame.get(&tensors.schema.tensors()[tensor].name).ok_or_else(wrong);
-    let (keys, records) = (view(tensors.key)?, view(tensors.record)?);
-    let (ops, reasons) = (view(tensors.op)?, view(tensors.reason)?);
+    let view = |tensor: usize| frame.get(&schema.tensors()[tensor].name).ok_or_else(wrong);
+    let (keys, records, ops, reasons) = (view(0)?, view(1)?, view(2)?, view(3)?);
     let mut refused = Vec::with_capacity(frame.rows());
     for row in 0..frame.rows() {
         let text = |view: TensorView<'_>| {

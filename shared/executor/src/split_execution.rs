@@ -38,12 +38,6 @@ pub struct ExecutorScratch {
     staging: BatchStaging,
 }
 
-impl std::fmt::Debug for ExecutorScratch {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("Scratch").field("fields", &self.cells.len()).finish_non_exhaustive()
-    }
-}
-
 impl ExecutorScratch {
     pub(crate) fn new(program: &CompiledPipeline) -> Self {
         ExecutorScratch {
@@ -509,15 +503,6 @@ pub struct UnfinishedSplit {
     pub(crate) open: bool,
     pub(crate) row: usize,
     pub(crate) batches: u32,
-}
-
-impl std::fmt::Debug for UnfinishedSplit {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let UnfinishedSplit { left, row, batches, .. } = self;
-        let mut shown = out.debug_struct("Unfinished");
-        shown.field("left", left).field("row", row).field("batches", batches);
-        shown.finish_non_exhaustive()
-    }
 }
 
 impl UnfinishedSplit {

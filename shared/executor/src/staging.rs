@@ -68,7 +68,6 @@ impl StagedRows {
         column.ends.push(column.values.len());
     }
 
-    /// Writes all rows as one frame.
     fn write(
         &self,
         program: &CompiledPipeline,

@@ -14,7 +14,6 @@ use std::time::Duration;
 /// Bytes of a box: four f32.
 const BOX_BYTES: usize = 16;
 
-/// The action of a step.
 pub(crate) enum StepAction {
     /// `to_row`: the output is final and is written straight to its row.
     Transform {
@@ -273,7 +272,6 @@ fn move_boxes(
 // Turns operators into steps. Fuses operators where that is cheaper, and makes one step per field
 // of an operator that moves several fields.
 
-/// A stage, and its index in the pipeline's stages.
 #[derive(Clone, Copy)]
 pub(crate) struct IndexedStage<'p> {
     pub(crate) stage: &'p PipelineStage,
@@ -302,8 +300,8 @@ impl<'p> StepBuilder<'p> {
     }
 
     /// Adds a step that is not an operator on fields. Nothing fuses across it.
-    pub(crate) fn push(&mut self, step: CompiledStep) {
-        self.add(step, Chain::default());
+    pub(crate) fn push(&mut self, at: IndexedStage<'p>, action: StepAction) {
+        self.add(self.step(at, None, None, action), Chain::default());
         self.interrupt();
     }
 
@@ -410,7 +408,6 @@ impl<'p> StepBuilder<'p> {
     }
 }
 
-/// The action of `op` on elements of schema `input`. `cell` finds the cell of a field.
 fn action(
     op: &BoxedOperator,
     input: &ElementSchema,

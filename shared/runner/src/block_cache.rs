@@ -74,7 +74,6 @@ impl RecordBlock {
     }
 }
 
-/// Records `first .. first + n` out of neighbouring blocks.
 pub(crate) fn open(
     blocks: &[Arc<RecordBlock>],
     first: u32,

@@ -422,7 +422,6 @@ pub(crate) fn portions<E>(
     Ok(portions)
 }
 
-/// The records of `runs`, as runs of one record each.
 fn each(runs: &[RecordRange]) -> Vec<RecordRange> {
     let of_run = |run: &RecordRange| {
         let run = *run;

@@ -12,7 +12,6 @@ use gristmill_sources::images;
 const MADE_AGAIN: &str =
     "start another job, or this one again after `gristmill forget`, with its checkpoint";
 
-/// Reads the listing of dataset `version`, whose files are read as `format`.
 pub(crate) async fn read_listing(
     objects: &dyn ObjectStore,
     path: &ObjectPath,

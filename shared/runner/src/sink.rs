@@ -165,7 +165,6 @@ pub const LEVELS: RangeInclusive<i32> = 1..=3;
 /// Bytes of frames to try compression on.
 const TRIED_BYTES: usize = 2 << 20;
 
-/// An uncompressed split, to learn from.
 #[derive(Clone, Copy)]
 pub(crate) struct UncompressedSplit<'a> {
     pub object: &'a Bytes,

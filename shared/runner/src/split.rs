@@ -422,7 +422,6 @@ fn profile_of(pipeline: &Pipeline, output: &SplitOutput, took: (u64, u64)) -> Wo
 }
 
 impl JobContext {
-    /// Reads the input of a split: from the cache if ordered and present.
     pub(crate) async fn read(
         &self,
         orders: &CacheOrders,

@@ -23,7 +23,6 @@ pub struct SplitSource {
     pub(crate) copy: u32,
 }
 
-/// The input from one dataset.
 #[derive(Clone)]
 pub(crate) struct DatasetInput {
     pub fetched: Vec<FetchedRecords>,
@@ -38,7 +37,6 @@ pub(crate) struct FetchedRecords {
     pub first: RecordKey,
     pub n_records: u32,
     pub stored: FetchedContent,
-    /// Bytes that were read.
     pub read_bytes: u64,
     pub file: Arc<IndexedFile>,
 }

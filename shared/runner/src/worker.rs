@@ -107,7 +107,7 @@ impl JobContext {
             let path = ObjectPath::new(&runner.config.bucket, keys::asset(&runner.config.ns, hash));
             assets.insert(hash, runner.objects.get(&path).await?);
         }
-        let program = PipelineCompiler::new().assets(&assets).compile(&pipeline);
+        let program = PipelineCompiler { assets: &assets, fuse: true }.compile(&pipeline);
         let program = program.map_err(|error| refused(&error))?;
         Ok(Self {
             packing: Arc::new(runner.packing(view.spec.compress)),
@@ -140,7 +140,6 @@ impl JobContext {
         context
     }
 
-    /// This job as it is under `lease`.
     #[must_use]
     pub(crate) fn under(&self, lease: &Lease) -> Self {
         let mut context = self.treating(lease.on_error);
@@ -201,7 +200,6 @@ impl JobContext {
         dataset.begin(visit).await
     }
 
-    /// Reads one portion of a split.
     pub(crate) async fn read_portion(
         &self,
         portion: &SplitVisit,
@@ -248,7 +246,6 @@ impl Runner {
         self.call(DescribeCall { job: job.clone() }, CLAIM_PATIENCE).await
     }
 
-    /// Calls the coordinator, and retries for `patience`.
     pub(crate) async fn call<C: CoordinatorCall>(
         &self,
         call: C,

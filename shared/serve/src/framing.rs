@@ -42,7 +42,7 @@
 //! position is safe, which speaks for all ranks of the fetcher. A rank gets `GMBE` after its last step, and, if it
 //! is still there, another once the job is closed: the payload's `closed` distinguishes them.
 
-use crate::cursor::StreamIdentity;
+use crate::cursor::{StreamIdentity, parse_object};
 use bytes::Bytes;
 use gristmill_model::Epoch;
 use gristmill_model::splits::Cursor;
@@ -140,10 +140,7 @@ impl ClientHello {
 
     /// Parses the JSON of a trainer of all batches.
     pub fn parse(text: &[u8]) -> Result<Self, String> {
-        let fields: serde_json::Map<String, serde_json::Value> =
-            serde_json::from_slice(text).map_err(|_| "it is not a JSON object".to_owned())?;
-        let hello: Self =
-            serde_json::from_value(fields.into()).map_err(|error| error.to_string())?;
+        let hello: Self = parse_object(text)?;
         if hello.epoch.is_some() == hello.batch_index.is_some() {
             Ok(hello)
         } else {

@@ -53,7 +53,6 @@ pub(crate) struct BatchAssembler {
     from: Cursor,
     totals: EpochTotals,
     rows: LeftoverRows,
-    /// Buffers of batches joined here.
     buffers: BufferPool,
     queue: mpsc::Sender<AssembledItem>,
     state: StreamState,

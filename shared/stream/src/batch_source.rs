@@ -28,7 +28,6 @@ const QUEUE_BATCHES: usize = 1;
 #[derive(Clone)]
 pub(crate) struct BatchSource {
     pub downloader: SplitDownloader,
-    /// The ranks served here.
     pub own: ServedRanks,
     /// Set once the dataset is indexed.
     pub plan: Arc<OnceLock<EpochPlan>>,
@@ -228,7 +227,6 @@ async fn is_end(
     Ok(true)
 }
 
-/// How an epoch's rows are cut into batches.
 pub(crate) fn cut(plan: &EpochPlan) -> BatchRules {
     BatchRules { size: plan.batch_size, drop_last: plan.drop_last, in_order: plan.in_order }
 }

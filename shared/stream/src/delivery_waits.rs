@@ -4,7 +4,6 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::{ops::AddAssign, time::Duration};
 
-/// The stage of the next batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BatchStage {
     /// Its split is not committed.
@@ -149,7 +148,6 @@ pub(super) struct TrainerWait {
     computes: bool,
     /// Start of the present wait, and the stage clock at that time.
     began: Option<(Duration, DeliveryWaits)>,
-    /// Waits that are over.
     total: Duration,
 }
 

@@ -54,7 +54,6 @@ pub(crate) struct ArrivingSplit {
 pub(crate) struct ArrivingObject {
     pub entry: ReadySplit,
     pub chunk: oneshot::Receiver<Result<Chunk, FetchError>>,
-    /// Its share of the memory budget.
     pub room: MemoryShare,
 }
 
@@ -311,7 +310,6 @@ fn key_of(
 /// Objects up to this size are read whole: a second request takes longer than the bytes that it saves.
 const SMALL_BYTES: u64 = 16 << 10;
 
-/// The part of an object that is needed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum NeededPart {
     Whole,

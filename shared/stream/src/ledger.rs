@@ -22,7 +22,6 @@ use tokio::sync::Notify;
 /// A reader that leads because an earlier one is missing leads again within this time.
 const LEADS_AGAIN: Duration = Duration::from_secs(15);
 
-/// Sources of errors that are retried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum FetchErrorSource {
     Coordinator,
@@ -80,7 +79,6 @@ impl Inner {
         chunks.get(usize::try_from(visit_number(*copies, copy, split)).ok()?).copied()
     }
 
-    /// The entry at `place` if its epoch is cached.
     fn cached_entry(&self, place: SplitPlace) -> Option<ReadySplit> {
         let chunk = self.cached_chunk(place)?;
         let CachedChunk { bundle, attempt, nonce, outcome, .. } = chunk;

@@ -384,7 +384,6 @@ mod tests {
         (name, finished)
     }
 
-    /// A sink over a store of `bytes`, and the objects that it puts.
     async fn sink(bytes: u64, is_shared: bool) -> (LocalSink, Arc<dyn ObjectStore>, String) {
         let (_, ports, config) = SampleJob::new(0, 0).await;
         let bound = MemoryBound::new(PrefetchMemory::Bytes(bytes), 1, 1, ObjectSizes::Real);

@@ -72,7 +72,6 @@ async fn planned(objects: &MemoryObjects) -> JobView {
     view
 }
 
-/// Computes and stores the split at `position`.
 async fn store(context: &JobContext, codec: FrameCodec, position: u32) -> ReadySplit {
     let place = SplitPlace::new(0, position);
     let split = context.compute_again(&CacheOrders::default(), place).await.unwrap();
@@ -87,7 +86,6 @@ async fn store(context: &JobContext, codec: FrameCodec, position: u32) -> ReadyS
     entry
 }
 
-/// The key of the object of `entry`.
 pub(crate) fn key(view: &JobView, entry: &ReadySplit) -> String {
     let prefix = keys::bundle_prefix(&"a".parse().unwrap(), &view.job, 0, entry.bundle);
     keys::chunk(&prefix, entry.place.position, entry.attempt, entry.nonce)
