@@ -36,7 +36,6 @@ const HEAD_TIME: Duration = Duration::from_secs(10);
 const BODY_TIME: Duration = Duration::from_secs(20);
 /// Descriptors that connections leave to files and pipes.
 const OTHER_DESCRIPTORS: u64 = 256;
-/// Most connections at a time.
 const MAX_CONNECTIONS: u64 = 16_384;
 
 /// The socket or the port of a service.

@@ -172,7 +172,6 @@ fn executor_alone(pipeline: &Pipeline, dir: &Path, threads: usize) -> Result<f64
     Ok(cpu.as_secs_f64() * 1e3 / rows.max(1) as f64)
 }
 
-/// Results of `work` on each of `threads` threads.
 fn on_threads<T: Send>(
     threads: usize,
     work: impl Fn() -> Result<T, ProgramFailure> + Sync,
@@ -211,11 +210,11 @@ fn imagenet_split_batches(pipeline: &Pipeline) -> u64 {
 /// Options of a trainer that discards batches.
 fn train_options(epochs: u32, workers: u32) -> TrainOptions {
     let workers = WorkerCount::Fixed(workers);
-    TrainOptions {
+    let mut options = TrainOptions {
         own_service: true,
         job: JobOptions { epochs, workers, ..JobOptions::default() },
-        step_time: Duration::ZERO,
-        drain: true,
         ..TrainOptions::default()
-    }
+    };
+    (options.training.step_time, options.training.drain) = (Duration::ZERO, true);
+    options
 }

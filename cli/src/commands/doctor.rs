@@ -335,7 +335,6 @@ async fn probe_local(file: &ServiceFile) -> Result<ProbeFindings, ProgramFailure
     Ok(findings)
 }
 
-/// Asks the coordinator for a job that there is not.
 async fn ask_for_job(coordinator: &dyn Coordinator) -> Result<AnyReply, CallError> {
     let job = NO_SUCH_JOB.parse().map_err(|error| CallError::Rejected(format!("{error}")))?;
     in_time("the coordinator", coordinator.exchange(&StatusCall { job }.into())).await

@@ -32,7 +32,6 @@ pub struct PsArgs {
 const END_TIMEOUT: Duration = Duration::from_secs(15);
 const LOOK: Duration = Duration::from_millis(50);
 
-/// A service, and what it says of itself.
 struct Listed {
     file: ServiceFile,
     answer: Result<(ServiceStatus, DiskUse), String>,

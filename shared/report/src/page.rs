@@ -60,7 +60,6 @@ pub fn render(timeline: &Timeline) -> String {
     page.into_string()
 }
 
-/// Most operators listed.
 const OPS_MAX: usize = 60;
 
 fn head(scene: &TimelineScene<'_>, title: &str) -> Markup {
@@ -90,7 +89,6 @@ fn head(scene: &TimelineScene<'_>, title: &str) -> Markup {
     }
 }
 
-/// Key figures.
 fn tiles(scene: &TimelineScene<'_>) -> Markup {
     let run_s = scene.end_s;
     let batches = scene.batches();

@@ -201,7 +201,6 @@ fn workers_wanted(cloud: &SimCloud, status: &JobStatus) -> u32 {
     target.min(account).min(status.claimable / bundle.max(1))
 }
 
-/// Status of the job, read by an observer.
 async fn status(cloud: &Arc<SimCloud>) -> Option<JobStatus> {
     let process = SimProcess::new(&cloud.sim, ProcessKind::Observer);
     cloud.ask(&process, StatusCall { job: cloud.store.job.clone() }).await.ok()

@@ -54,10 +54,10 @@ const UNLIMITED: u32 = 10_000;
 /// Longer than any simulation.
 const FOREVER_MS: u64 = 1 << 50;
 
-/// Channel of a call's answer.
 type Answer = oneshot::Sender<Result<AnyReply, CallError>>;
 
 /// The deployed stack as one job uses it.
+#[derive(Clone)]
 pub struct SimCloud {
     pub sim: Arc<FaultSimulation>,
     pub items: Arc<SharedItems>,
@@ -68,7 +68,7 @@ pub struct SimCloud {
     pub deployed: Arc<DeployedStack>,
     /// Free concurrency of coordinators, and of other functions.
     slots: [Arc<Semaphore>; 2],
-    workers: Mutex<Vec<SimProcess>>,
+    workers: Arc<Mutex<Vec<SimProcess>>>,
     /// In-process memory of the coordinator's environments.
     warm: Arc<Mutex<[CoordinatorMemory; 3]>>,
     cuts: Arc<AtomicU64>,
@@ -84,13 +84,9 @@ impl SimCloud {
             store: Arc::new(store),
             is_shared: false,
             events: Arc::default(),
-            deployed: Arc::new(DeployedStack::new(
-                sim.mutant,
-                sim.plan.stack_release,
-                sim.plan.hosts_release,
-            )),
+            deployed: Arc::new(DeployedStack::new(sim)),
             slots: [coordinators, others].map(|most| Arc::new(Semaphore::new(most as usize))),
-            workers: Mutex::default(),
+            workers: Arc::default(),
             warm: Arc::default(),
             cuts: Arc::default(),
         })
@@ -98,18 +94,8 @@ impl SimCloud {
 
     /// The same stack as used by another job, concurrent or later.
     pub fn with_job(&self, job: JobName, scenario: FaultScenario, is_shared: bool) -> Arc<Self> {
-        Arc::new(Self {
-            sim: Arc::clone(&self.sim),
-            items: Arc::clone(&self.items),
-            store: Arc::new(self.store.with_job(job, scenario)),
-            is_shared,
-            events: Arc::clone(&self.events),
-            deployed: Arc::clone(&self.deployed),
-            slots: self.slots.clone(),
-            workers: Mutex::default(),
-            warm: Arc::clone(&self.warm),
-            cuts: Arc::clone(&self.cuts),
-        })
+        let store = Arc::new(self.store.with_job(job, scenario));
+        Arc::new(Self { store, is_shared, workers: Arc::default(), ..self.clone() })
     }
 
     /// Acquires concurrency for one function of this kind, until it is dropped.

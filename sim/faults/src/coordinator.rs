@@ -21,11 +21,9 @@ use std::{
 };
 use tokio::sync::oneshot;
 
-/// Timeout of a caller.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Size limit of a call and of its answer.
 const MAX_SYNC_BYTES: usize = 6 << 20;
-/// Size limit of an event.
 const MAX_EVENT_BYTES: usize = 1 << 20;
 /// Entries or files above which a message is measured; smaller ones are far below the limit.
 const WORTH_MEASURING: usize = 1_000;
@@ -84,7 +82,6 @@ impl SimCoordinator {
         }
     }
 
-    /// The outcome of `call` that was answered with `reply`.
     fn received(&self, call: &AnyCall, reply: AnyReply) -> Result<AnyReply, CallError> {
         match reply {
             AnyReply::Poll(polled)

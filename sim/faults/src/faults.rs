@@ -132,7 +132,6 @@ pub enum FaultKind {
     PrefixThrottled,
 }
 
-/// Number of the kinds.
 const KINDS: usize = FaultKind::PrefixThrottled as usize + 1;
 
 impl FaultKind {

@@ -156,7 +156,6 @@ struct HistoryTrainer {
     pub history: HistoryOutcome,
 }
 
-/// How a connection ended.
 enum VisitEnd {
     /// The connection broke, or the trainer closed it.
     Gone,

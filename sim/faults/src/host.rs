@@ -107,7 +107,6 @@ impl TrainerHost {
     }
 }
 
-/// The state file as used by a fetcher.
 struct StateFile {
     host: Arc<TrainerHost>,
     process: SimProcess,

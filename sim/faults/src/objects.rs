@@ -498,7 +498,6 @@ impl ModelledMemory {
         Self { prefetch: PrefetchMemory::Bytes(1), ..self }
     }
 
-    /// The largest object.
     fn largest(&self) -> u64 {
         match self.sizes {
             ObjectSizes::Real => LARGEST_REAL_BYTES,

@@ -164,7 +164,6 @@ async fn beside(
     }
 }
 
-/// Pause before a rank connects again.
 const RECONNECT: Duration = Duration::from_millis(500);
 
 /// One rank of a run, as one process.
@@ -177,7 +176,6 @@ pub struct RankProcess<'a> {
     pub rank: u32,
 }
 
-/// The position of a rank.
 struct At {
     /// The first batch of its next step; none until it knows.
     next: Option<Cursor>,

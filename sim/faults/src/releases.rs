@@ -74,12 +74,13 @@ impl State {
 }
 
 impl DeployedStack {
-    /// Coordinator, scaler and workers of the release `stack`, trainers of `hosts`.
-    pub fn new(mutant: Option<Mutant>, stack: SimRelease, hosts: SimRelease) -> Self {
+    /// The releases with which the simulation's plan begins.
+    pub fn new(sim: &FaultSimulation) -> Self {
+        let (stack, hosts) = (sim.plan.stack_release, sim.plan.hosts_release);
         let workers = BTreeMap::from([(1, stack)]);
         let scaler = (stack, 1);
         let state = State { stack, scaler, hosts, workers, processes: Vec::new() };
-        Self { mutant, state: Mutex::new(state), are_up: watch::Sender::new(true) }
+        Self { mutant: sim.mutant, state: Mutex::new(state), are_up: watch::Sender::new(true) }
     }
 
     /// The versions that the scaler speaks.
@@ -224,7 +225,6 @@ pub struct UpgradePlan {
     pub moment: UpgradeMoment,
 }
 
-/// One replacement.
 #[derive(Debug, Clone, Copy)]
 enum Step {
     Stack,
@@ -244,7 +244,6 @@ impl UpgradeOrder {
 /// Batches and reads of the cache before the upgrade begins.
 const BATCHES_BEFORE: usize = 20;
 const READS_BEFORE: u64 = 5;
-/// Pause after each step.
 const APART: Duration = Duration::from_secs(5);
 /// How long a job waits for its trainer, before the upgrade and after it.
 const WAITS: Duration = Duration::from_secs(60);

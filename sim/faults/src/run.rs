@@ -263,7 +263,6 @@ async fn run_jobs(
     Ok(took)
 }
 
-/// Runs a job whose trainer has several ranks.
 async fn run_ranked(
     cloud: &Arc<SimCloud>,
     log: &Arc<DeliveryLog>,
@@ -324,7 +323,6 @@ async fn until_end(
     }
 }
 
-/// Trains with trainers that connect to a fetcher.
 async fn train_served(cloud: &Arc<SimCloud>, log: &Arc<DeliveryLog>, register: &RegisterCall) {
     let sim = &cloud.sim;
     let host = TrainerHost::new(sim, 0, sim.below(3) > 0);

@@ -145,7 +145,6 @@ impl SimTable {
         Ok(found)
     }
 
-    /// Checks one applied write.
     async fn check(&self, key: &ItemKey, before: Option<&TableItem>, after: &Bytes) {
         let sim = &self.process.sim;
         let before = before.map(|item| decode(key, &item.body));
@@ -212,7 +211,6 @@ impl SimTable {
     }
 }
 
-/// Whether the written item is a newly claimed bundle.
 fn is_claimed(key: &ItemKey, body: &[u8]) -> bool {
     let stored = decode(key, body);
     matches!(stored, Ok(DecodedItem::Bundle(bundle)) if bundle.is_held_by(bundle.owner))

@@ -25,7 +25,6 @@ use tokio::sync::Notify;
 
 /// Round trip to the coordinator's URL.
 const CALL: Duration = Duration::from_millis(30);
-/// Timeout of a caller.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Timeouts of invocations.
 const COORDINATOR_TIMEOUT: Duration = Duration::from_secs(30);
@@ -161,7 +160,6 @@ impl Coordinator for UrlCoordinator {
     fn speak(&self, _: u32) {}
 }
 
-/// Adds one call to the figures.
 fn note(
     figures: &mut ScaleFigures,
     deployment: &SimulatedDeployment,
@@ -303,7 +301,6 @@ async fn report_expired(deployment: Arc<SimulatedDeployment>, event: WorkerEvent
     }
 }
 
-/// One event of the scaler function.
 async fn scale(deployment: Arc<SimulatedDeployment>, event: ScalerEvent) {
     deployment.pause(CALL).await;
     let began = deployment.now();

@@ -207,7 +207,6 @@ fn flat_bars(few: &FigureRow, row: &FigureRow) -> [FigureBar; 2] {
     ]
 }
 
-/// Ranks of the run.
 const RANKS: u32 = 256;
 /// Time from the first step to the measured part.
 const WARM_UP: Duration = Duration::from_secs(10);
@@ -215,12 +214,10 @@ const WARM_UP: Duration = Duration::from_secs(10);
 const MADE_WITHIN: Duration = Duration::from_secs(900);
 /// A third of the window, in splits for each worker.
 const THIRD_OF_WINDOW: u64 = 8;
-/// Steps between two checkpoints.
 const CHECKPOINT_STEPS: u64 = 50;
 /// Memory that an object of these sizes takes in a fetcher.
 const OBJECT_BYTES: u64 = 1 << 16;
 
-/// The ranks of reader `number` of `readers`.
 fn ranks_of(number: u32, readers: u32) -> Result<ServedRanks, BoxedError> {
     let positive = |n| NonZeroU32::new(n).ok_or("no ranks");
     let ranks =
@@ -285,7 +282,6 @@ fn in_words(error: FetchError) -> String {
     format!("a reader: {error}")
 }
 
-/// One reader, and the ranks that it serves.
 async fn read(
     deployment: Arc<SimulatedDeployment>,
     own: ServedRanks,

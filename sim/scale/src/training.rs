@@ -25,7 +25,6 @@ const PUT: Duration = Duration::from_millis(60);
 const TRAINER_GET: Duration = Duration::from_micros(200);
 /// All workers start within this time.
 const STAGGER: Duration = Duration::from_millis(2_500);
-/// Time limit of an invocation.
 const LIFE_MS: u64 = 900_000;
 /// Invocations with less remaining time are not started.
 const LEAST_LIFE_MS: u64 = 10_000;
@@ -202,7 +201,6 @@ async fn live(
     }
 }
 
-/// The platform reports a worker that was killed.
 async fn report_death(
     deployment: Arc<SimulatedDeployment>,
     runner: Arc<Runner>,

@@ -139,7 +139,6 @@ fn load(name: &str) -> Result<ScalingScenario, ScenarioError> {
     ScalingScenario::parse(&text, name)
 }
 
-/// Largest scenario file.
 const MAX_BYTES: u64 = 1 << 20;
 
 /// Reads a regular file only: a mistyped name may be a pipe or a device.

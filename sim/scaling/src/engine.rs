@@ -386,7 +386,6 @@ impl<'s> ScalingEngine<'s> {
     }
 }
 
-/// An event of a worker.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct EngineEvent {
     pub at_s: f64,

@@ -148,7 +148,6 @@ impl<'d> Document<'d> {
         })
     }
 
-    /// Conditions of the first phase.
     fn conditions(&mut self) -> Result<ModelConditions, ScenarioError> {
         let mut trainer = self.section("trainer")?;
         let mut worker = self.section("worker")?;
@@ -291,7 +290,6 @@ impl<'d> Document<'d> {
     }
 }
 
-/// The conditions after a change.
 fn changed(
     change: &mut TomlSection<'_>,
     before: &ModelConditions,

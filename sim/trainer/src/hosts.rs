@@ -314,7 +314,6 @@ impl StatusWatch {
     }
 }
 
-/// Ranks by number.
 fn named(ranks: &[u32]) -> String {
     match ranks {
         [only] => format!("rank {only}"),

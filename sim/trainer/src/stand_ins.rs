@@ -24,8 +24,20 @@ pub type WorkingRanks = JoinSet<Result<StandIn, ProgramFailure>>;
 
 impl RankStandIns {
     /// The stand-ins of all ranks of `training`.
-    pub fn new(training: &SyntheticTraining, pipeline: &Pipeline) -> Self {
-        Self { first: StandIn::new(training, pipeline), idle: Vec::new() }
+    pub fn new(
+        training: &SyntheticTraining,
+        sink: Option<BatchFileSink>,
+        pipeline: &Pipeline,
+    ) -> Self {
+        let normalise = pipeline.deliver().normalise.as_ref();
+        let first = StandIn {
+            step_time: training.step_time,
+            drain: training.drain,
+            normalise: normalise.and_then(|op| op.downcast_ref().cloned()),
+            sink,
+            pixels: Vec::new(),
+        };
+        Self { first, idle: Vec::new() }
     }
 
     /// Begins a step that came at `began`: a rank for each batch.
@@ -70,20 +82,6 @@ pub struct StandIn {
 }
 
 impl StandIn {
-    fn new(training: &SyntheticTraining, pipeline: &Pipeline) -> Self {
-        Self {
-            step_time: training.step_time,
-            drain: training.drain,
-            normalise: pipeline
-                .deliver()
-                .normalise
-                .as_ref()
-                .and_then(|op| op.downcast_ref().cloned()),
-            sink: training.sink.clone(),
-            pixels: Vec::new(),
-        }
-    }
-
     /// Stores the batch, and works on it until the step time after `began`.
     async fn step(&mut self, batch: &DeliveredBatch, began: Instant) -> Result<(), ProgramFailure> {
         if let Some(sink) = self.sink.as_ref().filter(|_| !self.drain) {

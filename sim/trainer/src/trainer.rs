@@ -1,6 +1,6 @@
 //! The loop of the synthetic trainer: all ranks take a step, and meet at its end, as at a collective operation.
 
-use crate::{SyntheticTraining, stand_ins::RankStandIns};
+use crate::{BatchFileSink, SyntheticTraining, stand_ins::RankStandIns};
 use gristmill_client::{JobHandle, ProgramFailure};
 use gristmill_model::Checkpoint;
 use gristmill_model::splits::Cursor;
@@ -63,7 +63,6 @@ pub struct TrainingView {
 }
 
 impl TrainingView {
-    /// Shows the progress of `run`.
     fn look(&mut self, run: &impl ObservableRun) {
         let Some(snapshot) = self.observer.look(run) else { return };
         // Further details of a wait that has been shown follow it.
@@ -73,10 +72,8 @@ impl TrainingView {
         let Some(view) = run.view() else { return };
         let Some(plan) = view.plan else {
             let (done, files) = (snapshot.indexed_files, view.n_files);
-            return self
-                .progress
-                .bar
-                .set_message(format!("indexing the dataset: {done} of {files} files"));
+            let text = format!("indexing the dataset: {done} of {files} files");
+            return self.progress.bar.set_message(text);
         };
         let (batches, seconds) = self.observer.pace();
         let rate = batches as f64 / seconds.max(1e-3);
@@ -105,6 +102,7 @@ impl<'a> SyntheticTrainer<'a> {
     pub async fn train(
         training: &SyntheticTraining,
         job: &'a JobHandle,
+        sink: Option<BatchFileSink>,
         from: Cursor,
         began: Instant,
         mut source: impl StepSource,
@@ -119,7 +117,7 @@ impl<'a> SyntheticTrainer<'a> {
         let trainer = Self {
             job,
             resizes: resizes.into(),
-            stand_ins: RankStandIns::new(training, source.observed().pipeline()),
+            stand_ins: RankStandIns::new(training, sink, source.observed().pipeline()),
             view: TrainingView { progress, observer, steps },
             step: 0,
             next: from,

@@ -72,7 +72,6 @@ impl Figures {
         sum / self.samples.max(1) as f64
     }
 
-    /// The work of a function for one sample.
     fn work(&self) -> SplitWork {
         SplitWork {
             cpu_s: self.per_sample(self.worker_cpu.as_secs_f64()),

@@ -52,7 +52,6 @@ pub struct GeneratedDataArgs {
     pub sequences: u64,
 }
 
-/// One pipeline to measure.
 struct Study {
     name: &'static str,
     variant: &'static str,
@@ -116,7 +115,6 @@ impl IndexedShard {
     }
 }
 
-/// The result of one measurement.
 #[derive(Clone, Copy)]
 struct Figures {
     samples_per_s: f64,

@@ -56,7 +56,6 @@ fn disk(findings: &ProbeFindings) -> Verdict {
     }
 }
 
-/// What a check found.
 struct Verdict(DoctorCheckStatus, String, String);
 
 impl Verdict {
@@ -222,7 +221,6 @@ fn bucket(findings: &ProbeFindings) -> Verdict {
     }
 }
 
-/// Advice about a bucket.
 fn remedy(trouble: &ProbeError) -> &'static str {
     match trouble {
         ProbeError::Unreachable(_) => {
@@ -300,7 +298,6 @@ fn coordinator(findings: &ProbeFindings) -> Verdict {
     fail(refusal, advice)
 }
 
-/// Whether the coordinator refused because of its table.
 fn is_of_table(kind: RefusalKind) -> bool {
     matches!(kind, RefusalKind::TableUnavailable | RefusalKind::TableRejected)
 }
@@ -488,7 +485,6 @@ fn calls(findings: &ProbeFindings, workers: u32) -> Verdict {
     warn(found, &advice)
 }
 
-/// Checks that these keys read the dataset that was named.
 fn dataset(findings: &ProbeFindings) -> Option<Verdict> {
     let (DatasetPrefix { bucket, prefix }, read) = findings.dataset.as_ref()?;
     let object = match read {

@@ -24,7 +24,6 @@ const BAR_MAX_PX: f64 = 56.0;
 /// Least range of the axis, so that negligible stalls do not fill the chart.
 const STALL_AXIS_MIN: f64 = 10.0;
 
-/// One chart of bars.
 struct Stack {
     title: &'static str,
     quantity: AxisQuantity,

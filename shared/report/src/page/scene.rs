@@ -181,7 +181,6 @@ impl CauseOrder {
 // Text from outside, made displayable: bounded, on one line, in logical order. The template escapes
 // it.
 
-/// Longest displayed text.
 const CHARS_MAX: usize = 300;
 
 /// `text` with at most 300 characters. Control characters, and those that change the text direction,

@@ -42,7 +42,6 @@ struct Args {
 }
 
 impl Args {
-    /// Runs the simulation of `seed`.
     fn simulate(&self, seed: u64, verbose: bool) -> io::Result<SimulationOutcome> {
         let ranks = self.ranks || self.mutant.is_some_and(|m| Mutant::OF_RANKS.contains(&m));
         if ranks {

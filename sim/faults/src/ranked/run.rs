@@ -153,7 +153,6 @@ impl LaunchedRun {
         self.ranks.count.get() / self.hosts
     }
 
-    /// All batches of `epoch`.
     fn known(&self, epoch: u32) -> KnownBatches {
         let batches = self
             .expected

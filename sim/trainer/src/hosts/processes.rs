@@ -115,7 +115,6 @@ impl FetcherProgram {
         Self { launcher, args: args.into_iter().map(OsString::from).collect() }
     }
 
-    /// The command of the fetcher of host `host` in `run`.
     fn command(&self, run: &HostedRun, host: u32, socket: &std::path::Path) -> Command {
         let mut command = Command::new(&self.launcher.program);
         command.args(&self.launcher.args).args(&self.args).args(run.flags(host));

@@ -55,7 +55,6 @@ impl ArrivedStep {
     }
 }
 
-/// One rank, as its trainer sees it.
 struct HostedRankState {
     received: mpsc::Receiver<Result<RankDelivery, ProgramFailure>>,
     trained: mpsc::Sender<()>,
