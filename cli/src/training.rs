@@ -18,7 +18,6 @@ use gristmill_trainer_sim::{
 };
 use indicatif::{ProgressBar, ProgressStyle};
 use std::{
-    num::NonZeroU32,
     ops::ControlFlow,
     path::{Path, PathBuf},
     sync::{
@@ -59,41 +58,26 @@ pub struct TrainOptions {
 }
 
 impl TrainOptions {
-    fn check_ranks(&self) -> Result<(), ProgramFailure> {
-        let counts =
-            || self.training.resize.iter().map(|resize| resize.ranks).chain([self.training.ranks]);
-        if counts().max().is_some_and(|most| most.get() > MAX_RANKS) {
-            return Err(ProgramFailure::usage(format!(
-                "at most {MAX_RANKS} ranks train on one machine"
-            )));
+    /// Why one machine does not train so, if it does not.
+    fn refusal(&self) -> Option<String> {
+        let SyntheticTraining { ranks, hosts, resize, .. } = &self.training;
+        let counts = || resize.iter().map(|resize| resize.ranks).chain([*ranks]);
+        if counts().any(|ranks| ranks.get() > MAX_RANKS) {
+            return Some(format!("at most {MAX_RANKS} ranks train on one machine"));
         }
-        self.check_hosts(counts())?;
-        let is_one_rank = counts().eq([NonZeroU32::MIN]) && self.training.hosts.is_none();
-        if !is_one_rank && self.job.settings.visitation != Visitation::ExactlyOnce {
-            return Err(ProgramFailure::usage(format!(
-                "--ranks, --hosts and --resize need --visitation {}: a run resumes at a checkpoint",
-                Visitation::ExactlyOnce
-            )));
+        if hosts.is_none() && self.chaos == Some(ChaosTarget::Fetchers) {
+            let why =
+                "--chaos kill-fetchers needs fetchers in processes of their own: give --hosts";
+            return Some(why.to_owned());
         }
-        Ok(())
-    }
-
-    fn check_hosts(
-        &self,
-        mut counts: impl Iterator<Item = NonZeroU32>,
-    ) -> Result<(), ProgramFailure> {
-        let Some(hosts) = self.training.hosts else {
-            return match self.chaos {
-                Some(ChaosTarget::Fetchers) => Err(ProgramFailure::usage(
-                    "--chaos kill-fetchers needs fetchers in processes of their own: give --hosts",
-                )),
-                _ => Ok(()),
-            };
-        };
-        match counts.find_map(|ranks| refuse_shares(ranks, hosts)) {
-            Some(why) => Err(ProgramFailure::usage(why)),
-            None => Ok(()),
+        let uneven = hosts.and_then(|hosts| counts().find_map(|ranks| refuse_shares(ranks, hosts)));
+        let needed = Visitation::ExactlyOnce;
+        let loses = !self.training.is_one_rank() && self.job.settings.visitation != needed;
+        if uneven.is_some() || !loses {
+            return uneven;
         }
+        let why = "a run resumes at a checkpoint";
+        Some(format!("--ranks, --hosts and --resize need --visitation {needed}: {why}"))
     }
 }
 
@@ -137,7 +121,9 @@ pub async fn measured(
 ) -> Result<RunReport, ProgramFailure> {
     let began = Instant::now();
     options.job.check().map_err(ProgramFailure::usage)?;
-    options.check_ranks()?;
+    if let Some(why) = options.refusal() {
+        return Err(ProgramFailure::usage(why));
+    }
     let sink = options.training.sink.as_deref().map(BatchFileSink::open).transpose()?;
     let launcher = options.training.hosts.map(|_| program::launcher()).transpose()?;
     options.report.report.as_deref().map(RunReport::check_page).transpose()?;

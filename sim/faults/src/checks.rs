@@ -60,6 +60,19 @@ fn is_hindered(sim: &FaultSimulation) -> bool {
         || !sim.plan.skew.is_zero()
 }
 
+/// Whether a job may have failed with this error.
+fn is_excused(sim: &FaultSimulation, spec: &JobSpec, why: &str) -> bool {
+    // A split that kills its workers is recognised only if the platform's reports arrive before a wrong clock ends the
+    // lease; else the job fails for it, with an error.
+    let is_unheard = spec.settings.on_error == ErrorPolicy::Skip
+        && why.contains("given up after")
+        && (sim.count(&UNHEARD) > 0 || !sim.plan.skew.is_zero());
+    // No progress for longer than the service tolerates.
+    let has_stalled = GIVEN_UP.iter().any(|words| why.contains(words)) && is_hindered(sim);
+    // Invariant 14: three deaths in a row on one split incriminate it, regardless of their cause.
+    is_unheard || has_stalled || why.contains("killed its worker") && sim.count(&DEATHS) >= 3
+}
+
 /// Judges the end of a trainer. `entitled`: it resumed from the newest checkpoint, or was accepted with another.
 pub fn judge(
     sim: &FaultSimulation,
@@ -76,30 +89,10 @@ pub fn judge(
         _ => None,
     };
     match joined.as_ref().unwrap_or(error) {
-        // A split that kills its workers is recognised only if the platform's reports arrive before a wrong clock ends the
-        // lease; else the job fails for it, with an error.
-        FetchError::JobFailed(why)
-            if spec.settings.on_error == ErrorPolicy::Skip
-                && why.contains("given up after")
-                && (sim.count(&UNHEARD) > 0 || !sim.plan.skew.is_zero()) =>
-        {
-            TrainerEnd::GivenUp
-        }
         // The job it found at its start was gone when it reported: its supervisor restarts it.
         FetchError::Fenced(_) if !accepted => TrainerEnd::Again,
         FetchError::Fenced(_) => TrainerEnd::Superseded,
-        // No progress for longer than the service tolerates.
-        FetchError::JobFailed(why)
-            if GIVEN_UP.iter().any(|words| why.contains(words)) && is_hindered(sim) =>
-        {
-            TrainerEnd::GivenUp
-        }
-        // Invariant 14: three deaths in a row on one split incriminate it, regardless of their cause.
-        FetchError::JobFailed(why)
-            if why.contains("killed its worker") && sim.count(&DEATHS) >= 3 =>
-        {
-            TrainerEnd::GivenUp
-        }
+        FetchError::JobFailed(why) if is_excused(sim, spec, why) => TrainerEnd::GivenUp,
         FetchError::JobFailed(_) | FetchError::JobStopped => {
             sim.violated(format_args!("the job ended: {error}"));
             TrainerEnd::Broken

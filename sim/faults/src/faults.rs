@@ -165,6 +165,10 @@ impl FaultKind {
     }
 
     /// Whether it keeps workers from starting, from finishing, or from reporting it.
+    #[allow(
+        clippy::match_like_matches_macro,
+        reason = "the formatter breaks a macro after each name"
+    )]
     pub(crate) fn hinders(self) -> bool {
         use FaultKind::*;
         match self {

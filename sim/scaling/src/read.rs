@@ -121,7 +121,7 @@ impl<'d> TomlSection<'d> {
         }
     }
 
-    /// What `parse` makes of the value of a key, which must be `expected`, and its position.
+    /// The value of a key, read by `parse` as what is `expected`, and its position.
     fn read<T>(
         &mut self,
         key: &'static str,

@@ -108,8 +108,8 @@ impl<'a> SyntheticTrainer<'a> {
         mut source: impl StepSource,
     ) -> Result<(RunObservations, RankSteps), ProgramFailure> {
         let progress = ProgressLine::new(&job.view);
-        let observer = job.observe(source.observed(), began).await;
-        let observer = if training.drain { observer.of_rows_only() } else { observer };
+        let mut observer = job.observe(source.observed(), began).await;
+        observer.reads_content = !training.drain;
         let mut steps = RankSteps::default();
         steps.begin_run(0..training.ranks.get());
         let mut resizes = training.resize.clone();
