@@ -24,7 +24,6 @@ use std::ops::Range;
 /// partitions than that: a bundle costs one read unit, a query at least one.
 const FEW: usize = 24;
 
-/// One bundle as read.
 #[derive(Debug, Clone)]
 pub(crate) struct ScannedBundle {
     pub epoch: Epoch,
@@ -151,7 +150,6 @@ impl JobRecords {
         Ok(bundles)
     }
 
-    /// Reads `bundles` by key.
     pub(crate) async fn read_by_key(
         &self,
         job: &JobName,

@@ -29,7 +29,6 @@ const LATEST: usize = 4;
 /// The same for a claim that is sent again: its nonce leads it to the same partitions, and others have claimed since.
 const LATEST_OF_RESENT: usize = 64;
 
-/// A claim in progress.
 struct Claiming<'a> {
     claim: &'a ClaimCall,
     snapshot: &'a JobSnapshot,
@@ -266,7 +265,6 @@ impl Splits {
         Ok(ends.iter().map(of_end).collect())
     }
 
-    /// The latest bundles of a partition.
     async fn latest(
         &self,
         Claiming { claim, snapshot, .. }: &Claiming<'_>,

@@ -22,7 +22,6 @@ use std::collections::BTreeMap;
 /// Dead invocations kept in the scaler's state: more than can have a claim in flight at one time.
 const MAX_DEAD: usize = 8;
 
-/// Bundles that a release freed.
 #[derive(Debug, Default)]
 struct Freed {
     owners: Vec<InvocationId>,
@@ -60,7 +59,6 @@ impl CallHandler<ReleaseCall> for Splits {
 }
 
 impl CallHandler<LeaveCall> for Splits {
-    /// Removes a worker that leaves, in good order or with an error.
     async fn handle(&self, leave: &LeaveCall) -> Result<AppliedReply, CallRefusal> {
         let LeaveCall { job, worker, error } = leave;
         let Some(error) = error else {

@@ -218,7 +218,6 @@ fn check_members(
     }
 }
 
-/// The pipeline of a job.
 pub(crate) fn pipeline_of(spec: &JobSpec) -> Result<Pipeline, CallRefusal> {
     gristmill_operators::from_canonical(&spec.pipeline)
         .map_err(|error| invalid(format!("the pipeline is not valid: {error}")))

@@ -148,7 +148,6 @@ pub(crate) fn kick_due(
     Some(ScalerEvent { claimable, silent, batches, progress, training, ..event })
 }
 
-/// Sends events to the scaler's function.
 #[derive(Clone)]
 pub(crate) struct ScalerKicks {
     invoker: Arc<dyn Invoker>,

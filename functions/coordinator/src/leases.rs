@@ -9,7 +9,6 @@ use gristmill_model::splits::{
 use gristmill_model::wire::{AppliedReply, CallRefusal, FailCall, FlushCall, LeaseRef, MarkCall};
 
 impl CallHandler<MarkCall> for Splits {
-    /// Records which split the worker is about to start.
     async fn handle(&self, mark: &MarkCall) -> Result<AppliedReply, CallRefusal> {
         let MarkCall { lease, split_index } = mark;
         let LeaseRef { attempt, nonce, .. } = *lease;
@@ -20,7 +19,6 @@ impl CallHandler<MarkCall> for Splits {
 }
 
 impl CallHandler<FlushCall> for Splits {
-    /// Commits splits and renews the lease.
     async fn handle(&self, flush: &FlushCall) -> Result<AppliedReply, CallRefusal> {
         let now_ms = self.records.clock.now_ms();
         let decide = |before: Option<&Bundle>| {

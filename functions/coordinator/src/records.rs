@@ -27,7 +27,6 @@ pub(crate) struct JobRecords {
 }
 
 impl JobRecords {
-    /// The job of that name.
     pub(crate) async fn job(&self, job: &JobName) -> Result<JobItem, CallRefusal> {
         let read = self.store.read::<JobItem>(&ItemName::Job(job)).await?;
         read.item.ok_or_else(|| no_job(job))
@@ -78,7 +77,6 @@ impl JobRecords {
         Ok(self.store.update(&ItemName::Job(job), decide).await?)
     }
 
-    /// Measurements of a job's operators so far.
     pub(crate) async fn profile(&self, job: &JobName) -> Result<WorkProfile, CallRefusal> {
         Ok(self.store.read(&ItemName::Profile(job)).await?.item.unwrap_or_default())
     }

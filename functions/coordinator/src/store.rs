@@ -28,7 +28,6 @@ pub(crate) const PASSED_ITEMS_LIVE: Duration = Duration::from_secs(180 * 86_400)
 /// Lifetime of tombstones: no worker of the job calls later than this.
 const DELETED_ITEMS_LIVE: Duration = Duration::from_secs(86_400);
 
-/// Concurrent deletions of items of one partition.
 const DELETES_AT_ONCE: usize = 16;
 
 /// Encoding of an item: JSON if people read it, packed if every byte is billed.
@@ -108,7 +107,6 @@ fn table_fault(error: TableError) -> CallRefusal {
     CallRefusal { kind, message: error.to_string() }
 }
 
-/// Why an item was not changed.
 #[derive(Debug)]
 pub(crate) enum ItemUpdateError<E> {
     /// The decision declined the change.
@@ -143,7 +141,6 @@ pub(crate) fn accepted<T, E>(
     }
 }
 
-/// The table of one namespace.
 #[derive(Clone)]
 pub(crate) struct NamespaceTable {
     pub table: Arc<dyn Table>,

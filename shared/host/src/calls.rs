@@ -18,11 +18,9 @@ use tokio::{
     net::{TcpStream, UnixStream},
 };
 
-/// Deadline of one call.
 const DEADLINE: Duration = Duration::from_secs(10);
 /// Header with the bytes of chunks that the caller has read since its last call.
 pub const READ_HEADER: &str = "gristmill-chunk-bytes-read";
-/// Idle connections that are kept.
 const MAX_IDLE: usize = 4;
 
 /// The state of a service on this machine.

@@ -174,7 +174,6 @@ async fn blocking<T: Send + 'static>(
     done.unwrap_or_else(|error| Err(ObjectError::Unavailable(format!("file operations: {error}"))))
 }
 
-/// A read of one object.
 struct Source<'a> {
     path: &'a ObjectPath,
     /// None: the whole object.
@@ -195,7 +194,6 @@ impl Source<'_> {
     }
 }
 
-/// Reads `range` into a buffer of the pool.
 fn read_range(
     pool: &BufferPool,
     range: Range<u64>,

@@ -14,10 +14,8 @@ const STATE: &str = "service-2";
 const STATE_BEFORE: &str = "service";
 /// Below a user's cache: states that are removed at their end.
 const TEMPORARY: &str = "temporary";
-/// Longest path of a socket.
 const SOCKET_BYTES_MAX: usize = 107;
 
-/// A kind of file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Medium {
     Disk,
@@ -90,7 +88,6 @@ fn usable(dir: &Path) -> Result<(PathBuf, Medium), HostError> {
 const ON_NETWORK: &str = "it lies on a network file system, which other machines use too: name a directory on a disk \
                           of this machine";
 
-/// Refuses a directory that other machines may use too.
 pub(crate) fn refuse_network(dir: &Path) -> Result<(), HostError> {
     match medium(dir)? {
         Medium::Network => Err(HostError::unusable(dir, ON_NETWORK)),

@@ -113,7 +113,6 @@ fn is_writable_by_others(about: &Metadata) -> bool {
     about.mode() & WRITABLE_BY_ALL != 0 || about.mode() & WRITABLE_BY_GROUP != 0 && shared_group
 }
 
-/// Takes the rights of others away from a directory.
 pub(crate) fn close_to_others(dir: &Path) -> Result<(), HostError> {
     fs::set_permissions(dir, fs::Permissions::from_mode(0o700)).map_err(HostError::at(dir))
 }

@@ -13,7 +13,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// File name in a state directory.
 const FILE_NAME: &str = "endpoint.json";
 /// Larger than any service writes.
 const MAX_BYTES: u64 = 1 << 20;

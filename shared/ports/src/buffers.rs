@@ -121,7 +121,6 @@ struct BufferTable {
     held: BTreeMap<usize, HeldBuffer>,
 }
 
-/// A buffer that was kept.
 struct HeldBuffer {
     bytes: usize,
     /// Whether it still is. One that was let go may be kept again.

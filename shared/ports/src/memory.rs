@@ -204,7 +204,6 @@ impl MemoryTable {
         WriteOutcome::Written
     }
 
-    /// Looks at the items of one partition key.
     fn look<T>(&self, pk: &str, look: impl FnOnce(&PartitionItems) -> T) -> T {
         look(self.0.lock().get(pk).unwrap_or(&PartitionItems::new()))
     }

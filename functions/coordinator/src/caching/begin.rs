@@ -296,7 +296,6 @@ impl Jobs {
     }
 }
 
-/// Chooses the best of the entries found.
 fn look_up(found: &[Found]) -> CacheLookup {
     let candidates: Vec<CacheCandidate> = found
         .iter()

@@ -23,7 +23,6 @@ const MANY_READERS: usize = 256;
 /// After this many seconds, a registration that has not created its job has died.
 const REGISTERING_S: f64 = 300.0;
 
-/// Use of an entry, as stored.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct CacheUse {
@@ -65,7 +64,6 @@ pub(crate) fn entry_of(entry: &CacheEntry) -> caching::CachedPrefix {
 }
 
 impl Jobs {
-    /// The entry under `fingerprint`, if it is cached.
     pub(crate) async fn cache_entry(
         &self,
         fingerprint: Fingerprint,
@@ -150,7 +148,6 @@ impl Jobs {
         Ok(there.is_some_and(|there| there.cache_prefix == *cache_prefix))
     }
 
-    /// All cache entries.
     pub(crate) async fn cached(&self) -> Result<Vec<UsedCacheEntry>, CallRefusal> {
         let ns = &self.records.settings.ns;
         let mut cached = Vec::new();

@@ -413,7 +413,6 @@ impl RequestCounts {
     }
 }
 
-/// Counts the requests of one service's client.
 #[derive(Debug)]
 pub(crate) struct RequestCountInterceptor {
     pub service: &'static str,

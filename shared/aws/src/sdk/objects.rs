@@ -38,7 +38,6 @@ const KEYS_REFUSED: [&str; 3] = ["ExpiredToken", "InvalidAccessKeyId", "InvalidT
 const PUT_BACKOFF: Duration = Duration::from_millis(50);
 const ACCESS_DENIED: &str = "AccessDenied";
 const LIST: &str = "ListObjectsV2";
-/// Concurrent `DeleteObjects`.
 const DELETES_AT_ONCE: usize = 4;
 
 /// All buckets that the credentials can access.
@@ -309,7 +308,6 @@ impl S3Objects {
     }
 }
 
-/// Header with the region of a bucket.
 const BUCKET_REGION: &str = "x-amz-bucket-region";
 
 /// Clients of the buckets that are in another region than the process, by bucket. Clones share them.

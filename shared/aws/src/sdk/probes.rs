@@ -335,7 +335,6 @@ impl DeploymentProbes {
     }
 }
 
-/// Servers by service.
 #[derive(Debug, Clone, Default)]
 struct RespondersByService(Arc<Mutex<BTreeMap<&'static str, ServiceResponder>>>);
 
@@ -351,7 +350,6 @@ impl RespondersByService {
     }
 }
 
-/// Records the server of one service's client.
 #[derive(Debug)]
 struct ResponderInterceptor {
     service: &'static str,

@@ -53,7 +53,6 @@ impl Aws {
         Err(ProvisionError(format!("table {name} was created but does not become active")))
     }
 
-    /// Enables expiry of items by `ttl`.
     async fn expire_items(&self, name: &str) -> Result<(), ProvisionError> {
         let expiry = json!({
             "TableName": name,

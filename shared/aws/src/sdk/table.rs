@@ -31,7 +31,6 @@ const BATCHES_AT_ONCE: usize = 4;
 const BATCH_ROUNDS: u32 = 8;
 const BATCH_BACKOFF: Duration = Duration::from_millis(25);
 
-/// One table.
 #[derive(Debug, Clone)]
 pub(crate) struct DynamoTable {
     pub client: DynamoClient,

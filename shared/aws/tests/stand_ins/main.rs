@@ -11,7 +11,7 @@ mod signature;
 use bytes::Bytes;
 use gristmill_aws::{Aws, AwsCredentials, AwsEndpoints};
 use gristmill_ports::{
-    ItemKey, ObjectError, ObjectPath, ObjectStore, PutOutcome, Table as _, TableError, conformance,
+    ItemKey, ObjectError, ObjectPath, ObjectStore, PutOutcome, TableError, conformance,
 };
 use signature::{ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY};
 

@@ -40,7 +40,6 @@ pub(super) trait DiskFile: Send {
     fn lock_if_free(&self) -> io::Result<bool>;
 }
 
-/// The disks of this machine.
 #[derive(Debug)]
 pub(super) struct HostDisk;
 

@@ -91,7 +91,6 @@ impl FolderRegistry {
 /// Links of a folder by key, with fully resolved targets.
 type Links = BTreeMap<String, PathBuf>;
 
-/// A folder of the user.
 #[derive(Debug)]
 pub(super) struct SourceFolder {
     /// All links resolved.
@@ -142,7 +141,6 @@ impl SourceFolder {
         if etag(&file.metadata().map_err(failed)?) == tag { Ok(bytes) } else { Err(changed()) }
     }
 
-    /// The stamp of a file, from its attributes alone.
     pub(super) fn change_stamp(&self, path: &ObjectPath) -> Result<ChangeStamp, ObjectError> {
         let failed = |error: io::Error| {
             failure(&error, &format_args!("read {}", self.path.join(&path.key).display()))

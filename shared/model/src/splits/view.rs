@@ -123,7 +123,6 @@ impl DatasetView {
         Ok(view)
     }
 
-    /// Records of an epoch.
     pub(crate) fn records(&self) -> u64 {
         self.records
     }

@@ -138,7 +138,6 @@ fn puts(
     BilledRequests { puts, ..BilledRequests::default() }.usd(&job.prices)
 }
 
-/// Bytes of an epoch at `point`.
 fn stored_bytes(measured: &MeasuredSample, job: &PlannedJob, point: PlannedCachePoint) -> f64 {
     let per_record = if point.after_op + 1 >= measured.ops.len() {
         measured.delivered_bytes_per_record()
@@ -244,7 +243,6 @@ fn trainer_cpu(measured: &MeasuredSample, job: &PlannedJob, work: &EpochWork) ->
     }
 }
 
-/// Break-even time of each usable point.
 pub(super) fn break_even(
     measured: &MeasuredSample,
     job: &PlannedJob,
