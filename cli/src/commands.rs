@@ -19,7 +19,6 @@ macro_rules! commands {
         }
 
         impl CliCommand {
-            /// Runs the command.
             pub async fn run(self) -> Result<(), ProgramFailure> {
                 match self {
                     $(Self::$name(args) => args.run().await,)*

@@ -37,8 +37,6 @@ pub fn state(view: &JobView) -> String {
     }
 }
 
-// Calls to a coordinator, for commands about jobs and caches.
-
 /// Time within which the service must answer.
 const TIMEOUT: Duration = Duration::from_secs(15);
 

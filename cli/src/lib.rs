@@ -19,7 +19,6 @@ mod program;
 mod sample;
 mod service;
 mod training;
-mod values;
 
 use clap::Parser;
 use commands::{CliCommand, function};
@@ -112,7 +111,6 @@ fn read_pipeline(path: &Path) -> Result<AuthoredPipeline, ProgramFailure> {
     AuthoredPipeline::read(path, &program::operators()).map_err(ProgramFailure::usage)
 }
 
-/// CPU time of this thread so far.
 fn thread_cpu() -> Duration {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or(0))

@@ -42,16 +42,10 @@ impl Write for StandardOutput {
 }
 
 /// Fails if any output so far could not be written.
-///
-/// # Errors
-/// Exit code 1, with the reason.
 pub fn check() -> Result<(), ProgramFailure> {
-    match FAILED.get() {
-        Some(error) => {
-            Err(ProgramFailure::failed(format!("standard output cannot be written: {error}")))
-        }
-        None => Ok(()),
-    }
+    FAILED.get().map_or(Ok(()), |error| {
+        Err(ProgramFailure::failed(format!("standard output cannot be written: {error}")))
+    })
 }
 
 /// Writes a line.

@@ -14,17 +14,12 @@ pub fn set_launcher(launcher: ServiceLauncher) {
 }
 
 /// The launcher of this program.
-///
-/// # Errors
-/// The system does not report the path of the executable.
 pub fn launcher() -> Result<ServiceLauncher, ProgramFailure> {
     match LAUNCHER.get() {
         Some(launcher) => Ok(launcher.clone()),
         None => ServiceLauncher::current().map_err(ProgramFailure::failed),
     }
 }
-
-// The operators that this program was built with. They are set before anything else runs.
 
 static BUILT_IN: OnceLock<Arc<OperatorRegistry>> = OnceLock::new();
 
@@ -38,8 +33,6 @@ pub fn set_operators(operators: OperatorRegistry) {
 pub fn operators() -> Arc<OperatorRegistry> {
     Arc::clone(BUILT_IN.get_or_init(|| Arc::new(gristmill_operators::registry().clone())))
 }
-
-// The process that started this one, and holds its standard input open.
 
 /// Resolves once standard input closes: its owner has ended, however it did.
 pub async fn owner_ended() {

@@ -4,7 +4,9 @@
 use crate::thread_cpu;
 use bytes::Bytes;
 use gristmill_aws::S3Objects;
-use gristmill_client::{DatasetFiles, LeftOutFiles, ProgramFailure, report::DatasetDivision};
+use gristmill_client::{
+    DatasetFiles, DatasetLocation, LeftOutFiles, ProgramFailure, report::DatasetDivision,
+};
 use gristmill_executor::{
     AssetLoader, CompiledPipeline, InputRange, OpMetrics, PipelineCompiler, RecordPick, SplitInput,
     SplitOutput, ZippedInput,
@@ -17,7 +19,7 @@ use gristmill_ports::{ObjectInfo, ObjectPath, ObjectStore, get_long_range};
 use gristmill_sources::{FileIndex, IndexBuilder, OpenedRecords, SourceError, images};
 use gristmill_web::{AllowedServers, WebRoutedStore};
 use std::{
-    fmt, fs::File, ops::Range, os::unix::fs::FileExt, path::Path, sync::Arc, time::Duration,
+    fmt, fs::File, io, ops::Range, os::unix::fs::FileExt, path::Path, sync::Arc, time::Duration,
 };
 
 /// Default number of elements to run.
@@ -48,7 +50,7 @@ pub struct SampledDatasets {
 }
 
 struct Member {
-    place: gristmill_client::DatasetLocation,
+    place: DatasetLocation,
     bucket: String,
     files: Vec<ObjectInfo>,
     /// The images to read, if each file is one.
@@ -75,11 +77,9 @@ pub async fn data(
         Some(_) if source.is_zip() => Err(ProgramFailure::usage(
             "the pipeline zips datasets, and its file names their paths: leave out `--data`",
         )),
-        Some(data) => Ok(vec![gristmill_client::DatasetLocation::parse(data, Path::new("."))]),
+        Some(data) => Ok(vec![DatasetLocation::parse(data, Path::new("."))]),
         None => {
-            let place = |member: &PipelineSource| {
-                gristmill_client::DatasetLocation::parse_all(&member.paths, dir)
-            };
+            let place = |member: &PipelineSource| DatasetLocation::parse_all(&member.paths, dir);
             Ok(source.members().map(place).collect())
         }
     }?;
@@ -193,7 +193,7 @@ pub async fn measure(
     data: &SampledDatasets,
     most: u32,
 ) -> Result<DatasetFindings, ProgramFailure> {
-    let compiler = PipelineCompiler::new().assets(assets).apart();
+    let compiler = PipelineCompiler { assets, fuse: false };
     let program = compiler.compile(pipeline).map_err(ProgramFailure::usage)?;
     let first = first_files(pipeline, data, most).await?;
     let sample = run(&program, pipeline, &first, most)?;
@@ -254,7 +254,7 @@ pub async fn profile(
     data: &SampledDatasets,
     most: u32,
 ) -> Result<(plan::MeasuredSample, DatasetDivision), ProgramFailure> {
-    let compiler = PipelineCompiler::new().assets(assets);
+    let compiler = PipelineCompiler { assets, fuse: true };
     let program = compiler.compile(pipeline).map_err(ProgramFailure::usage)?;
     let first = first_files(pipeline, data, most).await?;
     // A warm-up run first: the steady state is measured.
@@ -312,13 +312,8 @@ pub async fn first_files(
         }
         let mut first = None;
         for info in member.files.iter().take(MAX_FILES) {
-            let path = ObjectPath::new(&member.bucket, &info.key);
-            let local = member.place.path_of(&info.key);
-            let place = match &local {
-                Some(path) => SampledFileLocation::Local(path),
-                None => SampledFileLocation::Object(&data.objects, path, info),
-            };
-            let shard = SampledFile::open(&place, source, most).await?;
+            let reader = FileReader::open(data, member, info).map_err(ProgramFailure::failed)?;
+            let shard = SampledFile::open(reader, source, most).await?;
             if first.insert(shard).n_records > 0 {
                 break;
             }
@@ -328,8 +323,6 @@ pub async fn first_files(
     }
     Ok(shards)
 }
-
-// The first records of a file, read without reading more of it than necessary.
 
 /// Most bytes of a file that are searched for its first records. The search goes on until one is
 /// found in any case.
@@ -350,22 +343,14 @@ pub struct SampledFile {
     records: OpenedRecords,
 }
 
-/// A file, here or on S3.
-enum SampledFileLocation<'a> {
-    Local(&'a Path),
-    Object(&'a dyn ObjectStore, ObjectPath, &'a ObjectInfo),
-}
-
 impl SampledFile {
     /// The first `most` records of a file, or fewer if it has fewer or they are large.
     async fn open(
-        place: &SampledFileLocation<'_>,
+        reader: FileReader<'_>,
         source: &PipelineSource,
         most: u32,
     ) -> Result<Self, ProgramFailure> {
-        let name = place.to_string();
-        let named = |error: SourceError| ProgramFailure::failed(format!("{name}: {error}"));
-        let reader = place.open()?;
+        let named = |error: SourceError| reader.failed(&error);
         let mut builder = IndexBuilder::for_file(&source.format, reader.bytes).map_err(named)?;
         let mut looked = 0;
         let is_all = loop {
@@ -397,6 +382,7 @@ impl SampledFile {
             parts.push(reader.read(range).await?);
         }
         let records = index.open(0, n_records, source, &parts).map_err(named)?;
+        let name = reader.name;
         Ok(Self { name, n_records, stored_bytes, bytes_per_record, index, records })
     }
 
@@ -411,16 +397,10 @@ impl SampledFile {
         let named = |error: SourceError| ProgramFailure::failed(format!("{name}: {error}"));
         let (mut records, mut sizes) = (Vec::new(), Vec::new());
         for image in pack.images.iter().take(most as usize) {
-            let local = member.place.path_of(&image.key);
-            let path = ObjectPath::new(&pack.bucket, &image.key);
             let info =
                 ObjectInfo { key: image.key.clone(), size: image.size, etag: image.etag.clone() };
-            let place = match &local {
-                Some(path) => SampledFileLocation::Local(path),
-                None => SampledFileLocation::Object(&data.objects, path, &info),
-            };
+            let reader = FileReader::open(data, member, &info).map_err(ProgramFailure::failed)?;
             records.extend_from_slice(&i64::from(image.label).to_le_bytes());
-            let reader = place.open()?;
             records.extend_from_slice(&reader.read(0..reader.bytes).await?);
             sizes.push(reader.bytes);
             if records.len() as u64 > MAX_HELD_BYTES {
@@ -457,55 +437,50 @@ fn held(index: &FileIndex, most: u32) -> u32 {
     (fit.count() as u32).max(most.min(1))
 }
 
-impl fmt::Display for SampledFileLocation<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Local(path) => path.display().fmt(f),
-            Self::Object(_, path, _) => path.fmt(f),
-        }
-    }
-}
-
-/// A file that is read in ranges.
-struct Reader<'a> {
-    place: &'a SampledFileLocation<'a>,
-    file: Option<File>,
+/// A file, here or on S3, that is read in ranges.
+struct FileReader<'a> {
+    name: String,
     bytes: u64,
+    place: FilePlace<'a>,
 }
 
-impl SampledFileLocation<'_> {
-    fn open(&self) -> Result<Reader<'_>, ProgramFailure> {
-        match self {
-            Self::Object(_, _, info) => Ok(Reader { place: self, file: None, bytes: info.size }),
-            Self::Local(path) => {
-                let file = File::open(path).and_then(|file| Ok((file.metadata()?.len(), file)));
-                let (bytes, file) = file.map_err(|error| self.failed(&error))?;
-                Ok(Reader { place: self, file: Some(file), bytes })
-            }
-        }
+enum FilePlace<'a> {
+    Local(File),
+    Object(&'a dyn ObjectStore, ObjectPath, &'a str),
+}
+
+impl<'a> FileReader<'a> {
+    fn open(data: &'a SampledDatasets, of: &Member, info: &'a ObjectInfo) -> io::Result<Self> {
+        let Some(path) = of.place.path_of(&info.key) else {
+            let path = ObjectPath::new(&of.bucket, &info.key);
+            let name = path.to_string();
+            let place = FilePlace::Object(&data.objects, path, &info.etag);
+            return Ok(Self { name, bytes: info.size, place });
+        };
+        let name = path.display().to_string();
+        let open = File::open(path).and_then(|file| Ok((file.metadata()?.len(), file)));
+        let (bytes, file) = open.map_err(|error| io::Error::other(format!("{name}: {error}")))?;
+        Ok(Self { name, bytes, place: FilePlace::Local(file) })
     }
 
     fn failed(&self, error: &dyn fmt::Display) -> ProgramFailure {
-        ProgramFailure::failed(format!("{self}: {error}"))
+        ProgramFailure::failed(format!("{}: {error}", self.name))
     }
-}
 
-impl Reader<'_> {
     async fn read(&self, range: Range<u64>) -> Result<Bytes, ProgramFailure> {
         let bytes = range.end.saturating_sub(range.start);
-        match (&self.file, self.place) {
+        match &self.place {
             _ if bytes == 0 => Ok(Bytes::new()),
-            (Some(file), _) => {
+            FilePlace::Local(file) => {
                 let mut part = vec![0; bytes as usize];
                 let read = file.read_exact_at(&mut part, range.start);
-                read.map_err(|error| self.place.failed(&error))?;
+                read.map_err(|error| self.failed(&error))?;
                 Ok(part.into())
             }
-            (None, SampledFileLocation::Object(objects, path, info)) => {
-                let part = get_long_range(*objects, path, range, Some(&info.etag)).await;
+            FilePlace::Object(objects, path, etag) => {
+                let part = get_long_range(*objects, path, range, Some(etag)).await;
                 part.map_err(ProgramFailure::failed)
             }
-            (None, SampledFileLocation::Local(_)) => Err(self.place.failed(&"it is not open")),
         }
     }
 }

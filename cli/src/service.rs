@@ -4,13 +4,15 @@ use crate::program;
 use gristmill_client::{
     ProgramFailure, ServiceBackend, ServiceConnection, ServiceOptions, connect, start_local,
 };
-use std::path::Path;
 
 /// Connects to the service that the options name. Otherwise to the one that all processes of this user share, or the
 /// one on the state directory of the options; starts it if it does not run.
 pub async fn open(options: &ServiceOptions) -> Result<ServiceConnection, ProgramFailure> {
     match (options.backend, &options.endpoint) {
-        (ServiceBackend::Local, None) => shared(options.state_dir.as_deref()).await,
+        (ServiceBackend::Local, None) => {
+            let dir = options.state_dir.as_deref();
+            start_local(&program::launcher()?, dir, program::operators()).await
+        }
         _ => connect(options, program::operators()).await,
     }
 }
@@ -23,8 +25,4 @@ pub async fn open_existing(options: &ServiceOptions) -> Result<ServiceConnection
         }
         _ => open(options).await,
     }
-}
-
-async fn shared(state_dir: Option<&Path>) -> Result<ServiceConnection, ProgramFailure> {
-    start_local(&program::launcher()?, state_dir, program::operators()).await
 }

@@ -1,9 +1,9 @@
 //! A whole training run with a synthetic trainer, for `demo`, `run` and `bench`.
 
-use crate::{output::StandardOutput, program, service::open, values::parse_duration};
+use crate::{output::StandardOutput, program, service::open};
 use gristmill_client::{
     AuthoredPipeline, DatasetLocation, JobConfig, JobHandle, JobOptions, ProgramFailure,
-    ReportOptions, ServiceBackend, ServiceConnection, ServiceOptions, StreamOptions, TailOption,
+    ReportOptions, ServiceBackend, ServiceConnection, ServiceLauncher, ServiceOptions,
     interruption,
     report::{ResourceUsage, RunReport},
     start_own,
@@ -13,12 +13,11 @@ use gristmill_model::splits::Cursor;
 use gristmill_stream::waiting::while_saying;
 use gristmill_synthetic::DatasetSpec;
 use gristmill_trainer_sim::{
-    BatchFileSink, ChaosTarget, OpenedSteps, ProcessKiller, RankResize, RunningFetchers,
-    SyntheticTraining, refuse_shares,
+    BatchFileSink, ChaosTarget, OpenedSteps, ProcessKiller, RunningFetchers, SyntheticTraining,
+    parse_duration, refuse_shares,
 };
 use indicatif::{ProgressBar, ProgressStyle};
 use std::{
-    num::NonZeroU32,
     ops::ControlFlow,
     path::{Path, PathBuf},
     sync::{
@@ -32,7 +31,6 @@ use tempfile::TempDir;
 /// The demo's pipeline: ResNet training on ImageNet.
 pub const RESNET: &str = include_str!("../../examples/resnet50.yaml");
 
-/// Most synthetic ranks.
 const MAX_RANKS: u32 = 1_024;
 /// How long a service may not answer the request to stop a job whose run failed.
 const STOP_TIMEOUT: Duration = Duration::from_secs(1);
@@ -44,26 +42,8 @@ pub struct TrainOptions {
     pub service: ServiceOptions,
     #[command(flatten)]
     pub job: JobOptions,
-    /// Time the synthetic trainer takes for a batch, for example 50ms
-    #[arg(long, default_value = "50ms", value_parser = parse_duration)]
-    pub step_time: Duration,
-    /// Write every delivered batch here, as e{epoch}-b{batch:06}.safetensors
-    #[arg(long, value_name = "DIR")]
-    pub sink: Option<PathBuf>,
-    /// Ranks that train together: each takes one batch a step, and all meet at the end of the step
-    #[arg(long, default_value = "1", value_name = "N")]
-    pub ranks: NonZeroU32,
-    /// Fetcher processes on this machine, one for each of H hosts: each serves its share of the ranks
-    #[arg(long, value_name = "H")]
-    pub hosts: Option<NonZeroU32>,
     #[command(flatten)]
-    pub tail: TailOption,
-    /// End the run at its checkpoint after that many steps of the job, and continue with N ranks; may be given
-    /// several times
-    #[arg(long, value_name = "N@STEP", value_parser = RankResize::parse)]
-    pub resize: Vec<RankResize>,
-    #[command(flatten)]
-    pub stream: StreamOptions,
+    pub training: SyntheticTraining,
     #[command(flatten)]
     pub report: ReportOptions,
     /// Kill processes at random while training
@@ -72,65 +52,32 @@ pub struct TrainOptions {
     /// Mean time between two kills
     #[arg(long, default_value = "300ms", value_parser = parse_duration)]
     pub chaos_interval: Duration,
-    /// Take batches and do nothing with them, so that only gristmill is measured
-    #[arg(skip)]
-    pub drain: bool,
     /// Start a service that ends with this process, unless another one is named
     #[arg(skip)]
     pub own_service: bool,
 }
 
 impl TrainOptions {
-    /// The training of these options, which writes to `sink`.
-    fn training(&self, sink: Option<BatchFileSink>) -> Result<SyntheticTraining, ProgramFailure> {
-        let on = |hosts| Ok::<_, ProgramFailure>((hosts, program::launcher()?));
-        Ok(SyntheticTraining {
-            step_time: self.step_time,
-            sink,
-            ranks: self.ranks,
-            hosts: self.hosts.map(on).transpose()?,
-            tail: self.tail,
-            resize: self.resize.clone(),
-            stream: self.stream.clone(),
-            drain: self.drain,
-        })
-    }
-
-    fn check_ranks(&self) -> Result<(), ProgramFailure> {
-        let counts = || self.resize.iter().map(|resize| resize.ranks).chain([self.ranks]);
-        if counts().max().is_some_and(|most| most.get() > MAX_RANKS) {
-            return Err(ProgramFailure::usage(format!(
-                "at most {MAX_RANKS} ranks train on one machine"
-            )));
+    /// Why one machine does not train so, if it does not.
+    fn refusal(&self) -> Option<String> {
+        let SyntheticTraining { ranks, hosts, resize, .. } = &self.training;
+        let counts = || resize.iter().map(|resize| resize.ranks).chain([*ranks]);
+        if counts().any(|ranks| ranks.get() > MAX_RANKS) {
+            return Some(format!("at most {MAX_RANKS} ranks train on one machine"));
         }
-        self.check_hosts(counts())?;
-        let is_one_rank = counts().eq([NonZeroU32::MIN]) && self.hosts.is_none();
-        if !is_one_rank && self.job.settings.visitation != Visitation::ExactlyOnce {
-            return Err(ProgramFailure::usage(format!(
-                "--ranks, --hosts and --resize need --visitation {}: a run resumes at a checkpoint",
-                Visitation::ExactlyOnce
-            )));
+        if hosts.is_none() && self.chaos == Some(ChaosTarget::Fetchers) {
+            let why =
+                "--chaos kill-fetchers needs fetchers in processes of their own: give --hosts";
+            return Some(why.to_owned());
         }
-        Ok(())
-    }
-
-    /// Checks hosts of runs with these numbers of ranks.
-    fn check_hosts(
-        &self,
-        mut counts: impl Iterator<Item = NonZeroU32>,
-    ) -> Result<(), ProgramFailure> {
-        let Some(hosts) = self.hosts else {
-            return match self.chaos {
-                Some(ChaosTarget::Fetchers) => Err(ProgramFailure::usage(
-                    "--chaos kill-fetchers needs fetchers in processes of their own: give --hosts",
-                )),
-                _ => Ok(()),
-            };
-        };
-        match counts.find_map(|ranks| refuse_shares(ranks, hosts)) {
-            Some(why) => Err(ProgramFailure::usage(why)),
-            None => Ok(()),
+        let uneven = hosts.and_then(|hosts| counts().find_map(|ranks| refuse_shares(ranks, hosts)));
+        let needed = Visitation::ExactlyOnce;
+        let loses = !self.training.is_one_rank() && self.job.settings.visitation != needed;
+        if uneven.is_some() || !loses {
+            return uneven;
         }
+        let why = "a run resumes at a checkpoint";
+        Some(format!("--ranks, --hosts and --resize need --visitation {needed}: {why}"))
     }
 }
 
@@ -174,9 +121,11 @@ pub async fn measured(
 ) -> Result<RunReport, ProgramFailure> {
     let began = Instant::now();
     options.job.check().map_err(ProgramFailure::usage)?;
-    options.check_ranks()?;
-    let sink = options.sink.as_deref().map(BatchFileSink::open).transpose()?;
-    let training = options.training(sink)?;
+    if let Some(why) = options.refusal() {
+        return Err(ProgramFailure::usage(why));
+    }
+    let sink = options.training.sink.as_deref().map(BatchFileSink::open).transpose()?;
+    let launcher = options.training.hosts.map(|_| program::launcher()).transpose()?;
     options.report.report.as_deref().map(RunReport::check_page).transpose()?;
     let (service, _dir) = open_service(options).await?;
     let folders = source.folders();
@@ -185,10 +134,10 @@ pub async fn measured(
         ..JobConfig::new(authored.clone(), source, options.job.clone())
     };
     let outcome = tokio::select! {
-        outcome = train_on(&service, options, config, training, began) => {
+        outcome = train_on(&service, options, config, sink, launcher, began) => {
             outcome.map_err(|failure| failure.in_words(&folders))
         }
-        failure = service.given_up(options.stream.patience) => Err(failure),
+        failure = service.given_up(options.training.stream.patience) => Err(failure),
         by = interruption() => Err(ProgramFailure::Interrupted(by)),
     };
     service.close().await;
@@ -222,19 +171,20 @@ async fn train_on(
     service: &ServiceConnection,
     options: &TrainOptions,
     config: JobConfig,
-    training: SyntheticTraining,
+    sink: Option<BatchFileSink>,
+    launcher: Option<ServiceLauncher>,
     began: Instant,
 ) -> Result<RunReport, ProgramFailure> {
     let fetchers = RunningFetchers::default();
     let starting = async {
         let before = ResourceUsage::now(service).await;
-        let job = service.submit(config, options.stream.patience).await?;
+        let job = service.submit(config, options.training.stream.patience).await?;
         if !job.left_out.is_empty() {
             gristmill_client::complain!("{}", job.left_out);
         }
         // A named job goes on where it was paused.
         let from = match options.job.job {
-            Some(_) => job.status(options.stream.patience).await?.durable,
+            Some(_) => job.status(options.training.stream.patience).await?.durable,
             None => Cursor::default(),
         };
         let epochs = job.view.spec.epochs;
@@ -244,7 +194,7 @@ async fn train_on(
                 "job {job} has delivered its {epochs} epochs: `--epochs` with a larger number reads on"
             );
         }
-        let opened = training.open(&job, from, &fetchers).await?;
+        let opened = options.training.open(&job, from, launcher, &fetchers).await?;
         Ok::<(ResourceUsage, JobHandle, OpenedSteps), ProgramFailure>((before, job, opened))
     };
     let say = |what: &str| gristmill_client::complain!("waiting for {what}");
@@ -254,7 +204,7 @@ async fn train_on(
         ProcessKiller::new(service, options.chaos, options.chaos_interval, fetchers.clone());
     // The killer stops with the training.
     let trained = tokio::select! {
-        trained = training.train(opened, &job, began) => trained,
+        trained = options.training.train(opened, &job, sink, began) => trained,
         never = chaos.run() => match never {},
     };
     let (observed, ranks) = match trained {
@@ -269,15 +219,13 @@ async fn train_on(
         }
     };
     let mut report = RunReport::new(&job, observed, &before).await?;
-    (report.kills, report.ranks, report.hosts) = (chaos.kills(), ranks, options.hosts);
+    (report.kills, report.ranks, report.hosts) = (chaos.kills(), ranks, options.training.hosts);
     if let Some(path) = &options.report.report {
         report.write_page(path)?;
         gristmill_client::complain!("wrote {}", path.display());
     }
     Ok(report)
 }
-
-// Generated datasets, made once per machine.
 
 /// Generates a dataset once per machine, or finds it; returns its directory. Ctrl-C removes an
 /// unfinished one.

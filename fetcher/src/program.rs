@@ -49,9 +49,6 @@ async fn serve(operators: OperatorRegistry) -> ExitCode {
 }
 
 /// Serves the job that `options` name, until it is delivered, or Ctrl-C or SIGTERM.
-///
-/// # Errors
-/// Why it ended before the job was delivered.
 pub async fn run_with(
     options: FetcherOptions,
     operators: Arc<OperatorRegistry>,

@@ -68,9 +68,6 @@ impl FetcherSocket {
     }
 
     /// Listens at `path`, for its owner only.
-    ///
-    /// # Errors
-    /// As [`FetcherSocket::check`].
     pub fn bind(path: &Path) -> io::Result<Self> {
         Self::check(path)?;
         // Nobody else may connect, not even before a mode could be set.

@@ -12,7 +12,7 @@ use std::{
 /// Bytes of the chunks that workers committed.
 const CHUNK_BYTES_WRITTEN: &str = "objects.chunk_bytes_written";
 /// Bytes of chunks that clients read.
-const CHUNK_BYTES_READ: &str = "objects.chunk_bytes_read";
+pub(crate) const CHUNK_BYTES_READ: &str = "objects.chunk_bytes_read";
 /// Calls that the imitated Lambda throttled, and events of workers that expired there.
 pub(crate) const CALLS_THROTTLED: &str = "coordinator.throttled";
 pub(crate) const EVENTS_EXPIRED: &str = "functions.worker_expired";
@@ -27,7 +27,8 @@ impl ServiceCounts {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn add(&self, name: &str, more: u64) {
+    /// Adds `more` to the count `name`.
+    pub fn add(&self, name: &str, more: u64) {
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         *counts.entry(name.to_owned()).or_default() += more;
     }
@@ -41,21 +42,6 @@ impl ServiceCounts {
                 flush.commits.iter().map(|commit| commit.outcome.object_bytes).sum(),
             );
         }
-    }
-
-    /// Adds bytes of batches that fetchers report as read.
-    pub fn read_by_clients(&self, bytes: u64) {
-        self.add(CHUNK_BYTES_READ, bytes);
-    }
-
-    /// Counts a call that the imitated Lambda throttled.
-    pub fn throttled(&self) {
-        self.add(CALLS_THROTTLED, 1);
-    }
-
-    /// Counts an event of a worker that expired there.
-    pub fn expired(&self) {
-        self.add(EVENTS_EXPIRED, 1);
     }
 
     /// Counts an invocation of a function.

@@ -57,9 +57,6 @@ impl EmbeddedTable {
 
     /// Removes items that have expired at `now_s` (Unix time), and returns how many. One call looks at `limit` items,
     /// the next goes on from there, and after the last item comes the first.
-    ///
-    /// # Errors
-    /// As a write.
     pub async fn sweep(&self, now_s: u64, limit: usize) -> Result<usize, TableError> {
         self.submit(|answer| Job::Sweep { now_s, limit, answer }).await
     }

@@ -1,7 +1,7 @@
 //! The HTTP endpoint of a service: a socket that only its user can open, or a port of this machine, which a successor on
 //! the same state directory takes over. Each request names the service's token.
 
-use crate::service::ServiceParts;
+use crate::{counts::CHUNK_BYTES_READ, service::ServiceParts};
 use bytes::Bytes;
 use gristmill_host::{HostError, READ_HEADER, ServiceFile, read_private, write_private};
 use gristmill_model::wire::{AnyReply, CallEnvelope, MAX_MESSAGE_BYTES, protocol};
@@ -36,7 +36,6 @@ const HEAD_TIME: Duration = Duration::from_secs(10);
 const BODY_TIME: Duration = Duration::from_secs(20);
 /// Descriptors that connections leave to files and pipes.
 const OTHER_DESCRIPTORS: u64 = 256;
-/// Most connections at a time.
 const MAX_CONNECTIONS: u64 = 16_384;
 
 /// The socket or the port of a service.
@@ -175,7 +174,7 @@ async fn answer(request: HttpRequest<Incoming>, shared: &ServiceParts) -> Answer
     }
     let read =
         request.headers().get(READ_HEADER).and_then(|bytes| bytes.to_str().ok()?.parse().ok());
-    shared.counts.read_by_clients(read.unwrap_or(0));
+    shared.counts.add(CHUNK_BYTES_READ, read.unwrap_or(0));
     match (request.method(), request.uri().path()) {
         (&Method::POST, "/call") => call(request, shared).await,
         (&Method::GET, "/status") => json(&shared.status()),
@@ -213,19 +212,21 @@ fn json(answer: &impl serde::Serialize) -> Answer {
 
 fn written(answer: serde_json::Result<Vec<u8>>) -> Answer {
     match answer {
-        Ok(body) => respond(StatusCode::OK, "application/json", body.into()),
+        Ok(body) => respond(StatusCode::OK, body.into()),
         Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
     }
 }
 
 fn text(status: StatusCode, message: &str) -> Answer {
-    respond(status, "application/json", json!({ "message": message }).to_string().into())
+    respond(status, json!({ "message": message }).to_string().into())
 }
 
-fn respond(status: StatusCode, kind: &'static str, body: Bytes) -> Answer {
+fn respond(status: StatusCode, body: Bytes) -> Answer {
     let mut answer = Response::new(Full::new(body));
     *answer.status_mut() = status;
-    answer.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(kind));
+    answer
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/json"));
     answer
 }
 

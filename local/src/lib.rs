@@ -12,6 +12,4 @@ mod service;
 
 pub use embedded_table::EmbeddedTable;
 pub use pool::WorkerProgram;
-pub use service::{
-    ExternalStores, ListenAddress, MachineService, OWN_BUCKET, ServiceConfig, ServiceStartError,
-};
+pub use service::{ExternalStores, MachineService, OWN_BUCKET, ServiceConfig, ServiceStartError};

@@ -58,13 +58,6 @@ pub(crate) enum FailureCause {
     EventExpired,
 }
 
-impl FailureCause {
-    /// Whether it says nothing of the worker's split.
-    pub fn is_blameless(self) -> bool {
-        self != Self::WorkerFailed
-    }
-}
-
 /// An event for a process, and the environment of the imitated Lambda that it holds.
 struct PooledOrder {
     order: WorkerOrder,
@@ -119,10 +112,7 @@ struct Seen {
 
 impl WorkerPool {
     /// A pool whose workers get `setup`. `failed` receives the events whose workers fail; those that an earlier service
-    /// left below `running` are sent at once.
-    ///
-    /// # Errors
-    /// The folder of events cannot be used.
+    /// left below `running` are sent at once. Fails if that folder cannot be used.
     pub fn new(
         program: WorkerProgram,
         setup: &WorkerSetup,
@@ -134,9 +124,7 @@ impl WorkerPool {
         if let Some(running) = &running {
             for left in read_left(running)? {
                 let error = "the service ended while it worked".to_owned();
-                let cause = FailureCause::ServiceEnded;
-                // The receiver lives as long as the service.
-                let _ = failed.send(FailedOrder { order: left, error, cause });
+                report(&failed, left, error, FailureCause::ServiceEnded);
             }
         }
         let setup = serde_json::to_string(setup)?;
@@ -249,7 +237,7 @@ impl Pool {
                 return self.fail(first.order, error);
             }
         };
-        let pid = process.pid();
+        let pid = process.pid;
         self.lock().processes.insert(pid, Seen { is_busy: true, cpu_ms: 0 });
         let mut next = Some(first);
         while let Some(PooledOrder { order, place }) = next.take() {
@@ -268,13 +256,13 @@ impl Pool {
         }
         let mut state = self.lock();
         let seen = state.processes.remove(&pid).unwrap_or_default();
-        state.ended_cpu_ms += seen.cpu_ms.max(process.cpu_ms());
+        state.ended_cpu_ms += seen.cpu_ms.max(process_cpu_ms(pid));
     }
 
     /// Waits for the next event; none if there is none for long, or the idle process dies.
     async fn rest(&self, process: &mut WorkerProcess) -> Option<PooledOrder> {
         let (sender, mut orders) = mpsc::channel(1);
-        let pid = process.pid();
+        let pid = process.pid;
         {
             let mut state = self.lock();
             if let Some(seen) = state.processes.get_mut(&pid) {
@@ -304,9 +292,7 @@ impl Pool {
             format!("worker {} of {}: {error}\n", order.event.worker, order.event.job).as_bytes(),
         );
         self.forget(&order);
-        let cause = FailureCause::WorkerFailed;
-        // The receiver lives as long as the service.
-        let _ = self.failed.send(FailedOrder { order, error, cause });
+        report(&self.failed, order, error, FailureCause::WorkerFailed);
     }
 
     /// Reports an event that found no environment, as the destination of failed events does.
@@ -314,9 +300,7 @@ impl Pool {
         let request = format!("expired-{}", SystemClock.nonce());
         let order = WorkerOrder { event, request, deadline_ms: 0 };
         let error = "no environment was free while the event could wait".to_owned();
-        let cause = FailureCause::EventExpired;
-        // The receiver lives as long as the service.
-        let _ = self.failed.send(FailedOrder { order, error, cause });
+        report(&self.failed, order, error, FailureCause::EventExpired);
     }
 
     fn file_of(&self, order: &WorkerOrder) -> Option<PathBuf> {
@@ -338,6 +322,16 @@ impl Pool {
             let _ = fs::remove_file(path);
         }
     }
+}
+
+fn report(
+    failed: &mpsc::UnboundedSender<FailedOrder>,
+    order: WorkerOrder,
+    error: String,
+    cause: FailureCause,
+) {
+    // The receiver lives as long as the service.
+    let _ = failed.send(FailedOrder { order, error, cause });
 }
 
 /// The events that a service before left in progress; removes their files.

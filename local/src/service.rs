@@ -50,15 +50,6 @@ const CLOSE_PATIENCE: Duration = Duration::from_secs(2);
 const CLOSE_LOOK: Duration = Duration::from_millis(5);
 const UNUSED_LOOK: Duration = Duration::from_millis(500);
 
-/// The kind of address of a service.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ListenAddress {
-    /// On a socket that only its user can open.
-    Socket,
-    /// On a port of this machine; 0: any free one.
-    Port(u16),
-}
-
 /// Parts that other services keep.
 #[derive(Clone, Default)]
 pub struct ExternalStores {
@@ -72,7 +63,8 @@ pub struct ServiceConfig {
     pub state: StateDir,
     /// Whether jobs outlive the service. Otherwise its table is in memory.
     pub keeps_jobs: bool,
-    pub listen: ListenAddress,
+    /// The port of this machine to listen on, 0 for any free one; none for a socket that only its user can open.
+    pub port: Option<u16>,
     pub workers: WorkerProgram,
     /// Memory that a worker assumes, in MB.
     pub worker_memory_mb: u32,
@@ -122,10 +114,7 @@ pub(crate) struct ServiceParts {
 }
 
 impl MachineService {
-    /// Starts a service, and makes it known to clients.
-    ///
-    /// # Errors
-    /// Its directory, port or table cannot be used.
+    /// Starts a service, and makes it known to clients. Fails if its directory, port or table cannot be used.
     pub async fn start(config: ServiceConfig) -> Result<Self, ServiceStartError> {
         let dir = config.state.path().to_owned();
         let counts = ServiceCounts::default();
@@ -140,7 +129,7 @@ impl MachineService {
         let namespace: Namespace =
             NAMESPACE.parse().unwrap_or_else(|_| unreachable!("the default namespace is valid"));
         let before = ServiceAddress::read(&dir);
-        let listener = listener(config.listen, &dir, before.as_ref()).await?;
+        let listener = listener(config.port, &dir, before.as_ref()).await?;
         let token = before.map(|before| before.token).unwrap_or_else(new_token);
         ServiceAddress { token: token.clone(), port: listener.port_number() }.write(&dir)?;
         let file = ServiceFile {
@@ -268,17 +257,17 @@ fn table_of(config: &ServiceConfig, kept: Option<&Arc<EmbeddedTable>>) -> Arc<dy
 }
 
 async fn listener(
-    listen: ListenAddress,
+    port: Option<u16>,
     dir: &Path,
     before: Option<&ServiceAddress>,
 ) -> Result<ServiceListener, HostError> {
-    match listen {
-        ListenAddress::Socket => ServiceListener::socket(dir),
-        ListenAddress::Port(0) => match before.and_then(|before| before.port) {
+    match port {
+        None => ServiceListener::socket(dir),
+        Some(0) => match before.and_then(|before| before.port) {
             Some(port) => ServiceListener::port(port).await.or(ServiceListener::port(0).await),
             None => ServiceListener::port(0).await,
         },
-        ListenAddress::Port(port) => ServiceListener::port(port).await,
+        Some(port) => ServiceListener::port(port).await,
     }
 }
 
@@ -312,11 +301,12 @@ async fn release(
         let event = order.event;
         let expired = cause == FailureCause::EventExpired;
         if expired {
-            shared.counts.expired();
+            shared.counts.add(EVENTS_EXPIRED, 1);
         }
         let release = ReleaseCall {
             job: event.job,
-            blameless: cause.is_blameless(),
+            // Otherwise it says nothing of the worker's split.
+            blameless: cause != FailureCause::WorkerFailed,
             expired,
             invocation: InvocationId::new(event.worker, &order.request),
             worker: Some(event.worker),
@@ -367,7 +357,7 @@ impl ServiceParts {
         let Some(lambda) = &self.lambda else { return Ok(None) };
         let place = lambda.begin_call();
         if place.is_none() {
-            self.counts.throttled();
+            self.counts.add(CALLS_THROTTLED, 1);
             return Err(ThrottledCall);
         }
         Ok(place)

@@ -4,9 +4,7 @@
 
 use futures::future::join_all;
 use gristmill_host::{HostServiceClient, ServiceFile, StateDir, is_alive, registered};
-use gristmill_local::{
-    ExternalStores, ListenAddress, MachineService, ServiceConfig, WorkerProgram,
-};
+use gristmill_local::{ExternalStores, MachineService, ServiceConfig, WorkerProgram};
 use gristmill_model::{
     JobName,
     splits::{SplitPlace, readers::RankRange},
@@ -19,25 +17,25 @@ use gristmill_ports::{CallError, Coordinator};
 use std::{num::NonZeroU32, path::Path, time::Duration};
 use tokio::{io::AsyncWriteExt, net::TcpStream, time::timeout};
 
-async fn service(dir: &Path, listen: ListenAddress) -> MachineService {
-    service_of(dir, listen, &["/bin/false"]).await
+async fn service(dir: &Path, port: Option<u16>) -> MachineService {
+    service_of(dir, port, &["/bin/false"]).await
 }
 
-async fn service_of(dir: &Path, listen: ListenAddress, worker: &[&str]) -> MachineService {
-    speaking(SpokenVersions::BUILD, (dir, listen), worker).await
+async fn service_of(dir: &Path, port: Option<u16>, worker: &[&str]) -> MachineService {
+    speaking(SpokenVersions::BUILD, (dir, port), worker).await
 }
 
 /// A service of a release that speaks these versions of the protocol, whose only worker is the process `worker`.
 async fn speaking(
     spoken: SpokenVersions,
-    (dir, listen): (&Path, ListenAddress),
+    (dir, port): (&Path, Option<u16>),
     worker: &[&str],
 ) -> MachineService {
     let args = worker[1..].iter().map(Into::into).collect();
     let config = ServiceConfig {
         state: StateDir::open(dir).unwrap(),
         keeps_jobs: true,
-        listen,
+        port,
         workers: WorkerProgram { program: worker[0].into(), args, max: 1 },
         worker_memory_mb: 1769,
         credentials: None,
@@ -59,7 +57,7 @@ async fn all_answer(file: &ServiceFile, clients: usize) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_clients_keep_nobody_out() {
     let dir = tempfile::tempdir().unwrap();
-    let service = service(&dir.path().join("state"), ListenAddress::Port(0)).await;
+    let service = service(&dir.path().join("state"), Some(0)).await;
     let file = service.file().clone();
     let address = file.endpoint.trim_start_matches("http://").to_owned();
     let mut slow = Vec::new();
@@ -78,7 +76,7 @@ async fn slow_clients_keep_nobody_out() {
 async fn a_socket_serves_many_and_knows_its_token() {
     let dir = tempfile::tempdir().unwrap();
     let state = dir.path().join("state");
-    let running = service(&state, ListenAddress::Socket).await;
+    let running = service(&state, None).await;
     let file = running.file().clone();
     assert!(registered().contains(&file));
     all_answer(&file, 1_000).await;
@@ -100,7 +98,7 @@ async fn a_socket_serves_many_and_knows_its_token() {
     running.shutdown().await;
     assert!(!is_alive(&file.state_dir) && !registered().contains(&file));
     // The next service is found at the same place by those who knew this one.
-    let next = service(&state, ListenAddress::Socket).await;
+    let next = service(&state, None).await;
     assert_eq!((&next.file().endpoint, &next.file().token), (&file.endpoint, &file.token));
     calls.status().await.unwrap();
     next.shutdown().await;
@@ -110,7 +108,7 @@ async fn a_socket_serves_many_and_knows_its_token() {
 async fn a_killed_worker_is_reported_and_another_one_takes_its_place() {
     let dir = tempfile::tempdir().unwrap();
     let worker = ["/bin/sh", "-c", "exec sleep 1000"];
-    let service = service_of(&dir.path().join("state"), ListenAddress::Socket, &worker).await;
+    let service = service_of(&dir.path().join("state"), None, &worker).await;
     let calls = HostServiceClient::new(service.file());
     let coordinator: &dyn Coordinator = &calls;
     let job: JobName = "j".parse().unwrap();
@@ -165,7 +163,7 @@ async fn a_service_of_another_release_is_spoken_to_or_named_in_one_line() {
     ] {
         let spoken = SpokenVersions { oldest, newest };
         let state = dir.path().join(format!("state-{newest}"));
-        let running = speaking(spoken, (&state, ListenAddress::Socket), &["/bin/false"]).await;
+        let running = speaking(spoken, (&state, None), &["/bin/false"]).await;
         let calls = HostServiceClient::new(running.file());
         assert_eq!(calls.status().await.unwrap().spoken, spoken);
         let answer = calls.exchange(&ask()).await.unwrap_err();

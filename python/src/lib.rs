@@ -9,7 +9,6 @@ mod stream;
 mod wait;
 
 use gristmill_client::{AuthoredPipeline, ServiceLauncher};
-use gristmill_operators::describe::describe;
 use gristmill_operators::registry;
 use gristmill_sources::FORMATS;
 use gristmill_syntax::SyntaxNode;
@@ -85,7 +84,7 @@ fn generate(
 /// The operators and sources with their parameters, as JSON.
 #[pyfunction]
 fn operators() -> String {
-    serde_json::json!({ "operators": describe(registry()), "sources": FORMATS }).to_string()
+    serde_json::json!({ "operators": registry().entries(), "sources": FORMATS }).to_string()
 }
 
 /// Keeps the memory of the fetcher's buffer around `address`, so that it can be registered with a device: its first address

@@ -2,14 +2,12 @@
 //!
 //! Threads of tasks only queue events; the thread that holds Python's lock hands them over.
 
+use parking_lot::Mutex;
 use pyo3::prelude::*;
 use std::{
     collections::VecDeque,
     fmt::Write as _,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::atomic::{AtomicBool, Ordering},
 };
 use tracing::{
     Event, Level, Subscriber,
@@ -52,7 +50,7 @@ impl<S: Subscriber> Layer<S> for Queue {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         let mut text = Text::default();
         event.record(&mut text);
-        let mut queue = QUEUE.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queue = QUEUE.lock();
         if queue.len() < MOST {
             queue.push_back((*event.metadata().level(), text.message + &text.fields));
             IS_FILLED.store(true, Ordering::Release);
@@ -72,7 +70,7 @@ pub fn hand_over(py: Python<'_>) -> PyResult<()> {
     if !IS_FILLED.swap(false, Ordering::Acquire) {
         return Ok(());
     }
-    let events = std::mem::take(&mut *QUEUE.lock().unwrap_or_else(PoisonError::into_inner));
+    let events = std::mem::take(&mut *QUEUE.lock());
     for (level, text) in events {
         let level = match level {
             Level::ERROR => "ERROR",

@@ -150,10 +150,7 @@ pub struct LoaderOptions {
 }
 
 impl LoaderOptions {
-    /// Reads flags of the command line.
-    ///
-    /// # Errors
-    /// `OptionError`, with the first line of the message.
+    /// Reads flags of the command line; an `OptionError` has the first line of the message.
     pub fn read(py: Python<'_>, flags: &[String]) -> PyResult<Self> {
         Self::try_parse_from(flags).map_err(|error| {
             let text = error.to_string();

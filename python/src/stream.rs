@@ -17,10 +17,11 @@ use gristmill_stream::{
     StepStream,
     waiting::{TrackedCoordinator, WaitExplainer, WaitReason},
 };
+use parking_lot::{Mutex, MutexGuard};
 use pyo3::prelude::*;
 use std::{
     mem,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError},
+    sync::Arc,
     thread::{self, ThreadId},
     time::{Duration, Instant},
 };
@@ -111,16 +112,15 @@ impl PyStream {
     }
 
     fn next_batch(&self) -> Cursor {
-        lock(&self.at).next
+        self.at.lock().next
     }
 
-    /// The stream has come to `next`.
     fn come_to(&self, next: Cursor) {
         self.change(|at| at.next = next);
     }
 
     fn change(&self, change: impl FnOnce(&mut Place)) {
-        let mut at = lock(&self.at);
+        let mut at = self.at.lock();
         change(&mut at);
         // In a fork it changes a copy that nobody reports.
         self.acknowledger.checkpointed_before(at.durable.min(at.next));
@@ -135,7 +135,7 @@ impl Drop for PyStream {
     fn drop(&mut self) {
         // The tasks and their runtime are not in a fork.
         if wait::is_fork()
-            && let Ok(mut open) = self.open.try_lock()
+            && let Some(mut open) = self.open.try_lock()
         {
             mem::forget(open.take());
         }
@@ -387,7 +387,6 @@ const LOOK: Duration = Duration::from_millis(2);
 /// How long a thread waits for one whose turn is over: it leaves at once, unless a signal handler runs in it.
 const LEAVES_IN: Duration = Duration::from_secs(5);
 
-/// The turn in which deliveries are taken.
 #[derive(Clone, Copy, Default)]
 struct DeliveryTurn {
     pub present: u64,
@@ -412,14 +411,10 @@ struct StreamGuard<'a> {
 
 impl Drop for StreamGuard<'_> {
     fn drop(&mut self) {
-        *lock(&self.stream.holder) = None;
+        *self.stream.holder.lock() = None;
         self.open = None;
         self.stream.drop_if_closed();
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl PyStream {
@@ -448,16 +443,11 @@ impl PyStream {
             if let Some(over) = Self::over(py, turns, turn) {
                 return Err(over);
             }
-            let open = match self.open.try_lock() {
-                Ok(open) => Some(open),
-                Err(TryLockError::Poisoned(open)) => Some(open.into_inner()),
-                Err(TryLockError::WouldBlock) => None,
-            };
-            if open.is_some() {
-                *lock(&self.holder) = Some((own, turn));
-                return Ok(StreamGuard { stream: self, open, turn });
+            if let Some(open) = self.open.try_lock() {
+                *self.holder.lock() = Some((own, turn));
+                return Ok(StreamGuard { stream: self, open: Some(open), turn });
             }
-            let holder = *lock(&self.holder);
+            let holder = *self.holder.lock();
             let why = match holder {
                 Some((thread, _)) if thread == own => {
                     "a signal handler cannot read batches of the loader whose next batch the program waits for"
@@ -475,10 +465,9 @@ impl PyStream {
         }
     }
 
-    /// Drops the stream if it is closed and nobody is in it.
     fn drop_if_closed(&self) {
         if self.turns.borrow().is_closed
-            && let Ok(mut open) = self.open.try_lock()
+            && let Some(mut open) = self.open.try_lock()
         {
             let _runtime = wait::entered();
             drop(open.take());
@@ -488,18 +477,12 @@ impl PyStream {
 
 impl StreamGuard<'_> {
     /// The open stream.
-    ///
-    /// # Errors
-    /// `Error` if the loader or its service is closed.
     pub fn open(&mut self, py: Python<'_>) -> PyResult<&mut Open> {
         let open = self.open.as_mut().and_then(|open| open.as_mut());
         open.ok_or_else(|| errors::error(py, "Error", "the loader is closed, or its service is"))
     }
 
     /// The next delivery.
-    ///
-    /// # Errors
-    /// Those of the stream, and the end of the turn.
     pub fn delivery(&mut self, py: Python<'_>) -> PyResult<StepDelivery> {
         let (stream, turn) = (self.stream, self.turn);
         let Open { steps, kept } = self.open(py)?;

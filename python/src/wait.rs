@@ -125,9 +125,6 @@ impl<T> OnThisThread<T> {
 }
 
 /// As [`wait`], and ends with `interrupt`.
-///
-/// # Errors
-/// As [`wait`], and `Error` if it was interrupted.
 pub fn until<T>(
     py: Python<'_>,
     interrupt: Option<&PyInterrupt>,
@@ -145,9 +142,6 @@ pub fn until<T>(
 }
 
 /// As [`until`], for work that goes on while a signal handler runs: it holds what the handler may need.
-///
-/// # Errors
-/// As [`until`].
 pub fn apart<T: Send + 'static>(
     py: Python<'_>,
     interrupt: Option<&PyInterrupt>,

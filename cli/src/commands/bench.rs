@@ -14,9 +14,7 @@ use crate::{
     training::{self, TrainOptions},
 };
 use bytes::Bytes;
-use gristmill_client::{
-    DatasetLocation, JobOptions, ProgramFailure, WorkerCount, report::RunReport,
-};
+use gristmill_client::{DatasetLocation, JobOptions, ProgramFailure, WorkerCount};
 use gristmill_executor::CompiledPipeline;
 use gristmill_pipeline::Pipeline;
 use gristmill_synthetic::DatasetSpec;
@@ -71,7 +69,6 @@ pub struct BenchE2eArgs {
 }
 
 impl BenchArgs {
-    /// Runs the command.
     pub async fn run(self) -> Result<(), ProgramFailure> {
         match self.what {
             BenchCommand::E2e(args) => e2e(args).await,
@@ -108,7 +105,9 @@ async fn e2e(args: BenchE2eArgs) -> Result<(), ProgramFailure> {
     for round in 0..args.rounds {
         let idle = executor_alone(&pipeline, &dir, 1)?;
         let alone = executor_alone(&pipeline, &dir, cores)?;
-        let report = whole(&pipeline, &dir, 1, 1).await?;
+        let source = DatasetLocation::local(dir.clone(), "train-*");
+        let authored = pipeline.clone().into();
+        let report = training::measured(&train_options(1, 1), "bench", &authored, source).await?;
         let samples = report.elements().max(1) as f64;
         let worker = report.usage().worker_cpu_ms as f64 / samples;
         let fetcher = report.usage().fetcher_cpu_ms as f64 / samples;
@@ -173,7 +172,6 @@ fn executor_alone(pipeline: &Pipeline, dir: &Path, threads: usize) -> Result<f64
     Ok(cpu.as_secs_f64() * 1e3 / rows.max(1) as f64)
 }
 
-/// Results of `work` on each of `threads` threads.
 fn on_threads<T: Send>(
     threads: usize,
     work: impl Fn() -> Result<T, ProgramFailure> + Sync,
@@ -187,17 +185,6 @@ fn on_threads<T: Send>(
         };
         running.into_iter().map(join).collect()
     })
-}
-
-async fn whole(
-    pipeline: &Pipeline,
-    dir: &Path,
-    epochs: u32,
-    workers: u32,
-) -> Result<RunReport, ProgramFailure> {
-    let args = train_options(epochs, workers);
-    let source = DatasetLocation::local(dir.to_owned(), "train-*");
-    training::measured(&args, "bench", &pipeline.clone().into(), source).await
 }
 
 /// Table writes per split in a job whose splits cost nothing.
@@ -223,11 +210,11 @@ fn imagenet_split_batches(pipeline: &Pipeline) -> u64 {
 /// Options of a trainer that discards batches.
 fn train_options(epochs: u32, workers: u32) -> TrainOptions {
     let workers = WorkerCount::Fixed(workers);
-    TrainOptions {
+    let mut options = TrainOptions {
         own_service: true,
         job: JobOptions { epochs, workers, ..JobOptions::default() },
-        step_time: Duration::ZERO,
-        drain: true,
         ..TrainOptions::default()
-    }
+    };
+    (options.training.step_time, options.training.drain) = (Duration::ZERO, true);
+    options
 }

@@ -78,7 +78,6 @@ pub struct CacheRemoveArgs {
 const SHOWN_DIGITS: usize = 12;
 
 impl CacheArgs {
-    /// Runs the command.
     pub async fn run(self) -> Result<(), ProgramFailure> {
         match self.command {
             CacheCommand::Ls(args) => list(args).await,

@@ -33,7 +33,6 @@ pub struct DemoArgs {
 }
 
 impl DemoArgs {
-    /// Runs the command.
     pub async fn run(mut self) -> Result<(), ProgramFailure> {
         let authored: AuthoredPipeline = match &self.pipeline {
             Some(path) => read_pipeline(path)?,

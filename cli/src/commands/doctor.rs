@@ -89,7 +89,6 @@ pub struct DoctorCheck {
 }
 
 impl DoctorArgs {
-    /// Runs the command.
     pub async fn run(self) -> Result<(), ProgramFailure> {
         let findings = probe(&self.service, self.data.as_ref()).await?;
         let checks = checks::judge(&findings, self.workers);
@@ -113,8 +112,6 @@ fn as_line(check: &DoctorCheck) -> String {
     let line = format!("{:<5} {name:<12} {found}", <&str>::from(*verdict));
     if advice.is_empty() { line } else { format!("{line}; {advice}") }
 }
-
-// Probing: reads the settings, then asks all services that they name at once.
 
 /// A name that no job has: the coordinator answers that it is not found.
 const NO_SUCH_JOB: &str = "gristmill-doctor";
@@ -338,7 +335,6 @@ async fn probe_local(file: &ServiceFile) -> Result<ProbeFindings, ProgramFailure
     Ok(findings)
 }
 
-/// Asks the coordinator for a job that there is not.
 async fn ask_for_job(coordinator: &dyn Coordinator) -> Result<AnyReply, CallError> {
     let job = NO_SUCH_JOB.parse().map_err(|error| CallError::Rejected(format!("{error}")))?;
     in_time("the coordinator", coordinator.exchange(&StatusCall { job }.into())).await

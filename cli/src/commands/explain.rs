@@ -36,7 +36,6 @@ pub struct ExplainArgs {
 }
 
 impl ExplainArgs {
-    /// Runs the command.
     pub async fn run(self) -> Result<(), ProgramFailure> {
         let AuthoredPipeline { pipeline, assets } = read_pipeline(&self.pipeline)?;
         let mut left_out = LeftOutFiles::default();
@@ -54,7 +53,7 @@ impl ExplainArgs {
             }
         };
         let OptimisedPipeline { pipeline: after, mut notes } = optimise(&pipeline, &measured);
-        let compiler = PipelineCompiler::new().assets(&assets);
+        let compiler = PipelineCompiler { assets: &assets, fuse: true };
         let program = compiler.compile(&after).map_err(ProgramFailure::usage)?;
         let steps: Vec<&str> = program.steps().collect();
         notes.sort_by_key(|note| note.pass != "dead_ops");

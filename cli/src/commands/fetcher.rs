@@ -15,7 +15,6 @@ pub struct FetcherArgs {
 }
 
 impl FetcherArgs {
-    /// Runs the command.
     pub async fn run(self) -> Result<(), ProgramFailure> {
         tokio::select! {
             served = gristmill_fetcher::run_with(self.options, program::operators()) => served,

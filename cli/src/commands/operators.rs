@@ -2,7 +2,7 @@
 
 use crate::{output::say, program};
 use gristmill_client::ProgramFailure;
-use gristmill_operators::describe::{describe, table, takes};
+use gristmill_operators::describe::table;
 use gristmill_pipeline::{DefaultValue, OperatorRegistry, Parameter};
 use gristmill_sources::FORMATS;
 use serde_json::json;
@@ -20,11 +20,10 @@ pub struct OperatorsArgs {
 }
 
 impl OperatorsArgs {
-    /// Runs the command.
     pub async fn run(self) -> Result<(), ProgramFailure> {
         let registry = program::operators();
         if self.json {
-            let (operators, sources) = (describe(&registry), FORMATS);
+            let (operators, sources) = (registry.entries(), FORMATS);
             say!("{}", json!({ "operators": operators, "sources": sources }));
             return Ok(());
         }
@@ -55,7 +54,7 @@ fn print_list(registry: &OperatorRegistry) {
                 DefaultValue::Absent => String::new(),
                 DefaultValue::Value(value) => format!(", {value} unless given"),
             };
-            say!("  {name}: {}{default}", takes(kind).replace('`', ""));
+            say!("  {name}: {}{default}", kind.to_string().replace('`', ""));
         }
     }
 }

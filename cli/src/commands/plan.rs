@@ -1,11 +1,7 @@
 //! `gristmill plan`: predicts workers, time, cost and alternatives after running only a few hundred
 //! records.
 
-use crate::{
-    output::say,
-    read_pipeline, sample,
-    values::{parse_amount, parse_duration, parse_ratio},
-};
+use crate::{output::say, read_pipeline, sample};
 use gristmill_client::{
     AuthoredPipeline, ProgramFailure, parse_budget, read_user_text, report::DatasetDivision,
 };
@@ -14,6 +10,7 @@ use gristmill_policy::{
     cost::{FunctionShape, PriceList},
     plan::{self, LocalCosts, LocalJob, PlanLimits, PlannedJob, predict_local},
 };
+use gristmill_trainer_sim::parse_duration;
 use serde_json::json;
 use std::{
     num::NonZero,
@@ -77,11 +74,20 @@ pub struct PlanArgs {
     pub json: bool,
 }
 
+fn parse_ratio(text: &str) -> Result<f64, String> {
+    let ratio = text.parse().ok().filter(|ratio: &f64| ratio.is_finite() && *ratio > 0.0);
+    ratio.ok_or_else(|| "give a number above 0, such as 1.5".to_owned())
+}
+
+fn parse_amount(text: &str) -> Result<f64, String> {
+    let amount = text.parse().ok().filter(|amount: &f64| amount.is_finite() && *amount >= 0.0);
+    amount.ok_or_else(|| "give a number of 0 or more".to_owned())
+}
+
 /// Largest file of prices, in bytes.
 const MAX_PRICES_BYTES: u64 = 1 << 20;
 
 impl PlanArgs {
-    /// Runs the command.
     pub async fn run(self) -> Result<(), ProgramFailure> {
         let AuthoredPipeline { mut pipeline, assets } = read_pipeline(&self.pipeline)?;
         if let Some(size) = self.batch_size {

@@ -32,14 +32,12 @@ pub struct PsArgs {
 const END_TIMEOUT: Duration = Duration::from_secs(15);
 const LOOK: Duration = Duration::from_millis(50);
 
-/// A service, and what it says of itself.
 struct Listed {
     file: ServiceFile,
     answer: Result<(ServiceStatus, DiskUse), String>,
 }
 
 impl PsArgs {
-    /// Runs the command.
     pub async fn run(self) -> Result<(), ProgramFailure> {
         let services = registered();
         if !self.stop_all && self.stop.is_empty() {

@@ -20,7 +20,6 @@ pub struct RunArgs {
 }
 
 impl RunArgs {
-    /// Runs the command.
     pub async fn run(self) -> Result<(), ProgramFailure> {
         let authored = read_pipeline(&self.pipeline)?;
         let source = authored.source(&self.pipeline, self.train.job.data.as_deref());

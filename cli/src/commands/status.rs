@@ -35,54 +35,49 @@ pub struct StatusArgs {
 }
 
 impl StatusArgs {
-    /// Runs the command.
     pub async fn run(self) -> Result<(), ProgramFailure> {
-        status(self).await
-    }
-}
-
-async fn status(
-    StatusArgs { job: args, skipped, checkpoint }: StatusArgs,
-) -> Result<(), ProgramFailure> {
-    let service = open_existing(&args.service).await?;
-    let status = call(&service, StatusCall { job: args.job.clone() }).await?;
-    if checkpoint {
-        say!("{}", Checkpoint::new(&status.job, status.durable));
-        return Ok(());
-    }
-    if skipped {
-        let report = SkippedRecords::read(&service, &args.job).await?;
-        let report = report.in_words_of(&service.folders().await);
-        if args.json {
-            say!(
-                "{}",
-                json!({
-                    "job": args.job,
-                    "skipped": report.as_json(),
-                    "quarantine": report.quarantine_json(),
-                })
-            )
-        } else {
-            say_all!("{}", report.as_text(usize::MAX));
-            say!("job {}: {} records were reported as left out", args.job, report.len());
+        let Self { job: args, skipped, checkpoint } = self;
+        let service = open_existing(&args.service).await?;
+        let status = call(&service, StatusCall { job: args.job.clone() }).await?;
+        if checkpoint {
+            say!("{}", Checkpoint::new(&status.job, status.durable));
+            return Ok(());
         }
-        return Ok(());
+        if skipped {
+            let report = SkippedRecords::read(&service, &args.job).await?;
+            let report = report.in_words_of(&service.folders().await);
+            if args.json {
+                say!(
+                    "{}",
+                    json!({
+                        "job": args.job,
+                        "skipped": report.as_json(),
+                        "quarantine": report.quarantine_json(),
+                    })
+                )
+            } else {
+                say_all!("{}", report.as_text(usize::MAX));
+                say!("job {}: {} records were reported as left out", args.job, report.len());
+            }
+            return Ok(());
+        }
+        let now_ms = service.ports.clock.now_ms();
+        let status = in_words(status, &service.folders().await);
+        let disk = match &service.local {
+            Some(local) => local.calls.disk().await.ok(),
+            None => None,
+        };
+        if args.json {
+            let mut json = as_json(&status);
+            json["disk"] = json!(disk);
+            say!("{json}");
+            return Ok(());
+        }
+        let disk =
+            disk.map_or(String::new(), |disk| format!("disk      {}\n", disk_in_words(disk)));
+        say_all!("{}{disk}", as_text(&status, now_ms));
+        Ok(())
     }
-    let now_ms = service.ports.clock.now_ms();
-    let status = in_words(status, &service.folders().await);
-    let disk = match &service.local {
-        Some(local) => local.calls.disk().await.ok(),
-        None => None,
-    };
-    if args.json {
-        let mut json = as_json(&status);
-        json["disk"] = json!(disk);
-        say!("{json}");
-        return Ok(());
-    }
-    let disk = disk.map_or(String::new(), |disk| format!("disk      {}\n", disk_in_words(disk)));
-    say_all!("{}{disk}", as_text(&status, now_ms));
-    Ok(())
 }
 
 /// The status with the paths of `folders` in place of their buckets.
@@ -106,8 +101,8 @@ fn as_json(status: &JobStatus) -> serde_json::Value {
         "error": error,
         "epochs": job.spec.epochs,
         "splits_per_epoch": job.plan.map(|plan| plan.n_splits),
-        "delivered": { "epoch": delivered.epoch, "position": delivered.position },
-        "durable": { "epoch": durable.epoch, "batch_index": durable.batch_index },
+        "delivered": delivered,
+        "durable": durable,
         "heartbeat_ms": status.heartbeat_ms,
         "splits_ready": status.ready,
         "splits_claimable": status.claimable,
@@ -132,7 +127,7 @@ fn desired(JobStatus { job, scale, .. }: &JobStatus) -> u32 {
 fn change_json(
     OptionChange { option, from, to, since, at_ms, .. }: &OptionChange,
 ) -> serde_json::Value {
-    let since = json!({ "epoch": since.epoch, "batch_index": since.batch_index });
+    let since = json!(since);
     json!({ "option": option, "from": from, "to": to, "since": since, "at_ms": at_ms })
 }
 
@@ -142,8 +137,8 @@ fn run_json(RunStatus { run, readers, uncovered, .. }: &RunStatus) -> serde_json
         let ReaderProgress { ranks, delivered, durable, .. } = reader.progress;
         json!({
             "ranks": { "first": ranks.first, "count": ranks.count },
-            "delivered": { "epoch": delivered.epoch, "position": delivered.position },
-            "durable": { "epoch": durable.epoch, "batch_index": durable.batch_index },
+            "delivered": delivered,
+            "durable": durable,
             "lag_batches": reader.lag_batches,
             "silent_ms": reader.silent_ms,
         })
@@ -151,7 +146,7 @@ fn run_json(RunStatus { run, readers, uncovered, .. }: &RunStatus) -> serde_json
     json!({
         "token": run.token,
         "ranks": count,
-        "from": { "epoch": from.epoch, "batch_index": from.batch_index },
+        "from": from,
         "tail": tail,
         "epochs": epochs,
         "readers": readers.iter().map(reader).collect::<Vec<_>>(),

@@ -20,7 +20,6 @@ pub struct StopArgs {
 }
 
 impl StopArgs {
-    /// Runs the command.
     pub async fn run(self) -> Result<(), ProgramFailure> {
         let args = self.job;
         let service = open_existing(&args.service).await?;

@@ -11,8 +11,7 @@ use gristmill_client::{
 };
 use gristmill_host::{ForeignS3, HostError, StateDir, credentials_id, default_state_dir};
 use gristmill_local::{
-    ExternalStores, ListenAddress, MachineService, OWN_BUCKET, ServiceConfig, ServiceStartError,
-    WorkerProgram,
+    ExternalStores, MachineService, OWN_BUCKET, ServiceConfig, ServiceStartError, WorkerProgram,
 };
 use gristmill_model::wire::SpokenVersions;
 use gristmill_policy::plan::deployment::{SCALER_CONCURRENCY, coordinator_concurrency};
@@ -116,7 +115,6 @@ impl UpArgs {
         !self.attended && !self.shared
     }
 
-    /// Runs the command.
     pub async fn run(self) -> Result<(), ProgramFailure> {
         if self.is_by_hand() { run(self).await } else { tell_owner(run(self).await) }
     }
@@ -138,7 +136,7 @@ async fn run(args: UpArgs) -> Result<(), ProgramFailure> {
     let config = ServiceConfig {
         state,
         keeps_jobs: !args.ephemeral,
-        listen: args.port.map_or(ListenAddress::Socket, ListenAddress::Port),
+        port: args.port,
         workers: WorkerProgram {
             program: launcher.program,
             args: launcher.args.into_iter().chain(worker).collect(),
@@ -224,7 +222,7 @@ async fn elsewhere(args: &UpArgs) -> Result<ExternalStores, ProgramFailure> {
         aws.make_table(TABLE)
             .await
             .map_err(|error| ProgramFailure::failed(format!("{at}: {error}")))?;
-        stored.table = Some(Arc::new(aws.table(TABLE)));
+        stored.table = Some(aws.table(TABLE));
     }
     if let Some(endpoint) = s3 {
         aws.make_bucket(OWN_BUCKET)

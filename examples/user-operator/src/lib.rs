@@ -15,9 +15,10 @@ use gristmill_kernel::{
     Kernel, KernelOutput, KernelScratch, OperatorDraws, OutputSize, TransformKernel, ValueView,
 };
 use gristmill_pipeline::{
-    DefaultValue, FieldDType, FieldSchema, KernelInput, MappingReader, Operator,
-    OperatorDeclaration, OperatorDefinition, OperatorEffect, OperatorRegistry, Parameter,
-    ParameterKind, PipelineError, Randomness, SchemaFlow, TouchedFields,
+    FieldDType, FieldSchema, KernelInput, MappingReader, Operator, OperatorDeclaration,
+    OperatorDefinition, OperatorEffect, OperatorRegistry, Parameter, ParameterKind, PipelineError,
+    Randomness, SchemaFlow, TouchedFields,
+    table::{absent, or, required},
 };
 use serde::Serialize;
 
@@ -54,26 +55,20 @@ impl OperatorDefinition for Cutout {
     };
 
     const PARAMETERS: &'static [Parameter] = &[
-        Parameter::new("field", ParameterKind::Field, DefaultValue::Value("image"), "The image."),
-        Parameter::new(
+        or("field", ParameterKind::Field, "image", "The image."),
+        absent(
             "into",
             ParameterKind::Field,
-            DefaultValue::Absent,
             "A new field for the result; the image itself unless given.",
         ),
-        Parameter::new("size", COUNT, DefaultValue::Required, "Side of a square in pixels."),
-        Parameter::new("holes", COUNT, DefaultValue::Value("1"), "Number of squares."),
+        required("size", COUNT, "Side of a square in pixels."),
+        or("holes", COUNT, "1", "Number of squares."),
     ];
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         let field = params.field()?;
         let into = params.get("into").map(|node| params.text("into", node)).transpose()?;
-        let size = params.require("size")?;
-        let size = params.whole("size", size, 1..=MAX)?;
-        let holes = match params.get("holes") {
-            Some(node) => params.whole("holes", node, 1..=MAX)?,
-            None => 1,
-        };
+        let (size, holes) = (params.read_whole("size")?, params.read_whole("holes")?);
         Ok(Cutout { field, into, size, holes })
     }
 }

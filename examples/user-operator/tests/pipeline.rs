@@ -10,8 +10,8 @@ use gristmill_kernel::{
 };
 use gristmill_model::{Fingerprint, RecordKey};
 use gristmill_pipeline::{
-    DefaultValue, KernelInput, MappingReader, Operator, OperatorDeclaration, OperatorDefinition,
-    Parameter, ParameterKind, Pipeline, PipelineError, SchemaFlow, TouchedFields,
+    KernelInput, MappingReader, Operator, OperatorDeclaration, OperatorDefinition, Parameter,
+    ParameterKind, Pipeline, PipelineError, SchemaFlow, TouchedFields, table::required,
 };
 use gristmill_sources::{IndexBuilder, jsonl::Jsonl};
 use gristmill_user_operator::operators;
@@ -144,7 +144,7 @@ impl OperatorDefinition for Broken {
     const DECLARATION: OperatorDeclaration = OperatorDeclaration::new("user_operator.broken", 1);
 
     const PARAMETERS: &'static [Parameter] =
-        &[Parameter::new("how", ParameterKind::Text, DefaultValue::Required, "How it is broken.")];
+        &[required("how", ParameterKind::Text, "How it is broken.")];
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         let how = params.require("how")?;

@@ -9,7 +9,7 @@ use crate::{
 };
 use futures::future::try_join_all;
 use gristmill_model::{
-    BundleIndex, Epoch, JobName, Position,
+    BundleIndex, Epoch, JobName, Nonce, Position,
     splits::{
         Bundle, JobProgress, SplitKind, SplitPlace, TRIAL_ATTEMPTS,
         order::BundleDivision,
@@ -17,14 +17,13 @@ use gristmill_model::{
     },
     wire::CallRefusal,
 };
-use gristmill_ports::{ItemKey, TableItem};
+use gristmill_ports::TableItem;
 use std::ops::Range;
 
 /// Up to this many bundles, one batch read is cheaper than one query per partition, if there are fewer
 /// partitions than that: a bundle costs one read unit, a query at least one.
 const FEW: usize = 24;
 
-/// One bundle as read.
 #[derive(Debug, Clone)]
 pub(crate) struct ScannedBundle {
     pub epoch: Epoch,
@@ -44,13 +43,18 @@ impl ScannedBundle {
         Self { epoch, index, positions, linear, version: 0, item: None }
     }
 
+    /// An unclaimed bundle of one of `ranges`.
+    pub fn in_range(ranges: &BundleRanges, range: &EpochBundleRange, index: BundleIndex) -> Self {
+        Self::unseen(&ranges.division, range.epoch, range.base, index)
+    }
+
     /// The bundles of ranges, in their order.
     pub fn all_unseen(ranges: &BundleRanges) -> Vec<Self> {
-        let of = |range: &EpochBundleRange| {
-            let (epoch, base) = (range.epoch, range.base);
-            move |index| Self::unseen(&ranges.division, epoch, base, index)
+        let of = |range: &'_ EpochBundleRange| {
+            let range = range.clone();
+            range.bundles.clone().map(move |index| Self::in_range(ranges, &range, index))
         };
-        ranges.by_epoch.iter().flat_map(|range| range.bundles.clone().map(of(range))).collect()
+        ranges.by_epoch.iter().flat_map(of).collect()
     }
 
     /// Sets the bundle to the item that the table holds.
@@ -67,6 +71,11 @@ impl ScannedBundle {
     /// The bundle's positions, counted through all epochs.
     pub fn span(&self) -> Range<u64> {
         self.linear..self.linear + u64::from(self.positions.end - self.positions.start)
+    }
+
+    /// The bundle if `nonce` has leased it, expired or not.
+    pub fn lease_of(&self, nonce: Nonce) -> Option<&Bundle> {
+        self.item.as_ref().filter(|item| item.is_held_by(nonce))
     }
 
     /// Whether a claim at `now_ms` can succeed.
@@ -141,16 +150,13 @@ impl JobRecords {
         Ok(bundles)
     }
 
-    /// Reads `bundles` by key.
     pub(crate) async fn read_by_key(
         &self,
         job: &JobName,
         item: &JobItem,
         bundles: &mut [ScannedBundle],
     ) -> Result<(), CallRefusal> {
-        let name =
-            |b: &ScannedBundle| ItemName::Bundle(job, item.partition(b.index), b.epoch, b.index);
-        let names: Vec<_> = bundles.iter().map(name).collect();
+        let names: Vec<_> = bundles.iter().map(|b| item.bundle(job, b.epoch, b.index)).collect();
         let items = self.store.read_raw(&names).await?;
         for ((bundle, name), item) in bundles.iter_mut().zip(&names).zip(items) {
             bundle.read(name, item.as_ref())?;
@@ -176,9 +182,7 @@ impl JobRecords {
         for (sk, stored) in try_join_all(queries).await?.into_iter().flatten() {
             let bundle = parse_bundle_sk(&sk).and_then(|index| index.checked_sub(first));
             let Some(bundle) = bundle.and_then(|at| bundles.get_mut(at as usize)) else { continue };
-            let partition = item.partition(bundle.index);
-            let name = ItemName::Bundle(job, partition, bundle.epoch, bundle.index);
-            bundle.read(&name, Some(&stored))?;
+            bundle.read(&item.bundle(job, bundle.epoch, bundle.index), Some(&stored))?;
         }
         Ok(())
     }
@@ -209,17 +213,26 @@ impl JobRecords {
         let mut deleted = 0;
         let index = item.state.is_ended().then_some(INDEX_EPOCH);
         for epoch in (swept.pruned..until).chain(index) {
-            for partition in 0..item.partitions() {
-                let pk =
-                    bundle_partition(&self.settings.ns, job, item.partition_at(partition), epoch);
-                for (sk, stored) in self.store.query(&pk).await? {
-                    let key = ItemKey { pk: pk.clone(), sk };
-                    deleted += u64::from(self.store.delete(&key, &stored).await?);
-                }
-            }
+            deleted += self.delete_bundles(job, item, epoch).await?;
         }
         let pruned = |swept: &mut SweepProgress| swept.pruned = swept.pruned.max(until);
         self.store.change_from(&name, read, pruned).await?;
+        Ok(deleted)
+    }
+
+    /// Deletes the bundles of an epoch, and returns their number.
+    pub(crate) async fn delete_bundles(
+        &self,
+        job: &JobName,
+        item: &JobItem,
+        epoch: Epoch,
+    ) -> Result<u64, CallRefusal> {
+        let mut deleted = 0;
+        for partition in 0..item.partitions() {
+            let partition = item.partition_at(partition);
+            let pk = bundle_partition(&self.settings.ns, job, partition, epoch);
+            deleted += self.store.delete_partition(&pk, |_| true).await?;
+        }
         Ok(deleted)
     }
 }

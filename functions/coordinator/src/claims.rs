@@ -6,7 +6,7 @@ use crate::{
     items::{INDEX_EPOCH, ItemName, JobItem, bundle_partition, parse_bundle_sk},
     scan::WorkableRange,
     snapshot::{FEW_ACTIVE, JobSnapshot},
-    store::{ItemUpdateError, VersionedItem, busy, invalid},
+    store::{ItemUpdateError, busy, invalid},
 };
 use futures::future::try_join_all;
 use gristmill_model::{
@@ -29,7 +29,6 @@ const LATEST: usize = 4;
 /// The same for a claim that is sent again: its nonce leads it to the same partitions, and others have claimed since.
 const LATEST_OF_RESENT: usize = 64;
 
-/// A claim in progress.
 struct Claiming<'a> {
     claim: &'a ClaimCall,
     snapshot: &'a JobSnapshot,
@@ -72,15 +71,20 @@ impl CallHandler<ClaimCall> for Splits {
             return Ok(idle(IdleReason::JobEnded));
         }
         if item.plan.is_some() && item.spec.numerics != claim.numerics {
-            match self.jobs.settle_numerics(claim, item).await {
-                Ok(settled) => snapshot.item = settled,
-                Err(ItemUpdateError::Fault(fault)) => return Err(fault),
-                Err(ItemUpdateError::Declined(error)) if claim.local => return Err(invalid(error)),
-                Err(ItemUpdateError::Declined(error)) => {
-                    self.records.fail_job(&claim.job, item, error).await?;
-                    return Ok(idle(IdleReason::JobEnded));
+            let settled = self.jobs.settle_numerics(claim, item).await?;
+            if settled.spec.numerics != claim.numerics {
+                let error = format!(
+                    "the job runs numerics class {}, and a worker has {}: results would differ; deploy workers of \
+                     the trainer's architecture, or use no local workers",
+                    settled.spec.numerics, claim.numerics
+                );
+                if claim.local {
+                    return Err(invalid(error));
                 }
+                self.records.fail_job(&claim.job, item, error).await?;
+                return Ok(idle(IdleReason::JobEnded));
             }
+            snapshot.item = settled;
         }
         let claiming = Claiming::new(claim, &snapshot, self.records.clock.now_ms());
         // Without a plan there is nothing to need but an index.
@@ -113,21 +117,18 @@ impl Splits {
         let first = returned.len().min(FIRST_RETURNED) as u64;
         let one = (first > 0).then(|| returned.remove((chance % first) as usize));
         let mut put_off = Vec::new();
-        if let Some(reply) = self.take_returned(claiming, one, &mut put_off).await? {
+        if let Some(reply) = self.take_returned(claiming, one.into_iter(), &mut put_off).await? {
             return Ok(reply);
         }
         if let Some(reply) = self.take_next(claiming).await? {
             return Ok(reply);
         }
+        let returned = returned.into_iter();
         if let Some(reply) = self.take_returned(claiming, returned, &mut put_off).await? {
             return Ok(reply);
         }
-        for bundle in put_off {
-            if let Some(reply) = self.take(claiming, &bundle, None).await? {
-                return Ok(reply);
-            }
-        }
-        Ok(claiming.idle())
+        let last = self.take_first(claiming, put_off, None).await?;
+        Ok(last.unwrap_or_else(|| claiming.idle()))
     }
 
     /// The lease that an earlier sending of the claim obtained, if any.
@@ -142,40 +143,39 @@ impl Splits {
         Ok(bundle.and_then(|bundle| Some(leased(item, bundle, bundle.item.as_ref()?))))
     }
 
-    /// Claims the first of `bundles` that is claimable. A bundle whose split killed workers is put off
-    /// while there is no committed split to serve as its control.
+    /// Reads `bundles` and claims one of them, as [`take_first`](Self::take_first) does.
     async fn take_returned(
         &self,
         claiming: &Claiming<'_>,
-        bundles: impl IntoIterator<Item = ScannedBundle>,
+        bundles: impl Iterator<Item = ScannedBundle>,
         put_off: &mut Vec<ScannedBundle>,
     ) -> Result<Option<ClaimReply>, CallRefusal> {
-        let mut bundles: Vec<_> = bundles.into_iter().collect();
+        let mut bundles: Vec<_> = bundles.collect();
         if bundles.is_empty() {
             return Ok(None);
         }
         let Claiming { claim, snapshot: JobSnapshot { item, .. }, .. } = claiming;
         self.records.read_by_key(&claim.job, item, &mut bundles).await?;
-        self.take_first(claiming, bundles, put_off).await
+        self.take_first(claiming, bundles, Some(put_off)).await
     }
 
-    /// As [`take_returned`](Self::take_returned), with bundles as just read.
+    /// Claims the first of `bundles` that is claimable. With `put_off`, it gets the bundles whose split killed workers
+    /// while there is no committed split to serve as their control.
     async fn take_first(
         &self,
         claiming: &Claiming<'_>,
         bundles: Vec<ScannedBundle>,
-        put_off: &mut Vec<ScannedBundle>,
+        mut put_off: Option<&mut Vec<ScannedBundle>>,
     ) -> Result<Option<ClaimReply>, CallRefusal> {
         let Claiming { claim, snapshot: JobSnapshot { item, progress, .. }, now_ms, .. } = claiming;
         for bundle in bundles.into_iter().filter(|bundle| bundle.is_claimable(*now_ms)) {
-            let control = if bundle.has_suspect() {
-                self.control(&claim.job, item, progress).await?
-            } else {
-                None
-            };
-            if bundle.has_suspect() && control.is_none() {
-                put_off.push(bundle);
-                continue;
+            let mut control = None;
+            if let Some(put_off) = put_off.as_mut().filter(|_| bundle.has_suspect()) {
+                control = self.control(&claim.job, item, progress).await?;
+                if control.is_none() {
+                    put_off.push(bundle);
+                    continue;
+                }
             }
             if let Some(reply) = self.take(claiming, &bundle, control).await? {
                 return Ok(Some(reply));
@@ -211,11 +211,10 @@ impl Splits {
             match search.step() {
                 SearchStep::Look(ends) => {
                     let latest = self.latest_of(claiming, ranges, &ends).await?;
-                    let own = latest.iter().flatten().find(|bundle| {
-                        bundle.item.as_ref().is_some_and(|item| item.is_held_by(claim.nonce))
-                    });
-                    if let Some((bundle, held)) = own.and_then(|b| Some((b, b.item.as_ref()?))) {
-                        return Ok(Some(leased(item, bundle, held)));
+                    let mut read = latest.iter().flatten();
+                    let own = |b: &ScannedBundle| Some(leased(item, b, b.lease_of(claim.nonce)?));
+                    if let Some(reply) = read.find_map(own) {
+                        return Ok(Some(reply));
                     }
                     for (end, latest) in ends.into_iter().zip(latest) {
                         search.saw(end, latest.iter().map(|bundle| bundle.index).max());
@@ -223,12 +222,7 @@ impl Splits {
                 }
                 SearchStep::Claim(found) => {
                     let Some(range) = ranges.by_epoch.get(found.end.range) else { return Ok(None) };
-                    let unseen = ScannedBundle::unseen(
-                        &ranges.division,
-                        range.epoch,
-                        range.base,
-                        found.bundle,
-                    );
+                    let unseen = ScannedBundle::in_range(ranges, range, found.bundle);
                     if let Some(reply) = self.take(claiming, &unseen, None).await? {
                         search.claimed(found);
                         return Ok(Some(reply));
@@ -271,7 +265,6 @@ impl Splits {
         Ok(ends.iter().map(of_end).collect())
     }
 
-    /// The latest bundles of a partition.
     async fn latest(
         &self,
         Claiming { claim, snapshot, .. }: &Claiming<'_>,
@@ -288,8 +281,7 @@ impl Splits {
         for (sk, stored) in self.records.store.last(&pk, most).await? {
             let Some(index) = parse_bundle_sk(&sk) else { continue };
             let name = ItemName::Bundle(job, partition, range.epoch, index);
-            let mut bundle =
-                ScannedBundle::unseen(&ranges.division, range.epoch, range.base, index);
+            let mut bundle = ScannedBundle::in_range(ranges, range, index);
             bundle.read(&name, Some(&stored))?;
             latest.push(bundle);
         }
@@ -336,22 +328,18 @@ impl Splits {
         let ranges = item.ranges(at..at.saturating_add(1).min(claiming.reach.most));
         let mut bundles = ScannedBundle::all_unseen(&ranges);
         self.records.read_by_key(&claim.job, item, &mut bundles).await?;
-        for bundle in &bundles {
-            // An earlier sending of the claim has leased it.
-            if let Some(held) = bundle.item.as_ref().filter(|held| held.is_held_by(claim.nonce)) {
-                return Ok(leased(item, bundle, held));
-            }
-        }
-        let mut put_off = Vec::new();
-        if let Some(reply) = self.take_first(claiming, bundles, &mut put_off).await? {
+        // An earlier sending of the claim may have leased it.
+        let own =
+            |bundle: &ScannedBundle| Some(leased(item, bundle, bundle.lease_of(claim.nonce)?));
+        if let Some(reply) = bundles.iter().find_map(own) {
             return Ok(reply);
         }
-        for bundle in put_off {
-            if let Some(reply) = self.take(claiming, &bundle, None).await? {
-                return Ok(reply);
-            }
+        let mut put_off = Vec::new();
+        if let Some(reply) = self.take_first(claiming, bundles, Some(&mut put_off)).await? {
+            return Ok(reply);
         }
-        Ok(idle(IdleReason::AllClaimed))
+        let last = self.take_first(claiming, put_off, None).await?;
+        Ok(last.unwrap_or_else(|| idle(IdleReason::AllClaimed)))
     }
 }
 
@@ -391,9 +379,11 @@ impl Splits {
         control: Option<SplitPlace>,
     ) -> Result<Option<Bundle>, CallRefusal> {
         let Claiming { claim, snapshot: JobSnapshot { item, .. }, now_ms, .. } = claiming;
-        let partition = item.partition(candidate.index);
-        let name = ItemName::Bundle(&claim.job, partition, candidate.epoch, candidate.index);
-        let records = records_of(item, candidate);
+        let (partition, at) = (item.partition(candidate.index), (candidate.epoch, candidate.index));
+        let name = item.bundle(&claim.job, at.0, at.1);
+        // The last split of a file may hold fewer records, which only its worker knows.
+        let records =
+            vec![item.plan.map_or(0, |plan| plan.split_records); candidate.positions.len()];
         let limits = self.records.settings.limits_of(item.spec.settings.on_error);
         let is_new = candidate.version == 0;
         let mut death = None;
@@ -404,8 +394,7 @@ impl Splits {
                 // Another worker has claimed this bundle meanwhile. If it came back, it may need a control,
                 // which only claims of returned bundles choose.
                 if let Some(other) = before.filter(|b| is_new && !b.is_held_by(claim.nonce)) {
-                    let until_ms = other.until_ms;
-                    return Err(ItemUpdateError::Declined(SplitRefusal::Leased { until_ms }));
+                    return Err(SplitRefusal::Leased { until_ms: other.until_ms });
                 }
                 let open = before.map_or(records.len(), |bundle| bundle.todo().len()) as u64;
                 let command = splits::ClaimTransition {
@@ -421,16 +410,15 @@ impl Splits {
                     death,
                     control,
                 };
-                splits::claim(before, &command, &limits).map_err(ItemUpdateError::Declined)
+                splits::claim(before, &command, &limits)
             };
             let claimed =
                 self.records.store.update_versioned(&name, candidate.versioned(), decide).await;
             let refusal = match claimed {
                 Ok((after, version)) => {
                     if after.is_held_by(claim.nonce) && claiming.snapshot.has_few_workers() {
-                        let at = (claim.job.clone(), partition, (candidate.epoch, candidate.index));
-                        let item = Some(after.clone());
-                        self.records.memory.keep_lease(at, VersionedItem { version, item });
+                        let address = (claim.job.clone(), partition, at);
+                        self.records.memory.keep_lease(address, (after.clone(), version).into());
                     }
                     return Ok(Some(after));
                 }
@@ -439,8 +427,7 @@ impl Splits {
             };
             match refusal {
                 SplitRefusal::DeathUnrecorded { attempt, split_index } => {
-                    let (epoch, bundle) = (candidate.epoch, candidate.index);
-                    let record = DeathRecord { epoch, bundle, attempt };
+                    let record = DeathRecord { epoch: at.0, bundle: at.1, attempt };
                     death =
                         Some(self.record_death(&claim.job, record, split_index.is_some()).await?);
                 }
@@ -490,13 +477,6 @@ fn leased(item: &JobItem, candidate: &ScannedBundle, bundle: &Bundle) -> ClaimRe
         on_error: item.spec.settings.on_error,
         compress: item.spec.compress,
     })
-}
-
-/// Source records of each position, counted as skipped if the split is poisoned. The last split of a file
-/// may hold fewer, which only its worker knows.
-fn records_of(item: &JobItem, candidate: &ScannedBundle) -> Vec<u32> {
-    let records = item.plan.map_or(0, |plan| plan.split_records);
-    candidate.positions.clone().map(|_| records).collect()
 }
 
 /// Number of splits behind the trainer to search if none ahead of it is committed.

@@ -6,11 +6,11 @@ use crate::{
     bundles::ScannedBundle,
     caching::ChunkRetention,
     items::{ItemName, JobItem, SweepProgress},
-    store::{ItemUpdateError, VersionedItem},
+    store::VersionedItem,
 };
 use gristmill_model::JobName;
 use gristmill_model::splits::{
-    self, JobProgress, SplitKind, SplitPlace,
+    self, CommittedSplit, JobProgress, SplitKind, SplitPlace,
     collect::{ChunkName, CollectionDecision, decide},
     job::JobState,
     ranges::BundleRanges,
@@ -49,10 +49,7 @@ impl Consumers {
 
     /// Moves the horizon to the durable cursor; a run that begins before it computes again what it needs.
     pub(crate) async fn move_horizon(&self, job: &JobName) -> Result<JobProgress, CallRefusal> {
-        let decide = |before: Option<&JobProgress>| {
-            splits::collected(before).map_err(ItemUpdateError::Declined)
-        };
-        Ok(self.records.store.update(&ItemName::Progress(job), decide).await?)
+        Ok(self.records.store.update(&ItemName::Progress(job), splits::collected).await?)
     }
 
     /// Deletes remaining objects of splits before `horizon`, a limited number; the next poll goes on.
@@ -104,30 +101,24 @@ impl Consumers {
         let own = keys::bundle_prefix(&self.records.settings.ns, job, bundle.epoch, bundle.index);
         let prefix = cache_prefix
             .map_or(own, |cache_prefix| keys::cached_bundle(cache_prefix, bundle.index));
+        let decide = |position, attempt, nonce| {
+            let name = ChunkName { epoch: bundle.epoch, position, attempt, nonce };
+            decide(&name, Some(item), bundle.positions.start, horizon, false)
+        };
         let mut doomed = Vec::new();
         for (position, entry) in bundle.positions.clone().zip(&item.entries) {
-            let Some(entry) = entry.filter(|entry| entry.outcome.kind == SplitKind::Object) else {
-                continue;
-            };
-            let (attempt, nonce) = (entry.attempt, entry.nonce);
-            let name = ChunkName { epoch: bundle.epoch, position, attempt, nonce };
-            if decide(&name, Some(item), bundle.positions.start, horizon, false)
-                != CollectionDecision::Keep
+            if let Some(CommittedSplit { outcome, attempt, nonce }) = *entry
+                && outcome.kind == SplitKind::Object
+                && decide(position, attempt, nonce) != CollectionDecision::Keep
             {
                 doomed.push(keys::chunk(&prefix, position, attempt, nonce));
             }
         }
         if item.attempt > 1 && item.state == splits::BundleState::Done {
             for info in self.objects.list_objects(&prefix).await? {
-                let orphan = keys::parse_chunk(&prefix, &info.key).is_some_and(
-                    |(position, attempt, nonce)| {
-                        let name = ChunkName { epoch: bundle.epoch, position, attempt, nonce };
-                        let decision =
-                            decide(&name, Some(item), bundle.positions.start, horizon, false);
-                        decision == CollectionDecision::DeleteOrphan
-                    },
-                );
-                if orphan {
+                if let Some((position, attempt, nonce)) = keys::parse_chunk(&prefix, &info.key)
+                    && decide(position, attempt, nonce) == CollectionDecision::DeleteOrphan
+                {
                     doomed.push(info.key);
                 }
             }

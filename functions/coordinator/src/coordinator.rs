@@ -103,22 +103,30 @@ impl CoordinatorFunction {
         let started_ms = self.jobs.records.clock.now_ms();
         let reply = self.try_answer(request).await.unwrap_or_else(AnyReply::Refused);
         if let Some(metrics) = &self.metrics {
-            let (ended_ms, conflicts) =
-                (self.jobs.records.clock.now_ms(), self.jobs.records.store.take_conflicts());
-            print_metrics(metrics, &request.call, &reply, started_ms, ended_ms, conflicts);
+            let JobRecords { clock, store, .. } = &self.jobs.records;
+            let ended_ms = clock.now_ms();
+            let measured = [
+                MetricValue::count(request.call.name(), 1),
+                MetricValue::count("refusals", u64::from(matches!(reply, AnyReply::Refused(_)))),
+                // The platform sends an environment one call at a time, so they are those of this call.
+                MetricValue::count("conflicts", store.take_conflicts()),
+                MetricValue::ms("latency_ms", ended_ms.saturating_sub(started_ms)),
+            ];
+            let job = request.call.job().map_or("", |job| job.as_str());
+            metrics.print(ended_ms, &measured, &[("job", job)]);
         }
         reply
     }
 
     async fn try_answer(&self, request: &CallEnvelope) -> Result<AnyReply, CallRefusal> {
-        let spoken = self.jobs.records.settings.spoken;
+        let CoordinatorSettings { spoken, ns, .. } = &*self.jobs.records.settings;
         if !spoken.includes(request.v) {
             return Err(spoken.refuse(request.v));
         }
-        if request.ns != self.jobs.records.settings.ns {
+        if request.ns != *ns {
             return Err(invalid(format!(
-                "the call is for namespace {}, this coordinator serves {}",
-                request.ns, self.jobs.records.settings.ns
+                "the call is for namespace {}, this coordinator serves {ns}",
+                request.ns
             )));
         }
         let jobs = Jobs { version: request.v, ..self.jobs.clone() };
@@ -127,15 +135,11 @@ impl CoordinatorFunction {
 
     /// Answers a call that this process makes itself.
     pub async fn answer_own(&self, call: impl Into<AnyCall>) -> AnyReply {
-        let (v, ns) =
-            (self.jobs.records.settings.spoken.newest, self.jobs.records.settings.ns.clone());
-        self.answer(&CallEnvelope { v, ns, call: call.into() }).await
+        let CoordinatorSettings { spoken, ns, .. } = &*self.jobs.records.settings;
+        self.answer(&CallEnvelope { v: spoken.newest, ns: ns.clone(), call: call.into() }).await
     }
 
     /// Answers a call of the newest version, without counting it.
-    ///
-    /// # Errors
-    /// The coordinator's refusal.
     pub async fn call<C: CoordinatorCall>(&self, call: C) -> Result<C::Reply, CallRefusal> {
         let reply = self.dispatch(&call.into()).await?;
         C::reply_from(reply)
@@ -176,23 +180,4 @@ impl CallHandler<StopCall> for Jobs {
     async fn handle(&self, StopCall { job }: &StopCall) -> Result<JobView, CallRefusal> {
         Ok(self.records.stop_job(job).await?.view(job))
     }
-}
-
-/// Prints the measures of a call that has ended at `ended_ms`. The platform sends an environment one call at a time, so
-/// `conflicts` are those of this call.
-fn print_metrics(
-    metrics: &FunctionMetrics,
-    call: &AnyCall,
-    reply: &AnyReply,
-    started_ms: u64,
-    ended_ms: u64,
-    conflicts: u64,
-) {
-    let measured = [
-        MetricValue::count(call.name(), 1),
-        MetricValue::count("refusals", u64::from(matches!(reply, AnyReply::Refused(_)))),
-        MetricValue::count("conflicts", conflicts),
-        MetricValue::ms("latency_ms", ended_ms.saturating_sub(started_ms)),
-    ];
-    metrics.print(ended_ms, &measured, &[("job", call.job().map_or("", |job| job.as_str()))]);
 }

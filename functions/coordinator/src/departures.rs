@@ -2,11 +2,10 @@
 
 use crate::{
     CallHandler, Splits,
-    bundles::ScannedBundle,
     items::{ItemName, JobItem},
     scan::WindowScan,
     snapshot::JobSnapshot,
-    store::{ItemUpdateError, accepted, decode},
+    store::{accepted, decode},
 };
 use gristmill_model::{
     InvocationId, JobName,
@@ -23,7 +22,6 @@ use std::collections::BTreeMap;
 /// Dead invocations kept in the scaler's state: more than can have a claim in flight at one time.
 const MAX_DEAD: usize = 8;
 
-/// Bundles that a release freed.
 #[derive(Debug, Default)]
 struct Freed {
     owners: Vec<InvocationId>,
@@ -61,7 +59,6 @@ impl CallHandler<ReleaseCall> for Splits {
 }
 
 impl CallHandler<LeaveCall> for Splits {
-    /// Removes a worker that leaves, in good order or with an error.
     async fn handle(&self, leave: &LeaveCall) -> Result<AppliedReply, CallRefusal> {
         let LeaveCall { job, worker, error } = leave;
         let Some(error) = error else {
@@ -90,11 +87,8 @@ impl Splits {
             let Some(lease) = bundle.item.as_ref().filter(held) else { continue };
             let (invocation, attempt) = (&lease.invocation, Some(lease.attempt));
             let command = splits::ReleaseTransition { invocation, attempt, blameless };
-            let name =
-                ItemName::Bundle(job, item.partition(bundle.index), bundle.epoch, bundle.index);
-            let decide = |before: Option<&Bundle>| {
-                splits::release(before, &command).map_err(ItemUpdateError::Declined)
-            };
+            let name = item.bundle(job, bundle.epoch, bundle.index);
+            let decide = |before: Option<&Bundle>| splits::release(before, &command);
             // On a refusal the bundle has moved on, so there is nothing to free.
             let released = self.records.store.update_from(&name, bundle.versioned(), decide).await;
             if accepted(released)?.is_some() {
@@ -134,11 +128,8 @@ impl Splits {
         add: fn(DepartedWorkers, u32) -> DepartedWorkers,
     ) -> Result<(), CallRefusal> {
         let name = ItemName::Left(job, worker / LEFT_SHARD);
-        self.records
-            .store
-            .change(&name, |left: &mut DepartedWorkers| *left = add(*left, worker))
-            .await?;
-        Ok(())
+        let note = |left: &mut DepartedWorkers| *left = add(*left, worker);
+        self.records.store.change(&name, note).await.map(|_| ())
     }
 
     /// The scaler's state without the workers that have left since it was written. A worker with a lease in
@@ -155,9 +146,8 @@ impl Splits {
         let items = self.records.store.read_raw(&names).await?;
         let mut left = BTreeMap::new();
         for ((shard, name), item) in shards.into_iter().zip(&names).zip(items) {
-            left.extend(
-                decode::<DepartedWorkers>(name, item.as_ref())?.item.map(|bits| (shard, bits)),
-            );
+            let bits = decode::<DepartedWorkers>(name, item.as_ref())?.item;
+            left.extend(bits.map(|bits| (shard, bits)));
         }
         scale.outstanding.settle(&left);
         Ok(scale)
@@ -198,39 +188,26 @@ impl Splits {
                 scale.dead.drain(..excess);
             }
         };
-        self.records.store.change(&ItemName::Scale(job), remove).await?;
-        Ok(())
+        self.records.store.change(&ItemName::Scale(job), remove).await.map(|_| ())
     }
-}
-
-/// A bundle with commits, as evidence of how long splits take.
-struct Witness<'a> {
-    bundle: &'a Bundle,
-    split_ms: u64,
-}
-
-fn witness(bundle: &ScannedBundle) -> Option<Witness<'_>> {
-    let bundle = bundle.item.as_ref()?;
-    let committed = bundle.entries.iter().flatten().count() as u64;
-    (committed > 0).then(|| Witness { bundle, split_ms: bundle.times.total_ms() / committed })
 }
 
 /// Indices of bundles in `scan` whose workers have most likely died. Looks at the window have been regular
 /// since `steady_since_ms`; before that, workers may have been silent because their calls were not answered.
 pub(crate) fn overdue(scan: &WindowScan, steady_since_ms: u64, now_ms: u64) -> Vec<usize> {
-    let witnesses: Vec<_> = scan.bundles.iter().filter_map(witness).collect();
-    let longest_ms = witnesses.iter().map(|witness| witness.split_ms).max().unwrap_or(0);
+    // Bundles with commits are evidence of how long splits take.
+    let committed = |bundle: &Bundle| bundle.entries.iter().flatten().count() as u64;
+    let witnesses: Vec<_> = scan.items().filter(|bundle| committed(bundle) > 0).collect();
+    let split_ms = |bundle: &&Bundle| bundle.times.total_ms() / committed(bundle);
+    let longest_ms = witnesses.iter().map(split_ms).max().unwrap_or(0);
     let steady_ms = now_ms.saturating_sub(steady_since_ms);
     let is_overdue = |bundle: &Bundle| {
-        let Some(silence_limit_ms) =
-            silence_limit_ms(longest_ms, bundle.entries.len(), bundle.attempt)
-        else {
-            return false;
-        };
+        let limit_ms = silence_limit_ms(longest_ms, bundle.entries.len(), bundle.attempt);
+        let Some(silence_limit_ms) = limit_ms else { return false };
         let last_contact_ms = bundle.last_contact_ms();
         let others_went_on = || {
-            let by_other = |w: &Witness<'_>| w.bundle.invocation != bundle.invocation;
-            witnesses.iter().any(|w| by_other(w) && w.bundle.since_ms > last_contact_ms)
+            let is_other = |other: &Bundle| other.invocation != bundle.invocation;
+            witnesses.iter().any(|other| is_other(other) && other.since_ms > last_contact_ms)
         };
         bundle.state == BundleState::Leased
             && bundle.until_ms > now_ms
@@ -257,11 +234,8 @@ impl Splits {
             let Some(seen) = &bundle.item else { continue };
             let command =
                 splits::LapseTransition { attempt: seen.attempt, until_ms: seen.until_ms, now_ms };
-            let name =
-                ItemName::Bundle(job, item.partition(bundle.index), bundle.epoch, bundle.index);
-            let decide = |before: Option<&Bundle>| {
-                splits::lapse(before, &command).map_err(ItemUpdateError::Declined)
-            };
+            let name = item.bundle(job, bundle.epoch, bundle.index);
+            let decide = |before: Option<&Bundle>| splits::lapse(before, &command);
             let lapsed =
                 self.records.store.update_versioned(&name, bundle.versioned(), decide).await;
             // On a refusal the worker is alive or the bundle has moved on.

@@ -65,7 +65,8 @@ impl Jobs {
             let noted = |progress: JobProgress| progress.with_lacking(Some(lacking));
             Ok::<_, CallRefusal>(TransitionOutcome::AlreadyApplied(before).with(noted))
         };
-        self.records.store.update(&ItemName::Progress(job), note).await.map(|_| ())
+        self.records.store.update(&ItemName::Progress(job), note).await?;
+        Ok(())
     }
 
     /// Lets a job go on for a trainer that went back to `progress`, behind what is kept: its splits are made again.
@@ -82,7 +83,6 @@ impl Jobs {
             }
             item.closed = item.closed.min(durable);
             item.resumed += 1;
-            Ok::<_, CallRefusal>(())
         };
         self.records.change_job(job, reopen).await?;
         // Objects that are made again are deleted again.
@@ -102,34 +102,25 @@ impl Jobs {
         let Some(plan) = item.plan else { return Err(invalid("the job has no plan").into()) };
         let (number, name) = (item.closed, ItemName::Epoch(job, item.closed));
         let cached = item.caching.as_ref().filter(|c| c.view.delivered_prefix(number).is_some());
-        // An epoch that is delivered from the cache has no bundles.
         let first = u64::from(number) * u64::from(plan.n_splits);
         let ranges = item.ranges(first..first + u64::from(plan.n_splits));
         let scanned = self.records.read_bundles(job, item, &ranges).await?;
         let bundles: Vec<Option<&Bundle>> = scanned.iter().map(|b| b.item.as_ref()).collect();
         let seal = SealTransition {
             bundles: &bundles,
+            // An epoch that is delivered from the cache has no bundles.
+            cached: cached.map(|cached| cached.totals.unwrap_or_default()),
             batch_size: plan.batch_size,
             drop_last: plan.drop_last,
             max_skipped: item.spec.settings.max_skipped.allowed(plan.records),
         };
         let open = |before: Option<&EpochItem>| match before {
             Some(before) => Ok(TransitionOutcome::AlreadyApplied(*before)),
-            None => epoch::open(None, item.spec.seed).map_err(ItemUpdateError::Declined),
+            None => epoch::open(None, item.spec.seed),
         };
-        let seal = |before: Option<&EpochItem>| {
-            let sealed = match cached {
-                None => epoch::seal(before, &seal),
-                Some(cached) => {
-                    epoch::seal_cached(before, cached.totals.unwrap_or_default(), &seal)
-                }
-            };
-            sealed.map_err(ItemUpdateError::Declined)
-        };
-        let durable = [progress.horizon().durable];
-        let close = |before: Option<&EpochItem>| {
-            epoch::close(before, number, &durable).map_err(ItemUpdateError::Declined)
-        };
+        let seal = |before: Option<&EpochItem>| epoch::seal(before, &seal);
+        let durable = progress.horizon().durable;
+        let close = |before: Option<&EpochItem>| epoch::close(before, number, durable);
         self.records.store.update(&name, open).await?;
         self.records.store.update(&name, seal).await?;
         self.records.store.update(&name, close).await?;
@@ -145,7 +136,6 @@ impl Jobs {
                     item.state = JobState::Done;
                 }
             }
-            Ok(())
         };
         self.records.change_job(job, close).await
     }

@@ -12,7 +12,6 @@ use std::sync::Arc;
 /// Time for which a call deletes objects; its sender waits for 10 s.
 const CALL_MS: u64 = 5_000;
 
-/// Deleted objects, and whether they were all.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct DeletedObjects {
     pub objects: u64,
@@ -35,7 +34,6 @@ pub(crate) fn object_fault(error: &ObjectError) -> CallRefusal {
     }
 }
 
-/// The stack's bucket.
 #[derive(Clone)]
 pub(crate) struct BucketObjects {
     pub store: Arc<dyn ObjectStore>,

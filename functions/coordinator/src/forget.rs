@@ -3,20 +3,16 @@
 use crate::{
     CallHandler, Jobs,
     files::DeletedObjects,
-    items::{INDEX_EPOCH, ItemName, JobItem, bundle_partition},
+    items::{INDEX_EPOCH, ItemName, JobItem},
     snapshot::JobSnapshot,
     store::invalid,
 };
-use futures::future::try_join_all;
+use gristmill_model::JobName;
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{CallRefusal, ForgetCall, ForgetReply};
-use gristmill_model::{Epoch, JobName};
-use gristmill_ports::ItemKey;
 
 /// Most items deleted in one call; the caller repeats the call for the rest.
 const ITEMS_AT_ONCE: u64 = 2_000;
-/// Number of concurrent writes.
-const WRITES: usize = 16;
 
 impl CallHandler<ForgetCall> for Jobs {
     /// Deletes a job: its objects, its bundles, its other items, and the job's own item last, so that an
@@ -36,20 +32,20 @@ impl CallHandler<ForgetCall> for Jobs {
         // Bundles exist up to the trainer's epoch, and in the next one if the window reaches it.
         let reached = progress.horizon().fastest.epoch.saturating_add(2).min(item.spec.epochs);
         for epoch in (0..reached).chain([INDEX_EPOCH]) {
-            items += self.forget_bundles(job, &item, epoch).await?;
+            items += self.records.delete_bundles(job, &item, epoch).await?;
             if items >= ITEMS_AT_ONCE {
                 return Ok(ForgetReply { items, objects, all: false });
             }
         }
-        for pk in keys::left_partitions(&self.records.settings.ns, job) {
-            items += self.forget_partition(&pk, |_| true).await?;
+        let (store, ns) = (&self.records.store, &self.records.settings.ns);
+        for pk in keys::left_partitions(ns, job) {
+            items += store.delete_partition(&pk, |_| true).await?;
         }
-        let own = keys::job_partition(&self.records.settings.ns, job);
-        let listed = ItemName::Listed(job).key(&self.records.settings.ns);
-        let last = ItemName::Job(job).key(&self.records.settings.ns);
-        items += self.forget_partition(&own, |key| *key != last).await?;
-        items += self.forget_partition(&listed.pk, |key| *key == listed).await?;
-        items += self.forget_partition(&own, |_| true).await?;
+        let own = keys::job_partition(ns, job);
+        let (listed, last) = (ItemName::Listed(job).key(ns), ItemName::Job(job).key(ns));
+        items += store.delete_partition(&own, |key| *key != last).await?;
+        items += store.delete_partition(&listed.pk, |key| *key == listed).await?;
+        items += store.delete_partition(&own, |_| true).await?;
         Ok(ForgetReply { items, objects, all: true })
     }
 }
@@ -69,41 +65,5 @@ impl Jobs {
             }
         }
         Ok(deleted)
-    }
-
-    async fn forget_bundles(
-        &self,
-        job: &JobName,
-        item: &JobItem,
-        epoch: Epoch,
-    ) -> Result<u64, CallRefusal> {
-        let mut items = 0;
-        for partition in 0..item.partitions() {
-            let pk = bundle_partition(
-                &self.records.settings.ns,
-                job,
-                item.partition_at(partition),
-                epoch,
-            );
-            items += self.forget_partition(&pk, |_| true).await?;
-        }
-        Ok(items)
-    }
-
-    async fn forget_partition(
-        &self,
-        pk: &str,
-        doomed: impl Fn(&ItemKey) -> bool,
-    ) -> Result<u64, CallRefusal> {
-        let found = self.records.store.query(pk).await?.into_iter();
-        let found = found.map(|(sk, item)| (ItemKey { pk: pk.to_owned(), sk }, item));
-        let found: Vec<_> = found.filter(|(key, _)| doomed(key)).collect();
-        let mut items = 0;
-        for some in found.chunks(WRITES) {
-            let deleted = some.iter().map(|(key, item)| self.records.store.delete(key, item));
-            let deleted = try_join_all(deleted).await?;
-            items += deleted.into_iter().filter(|deleted| *deleted).count() as u64;
-        }
-        Ok(items)
     }
 }

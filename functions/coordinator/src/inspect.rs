@@ -18,10 +18,7 @@ pub enum DecodedItem {
     Other,
 }
 
-/// The item stored under `key`.
-///
-/// # Errors
-/// Returns a one-line message if the body does not decode to the type that its key stands for.
+/// The item stored under `key`. The error is one line.
 pub fn decode(key: &ItemKey, body: &[u8]) -> Result<DecodedItem, String> {
     if body == DELETED {
         return Ok(DecodedItem::Other);

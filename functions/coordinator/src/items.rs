@@ -23,7 +23,6 @@ pub(crate) use gristmill_model::splits::INDEX_EPOCH;
 const INDEX_BUNDLES_A_WORKER: u32 = 4;
 const FEWEST_INDEXING: u32 = 32;
 
-/// Name of an item in one namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ItemName<'a> {
     /// The job's entry in the list of all jobs.
@@ -108,7 +107,6 @@ impl ItemName<'_> {
     }
 }
 
-/// The partition of an epoch's bundles.
 pub(crate) fn bundle_partition(
     ns: &Namespace,
     job: &JobName,
@@ -134,7 +132,6 @@ pub(crate) fn reader_sks() -> (String, String) {
     (reader_sk(0), reader_sk(u32::MAX))
 }
 
-/// The inverse of [`bundle_sk`].
 pub(crate) fn parse_bundle_sk(sk: &str) -> Option<BundleIndex> {
     sk.strip_prefix("B#")?.parse().ok()
 }
@@ -147,7 +144,6 @@ pub(crate) struct ListedJob {
     pub tidied: bool,
 }
 
-/// A job as stored.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct JobItem {
     /// Distinguishes the job from earlier jobs of the same name.
@@ -247,6 +243,11 @@ impl JobItem {
     /// The partition of a bundle.
     pub fn partition(&self, bundle: BundleIndex) -> BundlePartition {
         self.partition_at(bundle % self.partitions())
+    }
+
+    /// The name of a bundle of `job`, which this is.
+    pub fn bundle<'a>(&self, job: &'a JobName, epoch: Epoch, bundle: BundleIndex) -> ItemName<'a> {
+        ItemName::Bundle(job, self.partition(bundle), epoch, bundle)
     }
 
     /// The partition with this number.

@@ -7,15 +7,15 @@ use crate::{
     items::{BundleLayout, ItemName, JobItem, ListedJob},
     kicks::scaler_event,
     scan::WindowScan,
-    store::{ItemUpdateError, VersionedItem, busy, invalid},
+    store::{busy, invalid},
 };
 use gristmill_model::{
     Fingerprint, JobName, Sharding,
     splits::{TransitionOutcome, job::JobState},
     stored::keys,
     wire::{
-        CallRefusal, ClaimCall, Dataset, DatasetManifest, JobSpec, JobView, ManifestFile,
-        RegisterCall, ScaleState, ScalerEvent,
+        CallRefusal, ClaimCall, Dataset, DatasetManifest, EpochPlan, JobSpec, JobView,
+        ManifestFile, RegisterCall, ScaleState, ScalerEvent,
     },
 };
 use gristmill_pipeline::{Pipeline, PipelineSource};
@@ -44,8 +44,7 @@ impl CallHandler<RegisterCall> for Jobs {
         let dataset_version = register.dataset_version(&stored_as);
         let dataset_version = dataset_version.unwrap_or_else(|| dataset.version(&stored_as));
         let (version, numerics) = (dataset_version, spec.numerics.as_str());
-        let manifest = self.manifest(dataset_version).await?;
-        let plan = manifest.map(|manifest| self.plan(spec, &pipeline, &manifest)).transpose()?;
+        let plan = self.plan(spec, &pipeline, dataset_version).await?;
         let split_records = plan.map(|plan| plan.split_records);
         let query =
             CacheQuery { spec, pipeline: &pipeline, dataset, version, numerics, split_records };
@@ -79,13 +78,12 @@ impl CallHandler<RegisterCall> for Jobs {
             None => Ok(TransitionOutcome::Write(fresh.clone())),
         };
         let (item, version) = self.records.store.update_versioned(&name, read, decide).await?;
-        let read = VersionedItem { version, item: Some(item.clone()) };
-        let reply = self.join_job(read, register).await?;
+        let reply = self.join_job((item.clone(), version).into(), register).await?;
         let caching = item.caching.as_ref();
         // If the first epoch is delivered from the cache, no workers are needed.
         if caching.is_none_or(|caching| caching.view.delivered_prefix(0).is_none()) {
-            let event =
-                scaler_event(&self.records.settings.ns, job, &item, 0, self.records.clock.now_ms());
+            let now_ms = self.records.clock.now_ms();
+            let event = scaler_event(&self.records.settings.ns, job, &item, 0, now_ms);
             let event = ScalerEvent { claimable: n_files, ..event };
             self.kicks.kick(&ScaleState::default(), event).await;
         }
@@ -102,14 +100,9 @@ impl Jobs {
         version: Fingerprint,
     ) -> Result<(), CallRefusal> {
         let key = keys::listing(&self.records.settings.ns, version);
-        match register.listing {
-            Some(_) => self.check_listing(key).await,
-            None => self.objects.put_json(key, dataset, "content").await,
+        if register.listing.is_none() {
+            return self.objects.put_json(key, dataset, "content").await;
         }
-    }
-
-    /// Refuses to register a job whose listing is not stored.
-    async fn check_listing(&self, key: String) -> Result<(), CallRefusal> {
         let path = ObjectPath::new(&self.records.settings.bucket, key);
         match self.objects.store.get_range(&path, 0..1, None).await {
             Ok(_) => Ok(()),
@@ -130,7 +123,8 @@ impl Jobs {
             // A leftover of an earlier job of this name is replaced.
             _ => Ok(TransitionOutcome::Write(fresh)),
         };
-        self.records.store.update(&ItemName::Listed(job), decide).await.map(|_| ())
+        self.records.store.update(&ItemName::Listed(job), decide).await?;
+        Ok(())
     }
 
     /// Writes the manifest and starts the job; to be called once every file is indexed.
@@ -154,7 +148,8 @@ impl Jobs {
         let files = files.map(|(file, records)| ManifestFile { file, records }).collect();
         let manifest = DatasetManifest { bucket, files, members };
         let pipeline = pipeline_of(&item.spec)?;
-        let plan = self.plan(&item.spec, &pipeline, &manifest)?;
+        let plan = pipeline.plan(&item.spec, &manifest, self.records.settings.window_bytes);
+        let plan = plan.map_err(invalid)?;
         let key = keys::manifest(&self.records.settings.ns, item.dataset_version);
         self.objects.put_json(key, &manifest, "content").await?;
         let decide = |before: Option<&JobItem>| match before {
@@ -165,7 +160,7 @@ impl Jobs {
             Some(before) => Ok(TransitionOutcome::AlreadyApplied(before.clone())),
             None => Err(crate::records::no_job(job)),
         };
-        self.records.store.update(&ItemName::Job(job), decide).await
+        Ok(self.records.store.update(&ItemName::Job(job), decide).await?)
     }
 
     /// The manifest of a dataset version, if it has been indexed before.
@@ -173,9 +168,20 @@ impl Jobs {
         &self,
         version: Fingerprint,
     ) -> Result<Option<DatasetManifest>, CallRefusal> {
-        self.objects
-            .read_json(keys::manifest(&self.records.settings.ns, version), "a manifest")
-            .await
+        let key = keys::manifest(&self.records.settings.ns, version);
+        self.objects.read_json(key, "a manifest").await
+    }
+
+    /// The plan of a job over the dataset `version`, if that has been indexed before.
+    pub(crate) async fn plan(
+        &self,
+        spec: &JobSpec,
+        pipeline: &Pipeline,
+        version: Fingerprint,
+    ) -> Result<Option<EpochPlan>, CallRefusal> {
+        let Some(manifest) = self.manifest(version).await? else { return Ok(None) };
+        let plan = pipeline.plan(spec, &manifest, self.records.settings.window_bytes);
+        plan.map(Some).map_err(invalid)
     }
 }
 
@@ -212,39 +218,31 @@ fn check_members(
     }
 }
 
-/// The pipeline of a job.
 pub(crate) fn pipeline_of(spec: &JobSpec) -> Result<Pipeline, CallRefusal> {
     gristmill_operators::from_canonical(&spec.pipeline)
         .map_err(|error| invalid(format!("the pipeline is not valid: {error}")))
 }
 
 impl Jobs {
-    /// Sets the job's numerics class to that of its first worker, unless its trainer chose one. Declines a
-    /// worker of another class, with the error.
+    /// Sets the job's numerics class to that of its first worker, unless its trainer chose one. Returns the job, which
+    /// may have another class.
     pub(crate) async fn settle_numerics(
         &self,
         claim: &ClaimCall,
         item: &JobItem,
-    ) -> Result<JobItem, ItemUpdateError<String>> {
+    ) -> Result<JobItem, CallRefusal> {
         let caching = match item.spec.numerics.as_str() {
             "" => self.settle_points(item, &claim.numerics).await?,
             _ => item.caching.clone(),
         };
-        let settle = |item: &mut JobItem| match item.spec.numerics.as_str() {
-            "" => {
+        let settle = |item: &mut JobItem| {
+            if item.spec.numerics.is_empty() {
                 item.spec.numerics.clone_from(&claim.numerics);
                 item.caching.clone_from(&caching);
-                Ok(())
             }
-            settled if settled == claim.numerics => Ok(()),
-            settled => Err(ItemUpdateError::Declined(format!(
-                "the job runs numerics class {settled}, and a worker has {}: results would \
-                 differ; deploy workers of the trainer's architecture, or use no local workers",
-                claim.numerics
-            ))),
         };
         let settled = self.records.change_job(&claim.job, settle).await?;
-        if settled.caching.is_some() {
+        if settled.caching.is_some() && settled.spec.numerics == claim.numerics {
             self.remember_numerics(&claim.numerics).await?;
         }
         Ok(settled)

@@ -4,12 +4,12 @@ use crate::{
     Jobs,
     items::{ItemName, JobItem, SkipCounts},
     jobs::{check_workers, pipeline_of},
-    plans::window_of,
     store::{VersionedItem, invalid},
 };
 use gristmill_model::splits::{
     self, Bundle, BundleState, Cursor, JobProgress, SplitPlace, TransitionOutcome,
     job::{JobEvent, JobState, apply},
+    window::window_splits,
 };
 use gristmill_model::wire::{
     CallRefusal, JobSpec, JobView, OptionChange, RegisterCall, ScaleState, SpecDifference,
@@ -74,17 +74,12 @@ impl Jobs {
         progress: &JobProgress,
     ) -> Result<(), CallRefusal> {
         let scan = self.records.scan(job, item, progress, progress.horizon().slowest).await?;
-        for bundle in &scan.bundles {
-            let is_dead = bundle.item.as_ref().is_some_and(|item| item.state == BundleState::Dead);
-            if !is_dead {
-                continue;
-            }
+        let is_dead = |item: &Bundle| item.state == BundleState::Dead;
+        for bundle in scan.bundles.iter().filter(|bundle| bundle.item.as_ref().is_some_and(is_dead))
+        {
             let now_ms = self.records.clock.now_ms();
-            let decide = |before: Option<&Bundle>| {
-                splits::revive(before, now_ms).map_err(|error| invalid(error.to_string()))
-            };
-            let partition = item.partition(bundle.index);
-            let name = ItemName::Bundle(job, partition, bundle.epoch, bundle.index);
+            let name = item.bundle(job, bundle.epoch, bundle.index);
+            let decide = |before: Option<&Bundle>| splits::revive(before, now_ms);
             self.records.store.update(&name, decide).await?;
         }
         let clear = |scale: &mut ScaleState| scale.failed_workers = WorkerFailureSeries::default();
@@ -123,12 +118,12 @@ fn joined(
     let is_longer = before.state == JobState::Done && spec.epochs > before.spec.epochs;
     let state = if has_failed || is_longer {
         let event = JobEvent::Resumed { is_indexed: before.plan.is_some() };
-        apply(&before.state, &event).map_err(|error| invalid(error.to_string()))?.into_item()
+        apply(&before.state, &event)?.into_item()
     } else {
         before.state.clone()
     };
     let plan = before.plan.map(|plan| {
-        let widest = window_of(spec.all_workers(), plan.max_bundle_splits);
+        let widest = window_splits(spec.all_workers(), plan.max_bundle_splits);
         gristmill_model::wire::EpochPlan { window_splits: plan.window_splits.max(widest), ..plan }
     });
     let change = |of: SpecDifference| OptionChange {

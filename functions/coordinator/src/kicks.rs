@@ -3,28 +3,23 @@
 use crate::{
     CoordinatorSettings,
     items::JobItem,
-    plans::window_of,
     scan::{self, WindowScan},
     trouble,
 };
 use bytes::Bytes;
-use gristmill_model::splits::JobProgress;
+use gristmill_model::splits::{JobProgress, window::window_splits};
 use gristmill_model::wire::{PollCall, ScaleState, ScalerEvent, protocol};
 use gristmill_model::{Epoch, JobName, Namespace};
 use gristmill_ports::Invoker;
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
-};
+use parking_lot::Mutex;
+use std::{collections::BTreeMap, sync::Arc};
 
 /// Shortest time between two kicks of one job, unless the scaler's item has changed since.
 const APART_MS: u64 = 1_000;
 
 /// The latest kick of each job by this process.
 #[derive(Debug, Default)]
-pub(crate) struct LatestKicks {
-    latest: Mutex<BTreeMap<JobName, Kick>>,
-}
+struct LatestKicks(Mutex<BTreeMap<JobName, Kick>>);
 
 #[derive(Debug)]
 struct Kick {
@@ -37,26 +32,15 @@ struct Kick {
 
 impl LatestKicks {
     /// The result of the latest kick, if it is so recent that another one must wait.
-    pub(crate) fn recent(
-        &self,
-        job: &JobName,
-        scale: &ScaleState,
-        now_ms: u64,
-    ) -> Option<Option<String>> {
-        let latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
+    fn recent(&self, job: &JobName, scale: &ScaleState, now_ms: u64) -> Option<Option<String>> {
+        let latest = self.0.lock();
         let kick = latest.get(job)?;
         let recent = now_ms.abs_diff(kick.at_ms) < APART_MS && kick.scale == *scale;
         recent.then(|| kick.error.clone())
     }
 
-    pub(crate) fn note(
-        &self,
-        job: &JobName,
-        scale: &ScaleState,
-        now_ms: u64,
-        error: Option<String>,
-    ) {
-        let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
+    fn note(&self, job: &JobName, scale: &ScaleState, now_ms: u64, error: Option<String>) {
+        let mut latest = self.0.lock();
         latest.retain(|_, kick| now_ms.abs_diff(kick.at_ms) < APART_MS);
         latest.insert(job.clone(), Kick { at_ms: now_ms, scale: scale.clone(), error });
     }
@@ -113,29 +97,12 @@ pub(crate) fn target(item: &JobItem, scale: &ScaleState) -> u32 {
 pub(crate) fn window(item: &JobItem, progress: &JobProgress, scale: &ScaleState) -> u32 {
     let Some(plan) = item.plan else { return 0 };
     let workers = target(item, scale).saturating_add(progress.local_workers);
-    let splits = window_of(workers, plan.max_bundle_splits);
+    let splits = window_splits(workers, plan.max_bundle_splits);
     let window = scan::window(item, progress, splits).map_or(0, |window| window.splits());
     u32::try_from(window).unwrap_or(u32::MAX)
 }
 
-/// Whether there is more work than the outstanding workers will take.
-fn needs_workers(
-    item: &JobItem,
-    scale: &ScaleState,
-    scan: &WindowScan,
-    silent: &[u32],
-    now_ms: u64,
-) -> bool {
-    if trouble::resting(&scale.failed_workers, scan.progress(item), now_ms) {
-        return false;
-    }
-    let living = scale.outstanding.len().saturating_sub(silent.len() as u32);
-    scan.claimable(now_ms) > 0
-        && living < scale.attainable(target(item, scale), now_ms)
-        && (scan.is_head_of_line_blocked(now_ms) || scan.needs_workers(living > 0))
-}
-
-/// `event` with what it says of a job that lacks workers; none if it has enough.
+/// `event` with what it says of a job that has more work than the outstanding workers will take; none if they are enough.
 pub(crate) fn lacks_workers(
     event: ScalerEvent,
     item: &JobItem,
@@ -144,11 +111,14 @@ pub(crate) fn lacks_workers(
 ) -> Option<ScalerEvent> {
     let now_ms = event.at_ms;
     let silent = silent_workers(scale, scan, now_ms);
-    if item.state.is_ended() || !needs_workers(item, scale, scan, &silent, now_ms) {
-        return None;
-    }
+    let living = scale.outstanding.len().saturating_sub(silent.len() as u32);
     let (claimable, progress) = (scan.claimable(now_ms), scan.progress(item));
-    Some(ScalerEvent { claimable, silent, progress, ..event })
+    let needs_workers = !item.state.is_ended()
+        && !trouble::resting(&scale.failed_workers, progress, now_ms)
+        && claimable > 0
+        && living < scale.attainable(target(item, scale), now_ms)
+        && (scan.is_head_of_line_blocked(now_ms) || scan.needs_workers(living > 0));
+    needs_workers.then_some(ScalerEvent { claimable, silent, progress, ..event })
 }
 
 /// The kick that a poll causes: the trainer's report if the policy may decide, otherwise a lack of workers.
@@ -173,15 +143,11 @@ pub(crate) fn kick_due(
         return lacks_workers(event, item, scale, scan);
     };
     let claimable = scan.claimable(now_ms);
-    let silent = match claimable {
-        0 => Vec::new(),
-        _ => silent_workers(scale, scan, now_ms),
-    };
+    let silent = if claimable == 0 { Vec::new() } else { silent_workers(scale, scan, now_ms) };
     let (batches, training) = (training.batches, Some(training));
     Some(ScalerEvent { claimable, silent, batches, progress, training, ..event })
 }
 
-/// Sends events to the scaler's function.
 #[derive(Clone)]
 pub(crate) struct ScalerKicks {
     invoker: Arc<dyn Invoker>,
@@ -267,6 +233,6 @@ mod tests {
         let ran = ScaleState { target: 1, ..idle };
         assert_eq!(kicks.recent(&job, &ran, 5_100), None);
         kicks.note(&other, &ran, 9_000, None);
-        assert_eq!(kicks.latest.lock().unwrap().len(), 1, "those that are over are forgotten");
+        assert_eq!(kicks.0.lock().len(), 1, "those that are over are forgotten");
     }
 }

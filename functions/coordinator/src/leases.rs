@@ -1,10 +1,6 @@
 //! Leases: mark, flush, fail and give back, each one transition of one bundle.
 
-use crate::{
-    CallHandler, Splits,
-    items::ItemName,
-    store::{ItemUpdateError, VersionedItem},
-};
+use crate::{CallHandler, Splits, items::ItemName, store::VersionedItem};
 use gristmill_model::ErrorPolicy;
 use gristmill_model::splits::{
     self, Bundle, BundleState, LeaseTerm, TransitionOutcome, TransitionRefusal as SplitRefusal,
@@ -13,7 +9,6 @@ use gristmill_model::splits::{
 use gristmill_model::wire::{AppliedReply, CallRefusal, FailCall, FlushCall, LeaseRef, MarkCall};
 
 impl CallHandler<MarkCall> for Splits {
-    /// Records which split the worker is about to start.
     async fn handle(&self, mark: &MarkCall) -> Result<AppliedReply, CallRefusal> {
         let MarkCall { lease, split_index } = mark;
         let LeaseRef { attempt, nonce, .. } = *lease;
@@ -24,7 +19,6 @@ impl CallHandler<MarkCall> for Splits {
 }
 
 impl CallHandler<FlushCall> for Splits {
-    /// Commits splits and renews the lease.
     async fn handle(&self, flush: &FlushCall) -> Result<AppliedReply, CallRefusal> {
         let now_ms = self.records.clock.now_ms();
         let decide = |before: Option<&Bundle>| {
@@ -54,9 +48,8 @@ impl CallHandler<FailCall> for Splits {
         let FailCall { lease, error, fatal, record, blameless } = fail;
         let LeaseRef { attempt, nonce, .. } = *lease;
         if *blameless {
-            let command = splits::GiveBackTransition { attempt, nonce };
-            let after =
-                self.transition(lease, |before| splits::give_back(before, &command)).await?;
+            let give_back = |before: Option<&Bundle>| splits::give_back(before, attempt, nonce);
+            let after = self.transition(lease, give_back).await?;
             // A bundle on trial waits for the next look, which allows one trial at a time.
             if after.suspect.is_none() {
                 self.note_freed(&lease.job, &[(lease.epoch, lease.bundle)]).await?;
@@ -99,12 +92,9 @@ impl Splits {
             Some(known) => known,
             None => self.records.store.read(&name).await?,
         };
-        let decide = |before: Option<&Bundle>| decide(before).map_err(ItemUpdateError::Declined);
         let (bundle, version) = self.records.store.update_versioned(&name, read, decide).await?;
         if is_known && bundle.state == BundleState::Leased {
-            self.records
-                .memory
-                .keep_lease(at, VersionedItem { version, item: Some(bundle.clone()) });
+            self.records.memory.keep_lease(at, (bundle.clone(), version).into());
         }
         Ok(bundle)
     }

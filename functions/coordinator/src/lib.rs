@@ -26,7 +26,6 @@ mod joins;
 mod kicks;
 mod leases;
 mod look;
-mod plans;
 mod polls;
 mod readers;
 mod records;

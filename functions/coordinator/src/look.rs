@@ -136,7 +136,6 @@ enum JobChange {
     SettleCaching,
 }
 
-/// The next change of the job that `scan` shows to be due.
 fn next(item: &JobItem, scan: &WindowScan) -> Option<JobChange> {
     if item.state == JobState::Indexing && scan.done() == item.n_files {
         return Some(JobChange::FinishIndexing);
@@ -172,7 +171,6 @@ struct WindowInputs<'a> {
     pub now_ms: u64,
 }
 
-/// The effects of a look.
 #[derive(Debug)]
 struct WindowDecision {
     /// The kick of the scaler, if one is due.
@@ -183,7 +181,6 @@ struct WindowDecision {
     pub hints: WindowHints,
 }
 
-/// Decides the effects of a look.
 fn decide(
     settings: &CoordinatorSettings,
     poll: &PollCall,
@@ -203,7 +200,6 @@ fn decide(
     WindowDecision { kick, failure, hints: WindowHints { trouble, ..hints(view) } }
 }
 
-/// The hints that a window gives.
 fn hints(view: &WindowInputs<'_>) -> WindowHints {
     let WindowInputs { item, progress, scale, scan, steady_since_ms, now_ms } = *view;
     let claimable = scan.claimable(now_ms);

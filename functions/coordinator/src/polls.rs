@@ -17,10 +17,10 @@ use crate::{
 };
 use futures::future::try_join;
 use gristmill_model::{
-    JobName, Position,
+    JobName,
     splits::{
-        Bundle, CommittedSplit, Horizon, JobProgress, LackingSplits, ProgressAck, SplitPlace,
-        WorkerTimes, job::JobState, window::WindowHints,
+        CommittedSplit, Horizon, JobProgress, LackingSplits, ProgressAck, SplitPlace,
+        job::JobState, window::WindowHints,
     },
     wire::{
         CallRefusal, EpochPlan, JobStatus, PollCall, PollReply, ReaderStanding, ReadySplit,
@@ -46,16 +46,11 @@ impl CallHandler<PollCall> for Consumers {
         }
         let PollItems { scale, swept, first, .. } = items;
         if !leads {
-            let ready = self.followed(job, &snapshot.item, from, first).await?;
-            return Ok(answer(
-                job,
-                snapshot,
-                scale,
-                None,
-                ready,
-                reader,
-                self.records.clock.now_ms(),
-            ));
+            let splits = snapshot.item.plan.map_or(0, |plan| plan.max_bundle_splits as usize);
+            let most = FOLLOWED_BUNDLES * splits;
+            let ready = self.ready(job, &snapshot.item, from, first, most).await?;
+            let now_ms = self.records.clock.now_ms();
+            return Ok(answer(job, snapshot, scale, None, ready, reader, now_ms));
         }
         let has_moved = snapshot.progress.delivered != before;
         let mut seen = None;
@@ -75,7 +70,8 @@ impl CallHandler<PollCall> for Consumers {
         let collected = async {
             if due.collect { self.collect(job, item, *progress, swept).await } else { Ok(()) }
         };
-        let ((), ready) = try_join(collected, self.ready(job, item, from, first)).await?;
+        let ready = self.ready(job, item, from, first, MOST_READY);
+        let ((), ready) = try_join(collected, ready).await?;
         Ok(answer(job, snapshot, scale, seen, ready, reader, self.records.clock.now_ms()))
     }
 }
@@ -140,20 +136,6 @@ impl Consumers {
             from.epoch
         );
         Ok(Some(LackingSplits { from, to: known }))
-    }
-
-    /// The splits that are ready for a reader that follows.
-    async fn followed(
-        &self,
-        job: &JobName,
-        item: &JobItem,
-        from: SplitPlace,
-        first: Vec<ScannedBundle>,
-    ) -> Result<CommittedPrefix, CallRefusal> {
-        let splits = item.plan.map_or(0, |plan| plan.max_bundle_splits as usize);
-        let mut ready = self.committed(job, item, from, first, FOLLOWED_BUNDLES * splits).await?;
-        ready.entries.retain(|entry| item.locates(entry.place.epoch));
-        Ok(ready)
     }
 }
 
@@ -337,46 +319,43 @@ impl CommittedPrefix {
                     self.gap = Some((linear, bundle));
                     return;
                 };
-                self.entries.push(ready_split(&bundle, position, entry, share(item)));
+                let CommittedSplit { attempt, nonce, outcome } = *entry;
+                let place = SplitPlace { epoch: bundle.epoch, position };
+                // Each committed split has an equal share of the bundle's times.
+                let times = item.times.share_of(item.entries.iter().flatten().count() as u32);
+                let index = bundle.index;
+                self.entries.push(ReadySplit {
+                    place,
+                    bundle: index,
+                    attempt,
+                    nonce,
+                    outcome,
+                    times,
+                });
             }
         }
     }
 }
 
-fn ready_split(
-    bundle: &ScannedBundle,
-    position: Position,
-    committed: &CommittedSplit,
-    times: WorkerTimes,
-) -> ReadySplit {
-    let CommittedSplit { attempt, nonce, outcome } = *committed;
-    let place = SplitPlace { epoch: bundle.epoch, position };
-    ReadySplit { place, bundle: bundle.index, attempt, nonce, outcome, times }
-}
-
-/// An equal share of a bundle's times for each of its committed splits.
-fn share(bundle: &Bundle) -> WorkerTimes {
-    bundle.times.share_of(bundle.entries.iter().flatten().count() as u32)
-}
-
 impl Consumers {
-    /// Committed splits from `from` up to the first gap, at most [`MOST_READY`]; the trainer asks for the
+    /// Committed splits from `from` up to the first gap, at most `most`; the trainer asks for the
     /// rest with its next poll. `first` holds the first of these bundles, if they were already read. Leaves
     /// out splits that `item` cannot locate: bundles are read after it, and may belong to a later version of the job.
-    pub(crate) async fn ready(
+    async fn ready(
         &self,
         job: &JobName,
         item: &JobItem,
         from: SplitPlace,
         first: Vec<ScannedBundle>,
+        most: usize,
     ) -> Result<CommittedPrefix, CallRefusal> {
-        let mut prefix = self.committed(job, item, from, first, MOST_READY).await?;
+        let mut prefix = self.committed(job, item, from, first, most).await?;
         prefix.entries.retain(|entry| item.locates(entry.place.epoch));
         Ok(prefix)
     }
 
-    /// Like [`ready`](Self::ready) with at most `most` splits, including those that `item` cannot locate.
-    pub(crate) async fn committed(
+    /// Like [`ready`](Self::ready), including those that `item` cannot locate.
+    async fn committed(
         &self,
         job: &JobName,
         item: &JobItem,

@@ -6,9 +6,8 @@ use crate::{
     Consumers,
     items::{ItemName, JobItem, reader_sks},
     polls::check_place,
-    records::refuse,
     snapshot::{JobSnapshot, PollItems},
-    store::{ItemCodec as _, ItemUpdateError, VersionedItem, busy, invalid},
+    store::{ItemCodec as _, VersionedItem, busy, invalid},
 };
 use gristmill_model::splits::readers::{self, RankRange, ReaderProgress, ReaderReport};
 use gristmill_model::splits::run::{self, RunJoin, TrainingRun};
@@ -154,31 +153,26 @@ impl Consumers {
         let now_ms = self.records.clock.now_ms();
         let decide = |before: Option<&JobProgress>| {
             if is_new && before.and_then(|before| before.past.leaving()) != leaving {
-                return Err(busy(format!("another run of job {job} begins")).into());
+                return Err(busy(format!("another run of job {job} begins")));
             }
             let joined = if poll.is_alone() {
                 run::join_alone(before, join, visitation, now_ms)
             } else {
                 run::join(before, join, now_ms)
             };
-            let joined = joined.map(|joined| {
-                joined.with(|after| {
-                    let mut after = after.with_lacking(lacking);
-                    // A reader without a number of epochs reads those that the job has now.
-                    let run = after.run.iter_mut();
-                    run.for_each(|run| run.epochs = run.epochs.or(Some(item.spec.epochs)));
-                    after
-                })
-            });
-            joined.map_err(ItemUpdateError::Declined)
+            Ok(joined?.with(|after| {
+                let mut after = after.with_lacking(lacking);
+                // A reader without a number of epochs reads those that the job has now.
+                if let Some(run) = &mut after.run {
+                    run.epochs = run.epochs.or(Some(item.spec.epochs));
+                }
+                after
+            }))
         };
         let joined =
             self.records.store.update_versioned(&ItemName::Progress(job), read, decide).await?;
-        let others = if is_new || poll.of == NonZeroU32::MIN {
-            Vec::new()
-        } else {
-            self.reports(job).await?
-        };
+        let is_only = is_new || poll.of == NonZeroU32::MIN;
+        let others = if is_only { Vec::new() } else { self.reports(job).await? };
         match overlapping(ranks, &joined.0, &others) {
             Some(refusal) => Err(refusal),
             None => Ok(joined.into()),
@@ -194,10 +188,9 @@ impl Consumers {
         progress: &JobProgress,
     ) -> Result<Option<RunToken>, CallRefusal> {
         let Some(leaving) = progress.past.leaving() else { return Ok(None) };
-        let known: VersionedItem<RunToken> =
-            self.records.store.read(&ItemName::PastRun(job, run)).await?;
+        let known = self.records.store.read::<RunToken>(&ItemName::PastRun(job, run)).await?;
         if known.item.is_some() {
-            return Err(refuse(&SplitRefusal::Fenced { generation: progress.generation }));
+            return Err(SplitRefusal::Fenced { generation: progress.generation }.into());
         }
         let keep = |_: Option<&RunToken>| Ok::<_, CallRefusal>(TransitionOutcome::Write(leaving));
         self.records.store.update(&ItemName::PastRun(job, leaving), keep).await?;
@@ -217,29 +210,26 @@ impl Consumers {
         lacking: Option<LackingSplits>,
     ) -> Result<(VersionedItem<JobProgress>, u64), CallRefusal> {
         let (job, now_ms) = (&poll.job, self.records.clock.now_ms());
-        let known = read.item.filter(|progress| progress.run.is_some());
-        let Some(JobProgress { generation: current, .. }) =
-            known.filter(|progress| report.ack.generation <= progress.generation)
-        else {
+        let is_known = |progress: &JobProgress| {
+            progress.run.is_some() && report.ack.generation <= progress.generation
+        };
+        let Some(JobProgress { generation: current, .. }) = read.item.filter(is_known) else {
             return Ok((read, 0));
         };
         let name = ItemName::Progress(job);
         if poll.is_alone() && poll.join.is_none() {
             let decide = |before: Option<&JobProgress>| {
                 let acked = splits::ack(before, &report.ack, now_ms);
-                let acked = acked.map(|acked| acked.with(|after| after.with_lacking(lacking)));
-                acked.map_err(ItemUpdateError::Declined)
+                acked.map(|acked| acked.with(|after| after.with_lacking(lacking)))
             };
             let acked = self.records.store.update_versioned(&name, read, decide).await?;
             return Ok((acked.into(), report.reader));
         }
         let decide = |before: Option<&ReaderProgress>| {
-            let fenced = SplitRefusal::Fenced { generation: current };
-            if report.ack.generation == current {
-                readers::report(before, report, now_ms).map_err(ItemUpdateError::Declined)
-            } else {
-                Err(ItemUpdateError::Declined(fenced))
+            if report.ack.generation != current {
+                return Err(SplitRefusal::Fenced { generation: current });
             }
+            readers::report(before, report, now_ms)
         };
         let of_ranks = ItemName::Reader(job, poll.ranks.first);
         let written = self.records.store.update_from(&of_ranks, reader, decide).await?;
@@ -265,18 +255,11 @@ impl Consumers {
     ) -> Result<(VersionedItem<JobProgress>, Option<String>), CallRefusal> {
         let reports = self.reports(job).await?;
         let now_ms = self.records.clock.now_ms();
-        let decide = |before: Option<&JobProgress>| {
-            readers::merge(before, &reports, now_ms).map_err(ItemUpdateError::Declined)
-        };
-        let merged: VersionedItem<JobProgress> = self
-            .records
-            .store
-            .update_versioned(&ItemName::Progress(job), read, decide)
-            .await?
-            .into();
-        let uncovered =
-            merged.item.and_then(|progress| readers::waits_for(&progress, &reports, now_ms));
-        Ok((merged, uncovered))
+        let decide = |before: Option<&JobProgress>| readers::merge(before, &reports, now_ms);
+        let name = ItemName::Progress(job);
+        let merged = self.records.store.update_versioned(&name, read, decide).await?;
+        let uncovered = readers::waits_for(&merged.0, &reports, now_ms);
+        Ok((merged.into(), uncovered))
     }
 
     /// The splits that the reader knows of and the table lacks, the first time that this process hears of the reader.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::fixtures::{bundle, commit};
-use gristmill_model::splits::{order::BundleDivision, ranges::BundleRanges};
+use gristmill_model::splits::{WorkerTimes, order::BundleDivision, ranges::BundleRanges};
 use proptest::prelude::*;
 
 /// Bundles of `n` splits; those in `open` are not committed.

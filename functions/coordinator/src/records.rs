@@ -4,12 +4,12 @@
 use crate::{
     CoordinatorMemory, CoordinatorSettings,
     items::{ItemName, JobItem},
-    store::{NamespaceTable, invalid},
+    store::NamespaceTable,
 };
 use gristmill_model::{
     JobName,
     splits::{
-        TransitionOutcome, TransitionRefusal,
+        TransitionOutcome,
         job::{JobEvent, apply},
     },
     wire::{CallRefusal, RefusalKind, WorkProfile},
@@ -27,7 +27,6 @@ pub(crate) struct JobRecords {
 }
 
 impl JobRecords {
-    /// The job of that name.
     pub(crate) async fn job(&self, job: &JobName) -> Result<JobItem, CallRefusal> {
         let read = self.store.read::<JobItem>(&ItemName::Job(job)).await?;
         read.item.ok_or_else(|| no_job(job))
@@ -55,34 +54,29 @@ impl JobRecords {
         event: &JobEvent,
     ) -> Result<JobItem, CallRefusal> {
         let end = |item: &mut JobItem| {
-            if resumed.is_none_or(|resumed| resumed == item.resumed) {
-                match apply(&item.state, event) {
-                    Ok(TransitionOutcome::Write(state)) => item.state = state,
-                    Ok(TransitionOutcome::AlreadyApplied(_))
-                    | Err(TransitionRefusal::Ended { .. }) => {}
-                    Err(refusal) => return Err(invalid(refusal.to_string())),
-                }
+            if resumed.is_none_or(|resumed| resumed == item.resumed)
+                && let Ok(ended) = apply(&item.state, event)
+            {
+                item.state = ended.into_item();
             }
-            Ok(())
         };
         self.change_job(job, end).await
     }
 
     /// Lets `change` change the job. One that stays as it is is not written.
-    pub(crate) async fn change_job<E: From<CallRefusal>>(
+    pub(crate) async fn change_job(
         &self,
         job: &JobName,
-        change: impl Fn(&mut JobItem) -> Result<(), E>,
-    ) -> Result<JobItem, E> {
+        change: impl Fn(&mut JobItem),
+    ) -> Result<JobItem, CallRefusal> {
         let decide = |before: Option<&JobItem>| {
             let mut after = before.cloned().ok_or_else(|| no_job(job))?;
-            change(&mut after)?;
-            Ok(TransitionOutcome::new(before, after))
+            change(&mut after);
+            Ok::<_, CallRefusal>(TransitionOutcome::new(before, after))
         };
-        self.store.update(&ItemName::Job(job), decide).await
+        Ok(self.store.update(&ItemName::Job(job), decide).await?)
     }
 
-    /// Measurements of a job's operators so far.
     pub(crate) async fn profile(&self, job: &JobName) -> Result<WorkProfile, CallRefusal> {
         Ok(self.store.read(&ItemName::Profile(job)).await?.item.unwrap_or_default())
     }
@@ -99,29 +93,4 @@ impl JobRecords {
 pub(crate) fn no_job(job: &JobName) -> CallRefusal {
     let message = format!("there is no job {job} here");
     CallRefusal { kind: RefusalKind::NotFound, message }
-}
-
-/// Converts a refusal of the split table to the refusal of a call.
-pub(crate) fn refuse(refusal: &TransitionRefusal) -> CallRefusal {
-    let kind = match refusal {
-        TransitionRefusal::Lost
-        | TransitionRefusal::Leased { .. }
-        | TransitionRefusal::NotDue { .. }
-        | TransitionRefusal::Done
-        | TransitionRefusal::Dead { .. }
-        | TransitionRefusal::DeathUnrecorded { .. } => RefusalKind::LeaseLost,
-        TransitionRefusal::Fenced { .. } | TransitionRefusal::Replaced { .. } => {
-            RefusalKind::Fenced
-        }
-        TransitionRefusal::Collected { .. } => RefusalKind::Collected,
-        TransitionRefusal::NotDone { .. } | TransitionRefusal::NotDurable { .. } => {
-            RefusalKind::Busy
-        }
-        TransitionRefusal::RunDiffers { run, .. } => RefusalKind::RunDiffers { run: *run },
-        TransitionRefusal::Contradiction { .. }
-        | TransitionRefusal::Invalid { .. }
-        | TransitionRefusal::TooManySkipped { .. }
-        | TransitionRefusal::Ended { .. } => RefusalKind::Invalid,
-    };
-    CallRefusal { kind, message: refusal.to_string() }
 }

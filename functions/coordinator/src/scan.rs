@@ -1,9 +1,9 @@
 //! Reads a range of bundles: which splits are committed, which workers hold leases, what is claimable.
 
-use crate::{JobRecords, bundles::ScannedBundle, items::JobItem, plans::window_of};
+use crate::{JobRecords, bundles::ScannedBundle, items::JobItem};
 use gristmill_model::splits::{
     Bundle, BundleState, CommittedSplit, JobProgress, ObjectSizes, SplitKind, SplitPlace,
-    window::{WindowBounds, WindowOccupancy},
+    window::{WindowBounds, WindowOccupancy, window_splits},
 };
 use gristmill_model::wire::CallRefusal;
 use gristmill_model::{InvocationId, JobName, Nonce, Position};
@@ -41,6 +41,11 @@ impl WindowScan {
         })
     }
 
+    /// The bundles that were ever claimed.
+    pub fn items(&self) -> impl Iterator<Item = &Bundle> {
+        self.bundles.iter().filter_map(|bundle| bundle.item.as_ref())
+    }
+
     fn admits(&self, bundle: &ScannedBundle) -> bool {
         self.window.is_none_or(|window| window.admits(self.ahead, &bundle.span()))
     }
@@ -73,23 +78,21 @@ impl WindowScan {
     /// Numbers of remote workers whose last lease has not expired, also if it is finished: a worker between
     /// two leases counts.
     pub fn workers_with_recent_lease(&self, now_ms: u64) -> BTreeSet<u32> {
-        let items = self.bundles.iter().filter_map(|bundle| bundle.item.as_ref());
         let held =
             |bundle: &&Bundle| bundle.state != BundleState::Released && bundle.until_ms > now_ms;
-        items.filter(held).filter_map(|bundle| bundle.invocation.worker()).collect()
+        self.items().filter(held).filter_map(|bundle| bundle.invocation.worker()).collect()
     }
 
     fn invocations(&self, now_ms: u64) -> BTreeSet<&InvocationId> {
         let leased =
             |bundle: &&Bundle| bundle.state == BundleState::Leased && bundle.until_ms > now_ms;
-        let items = self.bundles.iter().filter_map(|bundle| bundle.item.as_ref());
-        items.filter(leased).map(|bundle| &bundle.invocation).collect()
+        self.items().filter(leased).map(|bundle| &bundle.invocation).collect()
     }
 
     /// Progress counter: committed splits (or indexed files), plus deaths on suspects after a survived
     /// control. It changes whenever either grows.
     pub fn progress(&self, item: &JobItem) -> u64 {
-        let suspects = self.bundles.iter().filter_map(|bundle| bundle.item.as_ref()?.suspect);
+        let suspects = self.items().filter_map(|bundle| bundle.suspect);
         let controls: u64 = suspects.map(|suspect| u64::from(suspect.strikes.max(1) - 1)).sum();
         controls
             + match item.plan {
@@ -148,9 +151,8 @@ impl WindowScan {
 
     /// Error of the first bundle that was given up; it fails the job.
     pub fn given_up(&self) -> Option<String> {
-        let items = self.bundles.iter().filter_map(|bundle| bundle.item.as_ref());
-        let mut dead = items.filter(|item| item.state == BundleState::Dead);
-        dead.next().map(|item| item.error.clone().unwrap_or_default())
+        let dead = self.items().find(|item| item.state == BundleState::Dead)?;
+        Some(dead.error.clone().unwrap_or_default())
     }
 
     /// The first bundle with an error after at least `attempts` attempts: its first position, the number of
@@ -168,8 +170,7 @@ impl WindowScan {
 
     /// Number of indexed files.
     pub fn done(&self) -> u32 {
-        let items = self.bundles.iter().filter_map(|bundle| bundle.item.as_ref());
-        items.flat_map(|item| &item.entries).flatten().count() as u32
+        self.items().flat_map(|item| &item.entries).flatten().count() as u32
     }
 
     /// Every committed split of the scan.
@@ -185,10 +186,8 @@ impl WindowScan {
 
     /// The bundle that `nonce` has leased, expired or not.
     pub fn owned_by(&self, nonce: Nonce) -> Option<&ScannedBundle> {
-        self.bundles.iter().find(|bundle| {
-            let leased = |item: &Bundle| item.state == BundleState::Leased && item.owner == nonce;
-            bundle.item.as_ref().is_some_and(leased)
-        })
+        let is_held = |bundle: &&ScannedBundle| bundle.lease_of(nonce).is_some();
+        self.bundles.iter().find(is_held)
     }
 }
 
@@ -198,7 +197,7 @@ pub(crate) fn window(item: &JobItem, progress: &JobProgress, splits: u32) -> Opt
     let plan = item.plan?;
     let max_bundle_splits = item.division().max_bundle_splits();
     let workers = item.spec.workers.saturating_add(progress.local_workers);
-    let widest = plan.window_splits.max(window_of(workers, plan.max_bundle_splits));
+    let widest = plan.window_splits.max(window_splits(workers, plan.max_bundle_splits));
     let window = WindowBounds::new(widest, plan.window_bytes, max_bundle_splits);
     let ranks = progress.run.map_or(1, |run| run.ranks.count.get());
     let window = window.for_ranks(ranks, plan.split_batches(), plan.batch_bytes);

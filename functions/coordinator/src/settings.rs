@@ -102,7 +102,6 @@ impl CoordinatorSettings {
         Self { cache_bytes, ..self }
     }
 
-    /// The limits of a job with this error policy.
     pub(crate) fn limits_of(&self, on_error: ErrorPolicy) -> BundleRetryLimits {
         BundleRetryLimits { on_error, ..self.limits }
     }

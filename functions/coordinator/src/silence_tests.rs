@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::{
+    bundles::ScannedBundle,
     fixtures::{self, commit},
     scan::scanned,
 };

@@ -78,10 +78,8 @@ impl Counts {
             let all = count.rows == 0 && count.skipped >= ALL_SKIPPED && allowed < records;
             count.skipped > allowed || all
         };
-        self.by_epoch
-            .iter()
-            .find(|(_, count)| exceeds(count))
-            .map(|(epoch, count)| (*epoch, *count))
+        let mut counts = self.by_epoch.iter().map(|(epoch, count)| (*epoch, *count));
+        counts.find(|(_, count)| exceeds(count))
     }
 
     /// The count to store after `before`, if it is worth a write. `first` describes the first skipped record.

@@ -14,9 +14,10 @@ use gristmill_model::splits::{
 use gristmill_model::wire::{BundlePartition, CallRefusal, ClaimCall, ScaleState};
 use gristmill_model::{Epoch, JobName};
 use gristmill_ports::TableItem;
+use parking_lot::Mutex;
 use std::{
     collections::{BTreeMap, VecDeque},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
 
 /// With fewer active workers than this, a claim looks at all partitions of a small job.
@@ -95,10 +96,6 @@ pub(crate) type ReaderFirstRank = Option<u32>;
 pub(crate) type BundleAddress = (JobName, BundlePartition, EpochBundle);
 
 impl CoordinatorMemory {
-    fn remembered(&self) -> MutexGuard<'_, Remembered> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The job's items from a recent read, if they are fresh enough and usable for `claim`.
     fn fresh_snapshot(
         &self,
@@ -106,7 +103,7 @@ impl CoordinatorMemory {
         settings: &CoordinatorSettings,
         now_ms: u64,
     ) -> Option<JobSnapshot> {
-        let remembered = self.remembered();
+        let remembered = self.0.lock();
         let (at_ms, job, snapshot) = remembered.snapshot.as_ref()?;
         let JobSnapshot { item, .. } = snapshot;
         let fits = *job == claim.job
@@ -120,18 +117,18 @@ impl CoordinatorMemory {
     }
 
     fn keep(&self, job: &JobName, now_ms: u64, snapshot: &JobSnapshot) {
-        self.remembered().snapshot = Some((now_ms, job.clone(), snapshot.clone()));
+        self.0.lock().snapshot = Some((now_ms, job.clone(), snapshot.clone()));
     }
 
     /// The job as the last poll read it, if that was this job.
     fn reported(&self, job: &JobName) -> Option<JobItem> {
-        let remembered = self.remembered();
+        let remembered = self.0.lock();
         let (name, item) = remembered.reported.as_ref()?;
         (name == job).then(|| item.clone())
     }
 
     fn keep_reported(&self, job: &JobName, item: &JobItem) {
-        self.remembered().reported = Some((job.clone(), item.clone()));
+        self.0.lock().reported = Some((job.clone(), item.clone()));
     }
 
     /// Whether that run of a trainer has acknowledged here.
@@ -141,11 +138,11 @@ impl CoordinatorMemory {
         reader: ReaderFirstRank,
         generation: u64,
     ) -> bool {
-        self.remembered().runs.get(&(job.clone(), reader)) == Some(&generation)
+        self.0.lock().runs.get(&(job.clone(), reader)) == Some(&generation)
     }
 
     pub(crate) fn keep_run(&self, job: &JobName, reader: ReaderFirstRank, generation: u64) {
-        let (runs, key) = (&mut self.remembered().runs, (job.clone(), reader));
+        let (runs, key) = (&mut self.0.lock().runs, (job.clone(), reader));
         if runs.len() >= MOST_RUNS && !runs.contains_key(&key) {
             runs.pop_first();
         }
@@ -155,13 +152,13 @@ impl CoordinatorMemory {
     /// Removes and returns a leased bundle as this process last wrote it. It may be out of date: other
     /// processes write to it too.
     pub(crate) fn take_lease(&self, at: &BundleAddress) -> Option<VersionedItem<Bundle>> {
-        let leases = &mut self.remembered().leases;
+        let leases = &mut self.0.lock().leases;
         let index = leases.iter().position(|(other, _)| other == at)?;
         leases.remove(index).map(|(_, bundle)| bundle)
     }
 
     pub(crate) fn keep_lease(&self, at: BundleAddress, bundle: VersionedItem<Bundle>) {
-        let leases = &mut self.remembered().leases;
+        let leases = &mut self.0.lock().leases;
         leases.push_back((at, bundle));
         if leases.len() > FEW_ACTIVE as usize {
             leases.pop_front();
@@ -170,7 +167,7 @@ impl CoordinatorMemory {
 
     /// The ends of the job's partitions that claims found.
     pub(crate) fn ends(&self, job: &JobName, item: &JobItem) -> PartitionEnds {
-        match &self.remembered().ends {
+        match &self.0.lock().ends {
             Some((of, resumption, ends)) if (of, *resumption) == (job, item.resumption()) => {
                 ends.clone()
             }
@@ -180,7 +177,7 @@ impl CoordinatorMemory {
 
     /// Remembers the ends that a claim found, of epochs from `from` on.
     pub(crate) fn saw(&self, job: &JobName, item: &JobItem, seen: PartitionEnds, from: Epoch) {
-        match &mut self.remembered().ends {
+        match &mut self.0.lock().ends {
             Some((of, resumption, ends)) if (&*of, *resumption) == (job, item.resumption()) => {
                 ends.add(&seen, from);
             }
@@ -224,10 +221,7 @@ impl JobRecords {
         names.extend(reader.map(|rank| ItemName::Reader(job, rank)));
         let others = names.len();
         if let Some((item, _)) = &known {
-            let name = |b: &ScannedBundle| {
-                ItemName::Bundle(job, item.partition(b.index), b.epoch, b.index)
-            };
-            names.extend(first.iter().map(name));
+            names.extend(first.iter().map(|b| item.bundle(job, b.epoch, b.index)));
         }
         let items = self.store.read_raw(&names).await?;
         let snapshot = snapshot(job, &names, &items)?;

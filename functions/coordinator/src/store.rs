@@ -1,12 +1,12 @@
 //! Typed items over the table: read, decide, write conditionally; after a conflict, decide again.
 
 use crate::items::ItemName;
-use crate::records::refuse;
 use bytes::Bytes;
+use futures::future::try_join_all;
 use gristmill_model::Namespace;
 use gristmill_model::splits::{
-    Bundle, DeathLog, JobProgress, ReaderProgress, TransitionOutcome,
-    TransitionRefusal as SplitRefusal, epoch::EpochItem, window::WindowHints,
+    Bundle, DeathLog, JobProgress, ReaderProgress, TransitionOutcome, epoch::EpochItem,
+    window::WindowHints,
 };
 use gristmill_model::wire::{CallRefusal, RefusalKind, ScaleState};
 use gristmill_ports::{Clock, ItemKey, Table, TableError, TableItem, WriteOutcome};
@@ -28,8 +28,10 @@ pub(crate) const PASSED_ITEMS_LIVE: Duration = Duration::from_secs(180 * 86_400)
 /// Lifetime of tombstones: no worker of the job calls later than this.
 const DELETED_ITEMS_LIVE: Duration = Duration::from_secs(86_400);
 
+const DELETES_AT_ONCE: usize = 16;
+
 /// Encoding of an item: JSON if people read it, packed if every byte is billed.
-pub(crate) trait ItemCodec: Sized {
+pub(crate) trait ItemCodec: Clone {
     fn encode(&self) -> Result<Bytes, String>;
     fn decode(body: &[u8]) -> Result<Self, String>;
 }
@@ -105,7 +107,6 @@ fn table_fault(error: TableError) -> CallRefusal {
     CallRefusal { kind, message: error.to_string() }
 }
 
-/// Why an item was not changed.
 #[derive(Debug)]
 pub(crate) enum ItemUpdateError<E> {
     /// The decision declined the change.
@@ -120,10 +121,10 @@ impl<E> From<CallRefusal> for ItemUpdateError<E> {
     }
 }
 
-impl From<ItemUpdateError<SplitRefusal>> for CallRefusal {
-    fn from(unchanged: ItemUpdateError<SplitRefusal>) -> Self {
+impl<E: Into<CallRefusal>> From<ItemUpdateError<E>> for CallRefusal {
+    fn from(unchanged: ItemUpdateError<E>) -> Self {
         match unchanged {
-            ItemUpdateError::Declined(refusal) => refuse(&refusal),
+            ItemUpdateError::Declined(refusal) => refusal.into(),
             ItemUpdateError::Fault(fault) => fault,
         }
     }
@@ -140,7 +141,6 @@ pub(crate) fn accepted<T, E>(
     }
 }
 
-/// The table of one namespace.
 #[derive(Clone)]
 pub(crate) struct NamespaceTable {
     pub table: Arc<dyn Table>,
@@ -215,47 +215,36 @@ impl NamespaceTable {
     }
 
     /// Lets `decide` change the item under `name`: one read and one conditional write if no writers conflict.
-    pub async fn update<T, E>(
+    pub async fn update<T: ItemCodec, E>(
         &self,
         name: &ItemName<'_>,
         decide: impl FnMut(Option<&T>) -> Result<TransitionOutcome<T>, E>,
-    ) -> Result<T, E>
-    where
-        T: ItemCodec + Clone,
-        E: From<CallRefusal>,
-    {
+    ) -> Result<T, ItemUpdateError<E>> {
         let read = self.read(name).await?;
         self.update_from(name, read, decide).await
     }
 
     /// Like [`NamespaceTable::update`], for an item that was already read.
-    pub async fn update_from<T, E>(
+    pub async fn update_from<T: ItemCodec, E>(
         &self,
         name: &ItemName<'_>,
         read: VersionedItem<T>,
         decide: impl FnMut(Option<&T>) -> Result<TransitionOutcome<T>, E>,
-    ) -> Result<T, E>
-    where
-        T: ItemCodec + Clone,
-        E: From<CallRefusal>,
-    {
+    ) -> Result<T, ItemUpdateError<E>> {
         Ok(self.update_versioned(name, read, decide).await?.0)
     }
 
     /// Like [`NamespaceTable::update_from`], and returns the item's new version.
-    pub async fn update_versioned<T, E>(
+    pub async fn update_versioned<T: ItemCodec, E>(
         &self,
         name: &ItemName<'_>,
         mut read: VersionedItem<T>,
         mut decide: impl FnMut(Option<&T>) -> Result<TransitionOutcome<T>, E>,
-    ) -> Result<(T, u64), E>
-    where
-        T: ItemCodec + Clone,
-        E: From<CallRefusal>,
-    {
+    ) -> Result<(T, u64), ItemUpdateError<E>> {
         let expires_at_s = name.is_passed_by().then(|| self.expiry_s(PASSED_ITEMS_LIVE));
         for _ in 0..MAX_TRIES {
-            let after = match decide(read.item.as_ref())? {
+            let decided = decide(read.item.as_ref()).map_err(ItemUpdateError::Declined)?;
+            let after = match decided {
                 TransitionOutcome::AlreadyApplied(item) => return Ok((item, read.version)),
                 TransitionOutcome::Write(item) => item,
             };
@@ -271,38 +260,32 @@ impl NamespaceTable {
 
     /// Lets `change` change the item under `name`, a default one if there is none. An item that stays as it is is not
     /// written.
-    pub async fn change<T>(
+    pub async fn change<T: ItemCodec + Default + PartialEq>(
         &self,
         name: &ItemName<'_>,
         change: impl Fn(&mut T),
-    ) -> Result<T, CallRefusal>
-    where
-        T: ItemCodec + Clone + Default + PartialEq,
-    {
+    ) -> Result<T, CallRefusal> {
         self.change_from(name, self.read(name).await?, change).await
     }
 
     /// Like [`NamespaceTable::change`], for an item that was already read.
-    pub async fn change_from<T>(
+    pub async fn change_from<T: ItemCodec + Default + PartialEq>(
         &self,
         name: &ItemName<'_>,
         read: VersionedItem<T>,
         change: impl Fn(&mut T),
-    ) -> Result<T, CallRefusal>
-    where
-        T: ItemCodec + Clone + Default + PartialEq,
-    {
+    ) -> Result<T, CallRefusal> {
         let decide = |before: Option<&T>| {
             let before = before.cloned().unwrap_or_default();
             let mut after = before.clone();
             change(&mut after);
-            Ok(TransitionOutcome::new(Some(&before), after))
+            Ok::<_, CallRefusal>(TransitionOutcome::new(Some(&before), after))
         };
-        self.update_from(name, read, decide).await
+        Ok(self.update_from(name, read, decide).await?)
     }
 
     /// Writes a hint. A failed write is only logged: the next hint says the same.
-    pub async fn update_hint<T: ItemCodec + Clone>(
+    pub async fn update_hint<T: ItemCodec>(
         &self,
         name: &ItemName<'_>,
         read: VersionedItem<T>,
@@ -311,13 +294,10 @@ impl NamespaceTable {
         let hint = decide(read.item.as_ref());
         let write =
             |before: Option<&T>| Ok::<_, CallRefusal>(TransitionOutcome::Write(decide(before)));
-        match self.update_from(name, read, write).await {
-            Ok(written) => written,
-            Err(error) => {
-                tracing::warn!(%error, "cannot write a hint");
-                hint
-            }
-        }
+        self.update_from(name, read, write).await.unwrap_or_else(|error| {
+            tracing::warn!(error = %CallRefusal::from(error), "cannot write a hint");
+            hint
+        })
     }
 
     /// Sets the item under `name`, if it exists, to expire in `life`.
@@ -343,6 +323,24 @@ impl NamespaceTable {
             WriteOutcome::Written => Ok(true),
             WriteOutcome::Conflict(_) => Err(busy(format!("{key:?} is still written to"))),
         }
+    }
+
+    /// Deletes the `doomed` items of the partition `pk`, and returns the number of those that were not deleted already.
+    pub async fn delete_partition(
+        &self,
+        pk: &str,
+        doomed: impl Fn(&ItemKey) -> bool,
+    ) -> Result<u64, CallRefusal> {
+        let found = self.query(pk).await?.into_iter();
+        let found = found.map(|(sk, item)| (ItemKey { pk: pk.to_owned(), sk }, item));
+        let found: Vec<_> = found.filter(|(key, _)| doomed(key)).collect();
+        let mut items = 0;
+        for some in found.chunks(DELETES_AT_ONCE) {
+            let deleted =
+                try_join_all(some.iter().map(|(key, item)| self.delete(key, item))).await?;
+            items += deleted.into_iter().filter(|deleted| *deleted).count() as u64;
+        }
+        Ok(items)
     }
 
     /// All items of the partition `pk`, by sort key.

@@ -2,7 +2,7 @@
 //! and repeats a kick of the scaler that got lost. Every step may be repeated, or left half done.
 
 use crate::{
-    CoordinatorFunction,
+    CoordinatorFunction, JobRecords,
     files::DeletedObjects,
     items::{ItemName, JobItem, ListedJob},
     kicks::{lacks_workers, scaler_event, window},
@@ -45,20 +45,13 @@ pub struct UpkeepReport {
 }
 
 impl CoordinatorFunction {
-    /// Runs one round of upkeep over every job of the namespace.
-    ///
-    /// # Errors
-    /// Fails if the list of jobs cannot be read. Failures of a single job are logged and counted.
+    /// Runs one round of upkeep over every job of the namespace. Fails if the list of jobs cannot
+    /// be read. Failures of a single job are logged and counted.
     pub async fn upkeep(&self) -> Result<UpkeepReport, CallRefusal> {
         let mut done = UpkeepReport::default();
-        let until_ms = self.jobs.records.clock.now_ms() + ROUND_MS;
-        for (sk, item) in self
-            .jobs
-            .records
-            .store
-            .query(&keys::jobs_partition(&self.jobs.records.settings.ns))
-            .await?
-        {
+        let JobRecords { store, clock, settings, .. } = &self.jobs.records;
+        let until_ms = clock.now_ms() + ROUND_MS;
+        for (sk, item) in store.query(&keys::jobs_partition(&settings.ns)).await? {
             let Ok(job) = sk.parse::<JobName>() else { continue };
             let outcome = async {
                 let listed = decode::<ListedJob>(&ItemName::Listed(&job), Some(&item))?;
@@ -91,7 +84,9 @@ impl CoordinatorFunction {
     ) -> Result<(), CallRefusal> {
         let Some(entry) = listed.item.filter(|entry| !entry.tidied) else { return Ok(()) };
         done.jobs += 1;
-        let (item, progress, scale) = match self.jobs.records.poll_snapshot(job, None, None).await {
+        let records = &self.jobs.records;
+        let JobRecords { clock, settings, .. } = records;
+        let (item, progress, scale) = match records.poll_snapshot(job, None, None).await {
             Ok((JobSnapshot { item, progress, .. }, beside)) => {
                 (Some(item), progress, beside.scale)
             }
@@ -100,32 +95,24 @@ impl CoordinatorFunction {
             Err(refusal) => return Err(refusal),
         };
         if let Some(item) = item.as_ref().filter(|item| !item.state.is_ended()) {
-            done.bundles += self.jobs.records.prune(job, item, &progress).await?;
+            done.bundles += records.prune(job, item, &progress).await?;
         }
         let last_contact_ms = progress.heartbeat_ms.max(entry.registered_ms);
-        let silent =
-            Duration::from_millis(self.jobs.records.clock.now_ms().saturating_sub(last_contact_ms));
+        let silent = Duration::from_millis(clock.now_ms().saturating_sub(last_contact_ms));
         match item {
-            Some(item)
-                if !item.state.is_ended() && silent > self.jobs.records.settings.retention =>
-            {
+            Some(item) if !item.state.is_ended() && silent > settings.retention => {
                 tracing::info!(%job, days = silent.as_secs() / 86_400, "abandoned: stopped");
-                self.jobs.records.stop_job(job).await?;
+                records.stop_job(job).await?;
                 done.abandoned += 1;
             }
             Some(item) if !item.state.is_ended() && silent < PRESENT => {
                 // The trainer's polls do the same, so this matters only if they fail.
-                let scan = self
-                    .jobs
-                    .records
-                    .scan(job, &item, &progress, progress.horizon().slowest)
-                    .await?;
+                let slowest = progress.horizon().slowest;
+                let scan = records.scan(job, &item, &progress, slowest).await?;
                 let scale = self.splits.settled(job, scale, &scan).await?;
                 let scan = scan.within(window(&item, &progress, &scale));
                 let batches = scale.log.last().map_or(0, |decision| decision.batch);
-                let (epoch, now_ms) =
-                    (progress.horizon().slowest.epoch, self.jobs.records.clock.now_ms());
-                let event = scaler_event(&self.jobs.records.settings.ns, job, &item, epoch, now_ms);
+                let event = scaler_event(&settings.ns, job, &item, slowest.epoch, clock.now_ms());
                 let event = ScalerEvent { batches, ..event };
                 if let Some(event) = lacks_workers(event, &item, &scale, &scan) {
                     self.jobs.kicks.kick(&scale, event).await;
@@ -134,10 +121,10 @@ impl CoordinatorFunction {
             Some(item) if !item.state.is_ended() => {}
             // Its objects are needed if somebody lets it go on.
             Some(JobItem { state: JobState::Failed { .. }, .. })
-                if silent <= self.jobs.records.settings.retention => {}
+                if silent <= settings.retention => {}
             item if silent > GRACE => {
                 if let Some(item) = &item {
-                    done.bundles += self.jobs.records.prune(job, item, &progress).await?;
+                    done.bundles += records.prune(job, item, &progress).await?;
                 }
                 let DeletedObjects { objects, all } = self.tidy(job, listed, until_ms).await?;
                 done.chunks += objects;
@@ -156,10 +143,11 @@ impl CoordinatorFunction {
         listed: VersionedItem<ListedJob>,
         until_ms: u64,
     ) -> Result<DeletedObjects, CallRefusal> {
-        let prefix = keys::job_prefix(&self.jobs.records.settings.ns, job);
+        let JobRecords { store, settings, .. } = &self.jobs.records;
+        let prefix = keys::job_prefix(&settings.ns, job);
         let mut deleted = self.jobs.objects.delete_below(&prefix, until_ms, keys::is_chunk).await?;
         if deleted.all {
-            let item = self.jobs.records.store.read::<JobItem>(&ItemName::Job(job)).await?.item;
+            let item = store.read::<JobItem>(&ItemName::Job(job)).await?.item;
             let caching = item.and_then(|item| item.caching);
             deleted = deleted.and(self.jobs.tidy_cache_prefixes(caching.as_ref(), until_ms).await?);
         }
@@ -167,22 +155,18 @@ impl CoordinatorFunction {
             return Ok(deleted);
         }
         for name in [ItemName::Scale(job), ItemName::Progress(job), ItemName::Swept(job)] {
-            self.jobs.records.store.expire(&name, PASSED_ITEMS_LIVE).await?;
+            store.expire(&name, PASSED_ITEMS_LIVE).await?;
         }
-        self.jobs.records.store.expire(&ItemName::Job(job), JOB_LIVES_ON).await?;
+        store.expire(&ItemName::Job(job), JOB_LIVES_ON).await?;
         let name = ItemName::Listed(job);
         let tidied = |before: Option<&ListedJob>| {
-            Ok::<_, CallRefusal>(match before {
-                Some(before) if !before.tidied => {
-                    TransitionOutcome::Write(ListedJob { tidied: true, ..*before })
-                }
-                _ => {
-                    TransitionOutcome::AlreadyApplied(ListedJob { registered_ms: 0, tidied: true })
-                }
-            })
+            let absent = ListedJob { registered_ms: 0, tidied: true };
+            let before = *before.unwrap_or(&absent);
+            let after = ListedJob { tidied: true, ..before };
+            Ok::<_, CallRefusal>(TransitionOutcome::new(Some(&before), after))
         };
-        self.jobs.records.store.update_from(&name, listed, tidied).await?;
-        self.jobs.records.store.expire(&name, GRACE).await?;
+        store.update_from(&name, listed, tidied).await?;
+        store.expire(&name, GRACE).await?;
         Ok(deleted)
     }
 }

@@ -7,9 +7,6 @@ use std::sync::Arc;
 
 impl CoordinatorFunction {
     /// The coordinator of the stack that `settings` names, with the access that `aws` gives.
-    ///
-    /// # Errors
-    /// A setting is missing.
     pub fn from_settings(
         settings: &gristmill_aws::StackSettings,
         aws: &Aws,
@@ -22,7 +19,7 @@ impl CoordinatorFunction {
         .with_retention(settings.retention_days)
         .with_cache(settings.cache_gib);
         let coordinator = Self::new(
-            Arc::new(aws.table(settings.table()?)),
+            aws.table(settings.table()?),
             Arc::new(aws.objects()),
             Arc::new(aws.invoker()),
             Arc::new(SystemClock),

@@ -257,7 +257,6 @@ impl ScalerFunction {
     }
 }
 
-/// The result of invoking workers.
 #[derive(Default)]
 struct Started {
     invoked: u32,

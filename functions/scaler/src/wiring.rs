@@ -9,12 +9,9 @@ use std::sync::Arc;
 
 impl ScalerFunction {
     /// The scaler of the stack that `settings` names, with the access that `aws` gives.
-    ///
-    /// # Errors
-    /// A setting is missing.
     pub fn from_settings(settings: &StackSettings, aws: &Aws) -> Result<Self, SettingsError> {
         Ok(Self {
-            table: Arc::new(aws.table(settings.table()?)),
+            table: aws.table(settings.table()?),
             invoker: Arc::new(aws.invoker()),
             worker_function: settings.worker_function()?.to_owned(),
             max_workers: settings.max_workers,

@@ -11,12 +11,10 @@ use gristmill_model::{
     },
 };
 use gristmill_ports::{CallError, Coordinator, FunctionMetrics, MetricValue, call_with_retry};
-use gristmill_runner::{JobContext, LeaseError, ObjectSink, Runner, WorkerStopReason, describe};
+use gristmill_runner::{JobContext, LeaseError, ObjectSink, Runner, WorkerStopReason};
+use parking_lot::Mutex;
 use serde::Serialize;
-use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 /// How long a worker retries its Leave call; afterwards the scaler relies on its silence.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(5);
@@ -40,7 +38,7 @@ pub struct InvocationReport {
 
 /// The worker's state between invocations: its connections, and the program and indices of the last job.
 pub struct WorkerFunction {
-    runner: Runner,
+    runner: Arc<Runner>,
     tallied: Arc<CountingCoordinator>,
     metrics: FunctionMetrics,
     spoken: SpokenVersions,
@@ -51,7 +49,7 @@ impl WorkerFunction {
     /// A function that works with `runner`.
     pub fn new(runner: Runner, metrics: FunctionMetrics) -> Self {
         let tallied = Arc::new(CountingCoordinator::new(Arc::clone(&runner.coordinator)));
-        let runner = Runner { coordinator: Arc::clone(&tallied) as _, ..runner };
+        let runner = Arc::new(Runner { coordinator: Arc::clone(&tallied) as _, ..runner });
         Self { runner, tallied, metrics, spoken: SpokenVersions::BUILD, warm: Mutex::new(None) }
     }
 
@@ -112,33 +110,26 @@ impl WorkerFunction {
         deadline_ms: u64,
     ) -> Result<WorkerStopReason, LeaseError> {
         let context = self.context(job).await?;
-        let sink = ObjectSink { runner: self.runner.clone(), job: job.clone() };
-        self.runner.work(&context, &invocation, deadline_ms, &sink).await
+        let sink = ObjectSink { runner: Arc::clone(&self.runner), job: job.clone() };
+        context.work(&invocation, deadline_ms, &sink).await
     }
 
     async fn context(&self, job: &JobName) -> Result<JobContext, LeaseError> {
-        let warm = self.warm.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let same = match &warm {
-            // The job may have been forgotten and its name used by another one.
-            Some(context) if context.view.job == *job => {
-                let registered_ms = context.view.registered_ms;
-                describe(&self.runner, job).await?.registered_ms == registered_ms
-            }
-            _ => false,
-        };
-        match warm {
-            Some(context) if same => Ok(context),
-            _ => {
-                let context = JobContext::load(&self.runner, job).await?;
-                *self.warm.lock().unwrap_or_else(PoisonError::into_inner) = Some(context.clone());
-                Ok(context)
-            }
+        let warm = self.warm.lock().clone();
+        // The job may have been forgotten and its name used by another one.
+        if let Some(context) = warm.filter(|context| context.view.job == *job)
+            && self.runner.describe(job).await?.registered_ms == context.view.registered_ms
+        {
+            return Ok(context);
         }
+        let context = JobContext::load(Arc::clone(&self.runner), job).await?;
+        *self.warm.lock() = Some(context.clone());
+        Ok(context)
     }
 
     async fn leave(&self, event: &WorkerEvent, error: Option<String>) {
         let call = LeaveCall { job: event.job.clone(), worker: event.worker, error };
-        let Runner { coordinator, clock, .. } = &self.runner;
+        let Runner { coordinator, clock, .. } = &*self.runner;
         match call_with_retry(&**coordinator, &**clock, call, LEAVE_PATIENCE).await {
             Ok(AppliedReply {}) => {}
             Err(CallError::Refused(refusal)) if refusal.kind == RefusalKind::NotFound => {}
@@ -222,11 +213,7 @@ impl CountingCoordinator {
 
     /// Returns the totals and resets them.
     pub fn take(&self) -> InvocationTotals {
-        std::mem::take(&mut *self.lock())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, InvocationTotals> {
-        self.totals.lock().unwrap_or_else(PoisonError::into_inner)
+        std::mem::take(&mut *self.totals.lock())
     }
 }
 
@@ -234,7 +221,7 @@ impl CountingCoordinator {
 impl Coordinator for CountingCoordinator {
     async fn exchange(&self, call: &AnyCall) -> Result<AnyReply, CallError> {
         let answer = self.inner.exchange(call).await;
-        self.lock().note(call, &answer);
+        self.totals.lock().note(call, &answer);
         answer
     }
 

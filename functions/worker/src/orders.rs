@@ -29,9 +29,6 @@ use tokio::sync::mpsc;
 type OrderError = Box<dyn Error + Send + Sync>;
 
 /// Works for the service that started this process, with `operators`.
-///
-/// # Errors
-/// The first line is not a setup, or its service cannot be used.
 pub async fn serve_orders(operators: Arc<OperatorRegistry>) -> Result<(), OrderError> {
     let answers = Answers::take_stdout()?;
     let mut lines = lines();

@@ -284,7 +284,6 @@ fn create_file(dir: &Path, path: &Path) -> Result<(), redb::Error> {
     Ok(File::open(dir)?.sync_all()?)
 }
 
-/// Opens the file for reading and writing.
 fn open_file(path: &Path, create: bool) -> std::io::Result<File> {
     open_private(path, File::options().read(true).write(true).create(create).truncate(false))
 }

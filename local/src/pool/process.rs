@@ -1,7 +1,7 @@
 //! One worker process, the events it works on, and the bounded log of all of them.
 
 use super::WorkerProgram;
-use gristmill_host::{WorkerAnswer, WorkerOrder, open_private, process_cpu_ms};
+use gristmill_host::{WorkerAnswer, WorkerOrder, open_private};
 use std::{
     fs::{self, File},
     io::{self, Write},
@@ -37,7 +37,7 @@ pub(super) enum WorkerProcessError {
 /// A worker process; dropping it kills it.
 pub(super) struct WorkerProcess {
     child: Child,
-    pid: u32,
+    pub pid: u32,
     /// The line before the first order.
     greeting: String,
     orders: ChildStdin,
@@ -63,15 +63,6 @@ impl WorkerProcess {
         let log = tokio::spawn(keep_log(errors, Arc::clone(log), Arc::clone(&last_words)));
         let (greeting, answers) = (format!("{setup}\n"), BufReader::new(answers));
         Ok(Self { child, pid, greeting, orders, answers, log, last_words })
-    }
-
-    pub fn pid(&self) -> u32 {
-        self.pid
-    }
-
-    /// Milliseconds of processor time so far.
-    pub fn cpu_ms(&self) -> u64 {
-        process_cpu_ms(self.pid)
     }
 
     /// Works for `order`, for at most `limit`. `tell` gets what hinders the worker.

@@ -175,7 +175,7 @@ async fn a_process_that_gives_no_answer_in_time_is_killed() {
         let error = timeout(SOON, process.run(&order(0), patience, |_| {})).await.unwrap();
         let error = error.unwrap_err();
         assert!(matches!(error, process::WorkerProcessError::Died(_)), "{script}: {error}");
-        let pid = rustix::process::Pid::from_raw(process.pid().cast_signed()).unwrap();
+        let pid = rustix::process::Pid::from_raw(process.pid.cast_signed()).unwrap();
         let lives = || rustix::process::test_kill_process(pid).is_ok();
         assert!(lives(), "{script}");
         drop(process);
@@ -256,7 +256,7 @@ async fn an_event_that_finds_no_environment_expires_and_blames_nobody() {
     assert_eq!(world.pool.invoke(event(3)), InvokeOutcome::Accepted);
     let failed = world.failure().await;
     assert_eq!((failed.order.event.worker, failed.cause), (3, FailureCause::EventExpired));
-    assert!(failed.cause.is_blameless() && world.pool.0.lock().workers == 0);
+    assert!(failed.cause != FailureCause::WorkerFailed && world.pool.0.lock().workers == 0);
     world.pool.close().await;
 }
 

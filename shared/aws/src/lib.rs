@@ -18,9 +18,7 @@ pub use findings::{
 };
 pub use findings::{OUTSIDE_AWS, is_on_aws};
 #[cfg(feature = "sdk")]
-pub use sdk::{
-    Aws, DeploymentProbes, DynamoTable, HttpCoordinator, LambdaInvoker, ProvisionError, S3Objects,
-};
+pub use sdk::{Aws, DeploymentProbes, HttpCoordinator, LambdaInvoker, ProvisionError, S3Objects};
 pub use settings::{SettingsError, StackSettings, function_memory_mb, is_built};
 #[cfg(not(feature = "sdk"))]
 pub use without_sdk::{Aws, DeploymentProbes, HttpCoordinator, S3Objects};

@@ -25,4 +25,3 @@ pub use lambda::LambdaInvoker;
 pub use objects::S3Objects;
 pub use probes::DeploymentProbes;
 pub use provision::ProvisionError;
-pub use table::DynamoTable;

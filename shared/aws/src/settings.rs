@@ -34,9 +34,6 @@ pub enum SettingsError {
 }
 
 /// Whether this program was built with the SDK.
-///
-/// # Errors
-/// [`SettingsError::NotBuilt`].
 pub fn is_built() -> Result<(), SettingsError> {
     if cfg!(feature = "sdk") { Ok(()) } else { Err(SettingsError::NotBuilt) }
 }

@@ -11,10 +11,9 @@ use gristmill_model::{
     wire::{AnyCall, AnyReply},
 };
 use gristmill_ports::{
-    CallError, Coordinator, ItemKey, ObjectError, ObjectInfo, ObjectPath, ObjectStore, PutOutcome,
-    Table, TableError, TableItem, WriteOutcome,
+    CallError, Coordinator, ObjectError, ObjectInfo, ObjectPath, ObjectStore, PutOutcome, Table,
 };
-use std::{collections::BTreeMap, convert::Infallible, ops::Range};
+use std::{collections::BTreeMap, convert::Infallible, ops::Range, sync::Arc};
 
 /// Stands for everything on AWS, and has no values: its methods are those of the real types, and are never called. The field is private, so that callers compile as with the SDK.
 #[derive(Debug, Clone)]
@@ -24,14 +23,10 @@ pub type HttpCoordinator = Aws;
 pub type DeploymentProbes = Aws;
 
 impl Aws {
-    /// # Errors
-    /// [`SettingsError::NotBuilt`].
     pub async fn from_env() -> Result<Self, SettingsError> {
         Err(SettingsError::NotBuilt)
     }
 
-    /// # Errors
-    /// [`SettingsError::NotBuilt`].
     pub fn with(
         _endpoints: AwsEndpoints,
         _region: String,
@@ -40,7 +35,7 @@ impl Aws {
         Err(SettingsError::NotBuilt)
     }
 
-    pub fn table(&self, _name: &str) -> Self {
+    pub fn table(&self, _name: &str) -> Arc<dyn Table> {
         match self.0 {}
     }
 
@@ -131,36 +126,6 @@ impl Coordinator for Aws {
     }
 
     fn speak(&self, _version: u32) {
-        match self.0 {}
-    }
-}
-
-#[async_trait]
-impl Table for Aws {
-    async fn read(&self, _keys: &[ItemKey]) -> Result<Vec<Option<TableItem>>, TableError> {
-        match self.0 {}
-    }
-
-    async fn write(
-        &self,
-        _key: &ItemKey,
-        _expected: u64,
-        _body: Bytes,
-        _expires_at_s: Option<u64>,
-    ) -> Result<WriteOutcome, TableError> {
-        match self.0 {}
-    }
-
-    async fn range(
-        &self,
-        _pk: &str,
-        _from: &str,
-        _to: &str,
-    ) -> Result<Vec<(String, TableItem)>, TableError> {
-        match self.0 {}
-    }
-
-    async fn last(&self, _pk: &str, _limit: usize) -> Result<Vec<(String, TableItem)>, TableError> {
         match self.0 {}
     }
 }

@@ -312,7 +312,7 @@ fn parse_entries(
         let bad = |why: &str| ChunkFormatError::corrupt(format!("index entry {i} {why}"));
         let frame =
             FrameInfo::parse(entry).ok_or_else(|| bad("has an unknown kind or encoding"))?;
-        ChunkFormatError::within("frame size in bytes", frame.raw_bytes, limits.frame_bytes)?;
+        limits.check_frame(frame.raw_bytes)?;
         if frame.rows == 0 {
             return Err(bad("has no rows"));
         }
@@ -371,6 +371,13 @@ pub struct ChunkLimits {
     pub frame_bytes: u64,
     /// Size of the JSON header of one frame.
     pub header_bytes: u64,
+}
+
+impl ChunkLimits {
+    /// Checks the size of a decoded frame.
+    pub(crate) fn check_frame(&self, bytes: u64) -> Result<(), ChunkFormatError> {
+        ChunkFormatError::within("frame size in bytes", bytes, self.frame_bytes)
+    }
 }
 
 impl Default for ChunkLimits {

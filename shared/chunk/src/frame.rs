@@ -67,7 +67,7 @@ impl ChunkFrame {
     /// [`ChunkFormatError::Corrupt`] for anything a [`ChunkWriter`](crate::ChunkWriter) would not have
     /// written; [`ChunkFormatError::OverLimit`] for a header or frame beyond `limits`.
     pub fn parse(bytes: Bytes, limits: &ChunkLimits) -> Result<Self, ChunkFormatError> {
-        ChunkFormatError::within("frame size in bytes", bytes.len() as u64, limits.frame_bytes)?;
+        limits.check_frame(bytes.len() as u64)?;
         let header_bytes =
             u64_at(&bytes, 0).ok_or_else(|| ChunkFormatError::corrupt("a frame is cut short"))?;
         ChunkFormatError::within("frame header size in bytes", header_bytes, limits.header_bytes)?;

@@ -47,26 +47,20 @@ pub fn join_rows(
         return Err(ChunkFormatError::invalid("there are no rows to join"));
     }
     let layout = schema.layout(rows, &items)?;
-    ChunkFormatError::within(
-        "frame size in bytes",
-        layout.frame_bytes() as u64,
-        limits.frame_bytes,
-    )?;
+    limits.check_frame(layout.frame_bytes() as u64)?;
     let mut joined = buffer(layout.frame_bytes());
     joined.extend_from_slice(layout.header());
     // Parts are appended in frame order, so that every byte is written once.
     for part in schema.parts() {
         match part.role {
-            crate::schema::TensorPartRole::Values => {
+            TensorPartRole::Values => {
                 for (frame, range) in pieces {
                     let view = frame.tensor(part.tensor);
                     joined
                         .extend_from_slice(&view.values()[view.row_bytes(range.start, range.end)]);
                 }
             }
-            crate::schema::TensorPartRole::Offsets => {
-                append_offsets(&mut joined, part.tensor, pieces)
-            }
+            TensorPartRole::Offsets => append_offsets(&mut joined, part.tensor, pieces),
         }
     }
     Ok(joined)
@@ -103,11 +97,7 @@ pub fn replace_tensors(
     let schema = schema_with(frame, replaced)?;
     let items: Vec<usize> = schema.tensors().iter().map(|spec| items(frame, spec)).collect();
     let layout = schema.layout(frame.rows(), &items)?;
-    ChunkFormatError::within(
-        "frame size in bytes",
-        layout.frame_bytes() as u64,
-        limits.frame_bytes,
-    )?;
+    limits.check_frame(layout.frame_bytes() as u64)?;
     let mut made = buffer(layout.frame_bytes());
     made.extend_from_slice(layout.header());
     for part in schema.parts() {

@@ -18,14 +18,11 @@ mod writer;
 
 pub use chunk::Chunk;
 pub use error::ChunkFormatError;
-pub use footer::ChunkLimits;
-pub use footer::{ChunkFrameKind, Footer, FrameEncoding, FrameInfo, checksum};
+pub use footer::{ChunkFrameKind, ChunkLimits, Footer, FrameEncoding, FrameInfo, checksum};
 pub use frame::{ChunkFrame, TensorView};
-pub use join::join_rows;
-pub use join::replace_tensors;
+pub use join::{join_rows, replace_tensors};
 pub use layout::FrameLayout;
-pub use schema::TensorDType;
-pub use schema::{FrameSchema, TensorSpec};
+pub use schema::{FrameSchema, TensorDType, TensorSpec};
 pub use writer::{ChunkWriter, FrameCodec, compressed_bytes, repack};
 
 /// Frames, and the data section inside each frame, start at multiples of this many bytes: a cache

@@ -105,11 +105,7 @@ impl ChunkWriter {
         self.check_room(rows)?;
         let open = OpenFrame::new(schema, rows)?;
         let frame_bytes = open.planned().frame_bytes();
-        ChunkFormatError::within(
-            "frame size in bytes",
-            frame_bytes as u64,
-            self.limits.frame_bytes,
-        )?;
+        self.limits.check_frame(frame_bytes as u64)?;
         self.grow_frame(frame_bytes)?;
         self.open = Some(open);
         Ok(())
@@ -132,9 +128,8 @@ impl ChunkWriter {
     /// [`ChunkFormatError::Invalid`] if no frame is open, the tensor is not ragged, the bytes are not
     /// whole items or all rows are there; [`ChunkFormatError::OverLimit`] if the frame gets too large.
     pub fn push_ragged(&mut self, tensor: usize, row: &[u8]) -> Result<(), ChunkFormatError> {
-        let limit = self.limits.frame_bytes;
         let open = self.open.as_mut().ok_or_else(no_frame)?;
-        ChunkFormatError::within("frame size in bytes", open.bytes_with(row.len()), limit)?;
+        self.limits.check_frame(open.bytes_with(row.len()))?;
         open.push_ragged(tensor, row)
     }
 
@@ -157,11 +152,7 @@ impl ChunkWriter {
         let mut open = self.open.take().ok_or_else(no_frame)?;
         let layout = open.final_layout(rows)?;
         let frame_bytes = layout.frame_bytes();
-        ChunkFormatError::within(
-            "frame size in bytes",
-            frame_bytes as u64,
-            self.limits.frame_bytes,
-        )?;
+        self.limits.check_frame(frame_bytes as u64)?;
         self.grow_frame(frame_bytes)?;
         open.complete(&layout, self.frame_mut());
         self.seal(kind, rows, frame_bytes)
@@ -183,11 +174,7 @@ impl ChunkWriter {
     ) -> Result<(), ChunkFormatError> {
         self.check_room(frame.rows())?;
         let bytes = frame.bytes();
-        ChunkFormatError::within(
-            "frame size in bytes",
-            bytes.len() as u64,
-            self.limits.frame_bytes,
-        )?;
+        self.limits.check_frame(bytes.len() as u64)?;
         self.grow_frame(bytes.len())?;
         self.frame_mut()[..bytes.len()].copy_from_slice(bytes);
         self.seal(kind, frame.rows(), bytes.len())

@@ -36,10 +36,8 @@ impl From<Pipeline> for AuthoredPipeline {
 }
 
 impl AuthoredPipeline {
-    /// Reads and checks the pipeline file `path`, `-` for standard input, and the asset files that it names.
-    ///
-    /// # Errors
-    /// One line that names the mistake, its path and its line.
+    /// Reads and checks the pipeline file `path`, `-` for standard input, and the asset files that it names. An error is
+    /// one line with the mistake, its path and its line.
     pub fn read(path: &Path, registry: &OperatorRegistry) -> Result<Self, String> {
         let named = |why: &dyn std::fmt::Display| format!("{}: {why}", path.display());
         let file = if path == Path::new("-") { Path::new("/dev/stdin") } else { path };
@@ -49,17 +47,11 @@ impl AuthoredPipeline {
     }
 
     /// Reads and checks the text of a pipeline file, and the asset files that it names, relative to `base`.
-    ///
-    /// # Errors
-    /// The mistake, with its line.
     pub fn parse(yaml: &str, base: &Path) -> Result<Self, PipelineError> {
         Self::parse_with(yaml, base, gristmill_operators::registry())
     }
 
     /// As [`parse`](Self::parse), with the operators of `registry`.
-    ///
-    /// # Errors
-    /// As [`parse`](Self::parse).
     pub fn parse_with(
         yaml: &str,
         base: &Path,
@@ -95,9 +87,6 @@ impl AuthoredPipeline {
     }
 
     /// Stores the files in `bucket`, unless they exist.
-    ///
-    /// # Errors
-    /// The object store refuses them.
     pub async fn store(
         &self,
         objects: &dyn ObjectStore,
@@ -137,10 +126,7 @@ const PIPE_TIMEOUT: Duration = Duration::from_secs(4);
 const WRITER_TIMEOUT: Duration = Duration::from_secs(1);
 const PIPE_LOOK: Duration = Duration::from_millis(10);
 
-/// Reads the file `path`, of at most `most` bytes.
-///
-/// # Errors
-/// The file cannot be read, or is longer; the text does not contain the path.
+/// Reads the file `path`, of at most `most` bytes. Errors do not name the path.
 pub fn read_user_file(path: &Path, most: u64) -> Result<Vec<u8>, String> {
     // Without O_NONBLOCK, opening a pipe would wait for a writer.
     let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path);
@@ -165,9 +151,6 @@ pub fn read_user_file(path: &Path, most: u64) -> Result<Vec<u8>, String> {
 }
 
 /// As [`read_user_file`], for UTF-8 text.
-///
-/// # Errors
-/// As [`read_user_file`], and for text that is not UTF-8.
 pub fn read_user_text(path: &Path, most: u64) -> Result<String, String> {
     let content = read_user_file(path, most)?;
     String::from_utf8(content).map_err(|error| not_text(error.as_bytes()))

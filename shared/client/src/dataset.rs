@@ -70,10 +70,7 @@ impl DatasetLocation {
         place.trim_end_matches('/').to_owned()
     }
 
-    /// Parses several sources into one, with their files in order.
-    ///
-    /// # Errors
-    /// As [`parse`](Self::parse), or if they are not all in one bucket or on this machine.
+    /// Parses several sources, all in one bucket or on this machine, into one with their files in order.
     pub fn parse_all(texts: &[String], base: &Path) -> io::Result<Self> {
         let mut sources = texts.iter().map(|text| Self::parse(text, base));
         let first = sources.next().unwrap_or_else(|| Self::parse("", base))?;
@@ -127,9 +124,6 @@ impl DatasetLocation {
     /// Finds the files that `source` reads, pattern by pattern: a key, a directory, or a glob of `*`, `?`,
     /// `[..]` and braces. The patterns of zipped datasets follow each other, as many per dataset as it has
     /// paths.
-    ///
-    /// # Errors
-    /// If nothing is found, a file cannot be read, or the object store does not answer.
     pub async fn find(
         &self,
         objects: &dyn ObjectStore,
@@ -397,7 +391,6 @@ fn dataset_of(bucket: String, members: Vec<Vec<SourceFile>>) -> Dataset {
     Dataset { bucket, files: members.into_iter().flatten().collect(), members: members_of }
 }
 
-/// The patterns of each dataset.
 fn patterns_of<'a>(
     source: &PipelineSource,
     mut patterns: &'a [String],

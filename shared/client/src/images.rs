@@ -18,7 +18,6 @@ pub(crate) struct FoundImages<'a> {
     pub directories: Vec<String>,
 }
 
-/// Stores packs of images in `own_bucket`.
 pub(crate) async fn pack_images(
     objects: &dyn ObjectStore,
     ns: &Namespace,

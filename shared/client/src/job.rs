@@ -70,9 +70,6 @@ impl JobConfig {
 
 impl AuthoredPipeline {
     /// The dataset `data`, or the one that the pipeline in the file `path` names.
-    ///
-    /// # Errors
-    /// As [`DatasetLocation::parse_all`].
     pub fn source(&self, path: &Path, data: Option<&str>) -> std::io::Result<DatasetLocation> {
         if let Some(data) = data {
             return DatasetLocation::parse(data, Path::new("."));
@@ -83,9 +80,6 @@ impl AuthoredPipeline {
 
     /// The pipeline with batches of `batch_size` and its operators in a cheaper order where the result is
     /// equivalent; whether that changed anything.
-    ///
-    /// # Errors
-    /// [`ProgramFailure::Usage`] if the pipeline does not allow such batches.
     pub fn prepared(self, batch_size: Option<u32>) -> Result<(Self, bool), ProgramFailure> {
         let Self { pipeline, assets } = self;
         let pipeline = match batch_size {
@@ -132,9 +126,6 @@ pub struct JobHandle {
 
 impl ServiceConnection {
     /// Lists the dataset at `source`, offering a directory of this machine to a local service.
-    ///
-    /// # Errors
-    /// [`ProgramFailure::Usage`] if there is nothing to read.
     pub async fn list(
         &self,
         pipeline: &Pipeline,
@@ -181,12 +172,8 @@ impl ServiceConnection {
             FetchError::Refused(why) => named(ProgramFailure::Usage(why)),
             error => named(error.into()),
         })?;
-        let local_workers = config.options.own_workers(view.spec.workers);
-        let (service, dataset) = (self.clone(), Some(dataset));
-        let epochs = config.options.own_epochs();
-        let view = view.read_until(epochs);
-        let plan = Arc::new(view.plan.map_or_else(OnceLock::new, OnceLock::from));
-        Ok(JobHandle { service, view, left_out, folders, dataset, local_workers, epochs, plan })
+        let handle = self.handle(view, &config.options, folders);
+        Ok(JobHandle { left_out, dataset: Some(dataset), ..handle })
     }
 
     /// Joins the job `name`, which was started before: `options` are compared with it, or change it.
@@ -214,8 +201,11 @@ impl ServiceConnection {
         let joined =
             Fetcher::register(&self.ports, &self.ns, &self.bucket, register, patience).await;
         let view = joined.map_err(refused)?;
-        let folders = self.folders().await;
-        Ok(JobHandle {
+        Ok(self.handle(view, options, self.folders().await))
+    }
+
+    fn handle(&self, view: JobView, options: &JobOptions, folders: FolderBuckets) -> JobHandle {
+        JobHandle {
             plan: Arc::new(view.plan.map_or_else(OnceLock::new, OnceLock::from)),
             service: self.clone(),
             local_workers: options.own_workers(view.spec.workers),
@@ -224,42 +214,25 @@ impl ServiceConnection {
             folders,
             dataset: None,
             epochs: options.own_epochs(),
-        })
+        }
     }
 }
 
 impl JobHandle {
     /// The job's batches from `cursor`, the first one that is not in the trainer's checkpoint. Takes the job over
     /// from an earlier reader.
-    ///
-    /// # Errors
-    /// If the service does not answer, or refuses.
     pub async fn batches(
         &self,
         cursor: Cursor,
         options: &StreamOptions,
     ) -> Result<Fetcher, FetchError> {
-        let fetcher = self.open_at(cursor, options).await?;
+        let fetcher = self.open_for(None, cursor, options).await?;
         fetcher.announce();
         Ok(fetcher)
     }
 
-    /// The job's batches from `cursor`, fetched ahead; [`Fetcher::announce`] takes the job over.
-    ///
-    /// # Errors
-    /// As [`JobHandle::batches`].
-    pub async fn open_at(
-        &self,
-        cursor: Cursor,
-        options: &StreamOptions,
-    ) -> Result<Fetcher, FetchError> {
-        self.open_for(None, cursor, options).await
-    }
-
-    /// As [`JobHandle::open_at`], for the ranks `own` of a run.
-    ///
-    /// # Errors
-    /// As [`JobHandle::batches`].
+    /// The job's batches from `cursor` for the ranks `own` of a run, or one trainer of all, fetched ahead;
+    /// [`Fetcher::announce`] takes the job over.
     pub async fn open_for(
         &self,
         own: Option<ServedRanks>,
@@ -294,10 +267,6 @@ impl JobHandle {
     }
 
     /// The place of a checkpoint in this job. May wait as [`JobHandle::divided`] does.
-    ///
-    /// # Errors
-    /// [`ResumeError::Checkpoint`] if the checkpoint is of other batches, [`ResumeError::Fetch`] if the service does not
-    /// answer.
     pub async fn place_of(
         &self,
         checkpoint: &Checkpoint,
@@ -313,9 +282,6 @@ impl JobHandle {
 
     /// The job once its splits are known, which tell its batches from those of others. Waits up to `patience` for the
     /// dataset to be indexed.
-    ///
-    /// # Errors
-    /// If the service does not answer, or has forgotten the job.
     pub async fn divided(&self, patience: Duration) -> Result<JobView, FetchError> {
         let clock = &self.service.ports.clock;
         let until = clock.monotonic() + patience;
@@ -332,17 +298,11 @@ impl JobHandle {
     }
 
     /// The job's pipeline.
-    ///
-    /// # Errors
-    /// This program does not know one of its operators.
     pub fn pipeline(&self) -> Result<Pipeline, PipelineError> {
         Pipeline::from_canonical(&self.view.spec.pipeline, &self.service.ports.operators)
     }
 
     /// The job's state, with the durable batch of a trainer that reads as many epochs as this one. Waits up to `patience` for a service that does not answer.
-    ///
-    /// # Errors
-    /// If it does not answer by then, or has forgotten the job.
     pub async fn status(&self, patience: Duration) -> Result<JobStatus, FetchError> {
         let call = StatusCall { job: self.view.job.clone() };
         let mut status = ask(&self.service.ports, &call, patience).await?;
@@ -351,9 +311,6 @@ impl JobHandle {
     }
 
     /// Stops the job, so that no worker continues it. Waits up to `patience` for a service that does not answer.
-    ///
-    /// # Errors
-    /// If it does not answer by then.
     pub async fn stop(&self, patience: Duration) -> Result<(), FetchError> {
         let stop = StopCall { job: self.view.job.clone() };
         ask(&self.service.ports, &stop, patience).await.map(drop)

@@ -175,10 +175,7 @@ impl JobOptions {
         self.given.options().contains(option)
     }
 
-    /// Refuses combinations that cannot work.
-    ///
-    /// # Errors
-    /// One line that says what to change.
+    /// Refuses combinations that cannot work, with one line that says what to change.
     pub fn check(&self) -> Result<(), &'static str> {
         if self.workers == WorkerCount::Auto && self.settings.sharding == Sharding::Off {
             return Err(
@@ -264,9 +261,6 @@ fn parse_workers(text: &str) -> Result<WorkerCount, String> {
 }
 
 /// Dollars above 0, such as `0.50`.
-///
-/// # Errors
-/// One line that says what is expected.
 pub fn parse_budget(text: &str) -> Result<f64, String> {
     let budget = text.parse().ok().filter(|budget: &f64| budget.is_finite() && *budget > 0.0);
     budget.ok_or_else(|| "give dollars, such as 0.50".to_owned())

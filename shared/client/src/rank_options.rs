@@ -63,9 +63,6 @@ pub struct RankOptions {
 impl RankOptions {
     /// The ranks of a run of `job` to serve, of which nobody knows yet whether it has begun; none to serve one trainer of
     /// all batches.
-    ///
-    /// # Errors
-    /// As [`RankOptions::range`], or nothing names the run.
     pub fn own(&self, job: &JobHandle) -> Result<Option<ServedRanks>, ProgramFailure> {
         let Some((range, count)) = self.range()? else { return Ok(None) };
         let tail = self.tail.resolve(&job.pipeline().map_err(ProgramFailure::failed)?);
@@ -74,10 +71,8 @@ impl RankOptions {
         Ok(Some(ServedRanks { range, ..ServedRanks::all(run) }))
     }
 
-    /// The ranks to serve, and the number of all ranks; none to serve one trainer of all batches.
-    ///
-    /// # Errors
-    /// The ranks are not among those of the run, or --tail is given without ranks.
+    /// The ranks to serve, and the number of all ranks; none to serve one trainer of all batches, for which --tail is an
+    /// error.
     pub fn range(&self) -> Result<Option<(RankRange, NonZeroU32)>, ProgramFailure> {
         let (Some(range), Some(of)) = (self.ranks, self.of) else {
             return match self.tail.tail {
@@ -104,9 +99,6 @@ impl RankOptions {
     }
 
     /// The token of the run.
-    ///
-    /// # Errors
-    /// Nothing names the run.
     pub fn token(&self) -> Result<RunToken, ProgramFailure> {
         self.token_by(|name| std::env::var(name).ok())
     }
@@ -127,9 +119,6 @@ impl RankOptions {
     }
 
     /// The checkpoint that the run begins at.
-    ///
-    /// # Errors
-    /// It cannot be read.
     pub fn checkpoint(&self) -> Result<Option<Checkpoint>, ProgramFailure> {
         let Some(resume) = &self.resume else { return Ok(None) };
         let named = |why: String| ProgramFailure::Usage(format!("--resume {resume}: {why}"));

@@ -11,7 +11,7 @@ use gristmill_pipeline::Pipeline;
 use gristmill_policy::cost::{BilledRequests, FunctionShape, PriceList};
 use gristmill_report::{
     EpochStalls, EpochWaits, OpSeconds, StallAdvice, Timeline, TimelineCost, TimelineEpoch,
-    TimelineJob, TimelineMode, WorkerShares, attribute,
+    TimelineJob, WorkerShares, attribute,
 };
 use gristmill_stream::{EpochCounts, EpochReport, RankCounts, RankSteps, RunObservations};
 use serde_json::{Value, json};
@@ -55,9 +55,6 @@ pub struct RunReport {
 impl RunReport {
     /// Combines the trainer's observations of `job` with the service's data. `before` is the usage at the start
     /// of the run.
-    ///
-    /// # Errors
-    /// The service does not answer.
     pub async fn new(
         job: &JobHandle,
         observed: RunObservations,
@@ -93,10 +90,7 @@ impl RunReport {
         })
     }
 
-    /// Checks, before a run, that a page can be written to `path`.
-    ///
-    /// # Errors
-    /// [`ProgramFailure::Usage`] if `path` is a directory, or its directory does not exist.
+    /// Checks, before a run, that a page can be written to `path`; fails with [`ProgramFailure::Usage`].
     pub fn check_page(path: &Path) -> Result<(), ProgramFailure> {
         let cannot = |why: &str| {
             ProgramFailure::usage(format!("--report {} cannot be written: {why}", path.display()))
@@ -110,9 +104,6 @@ impl RunReport {
     }
 
     /// Writes the page that shows the run.
-    ///
-    /// # Errors
-    /// If the file cannot be written.
     pub fn write_page(&self, path: &Path) -> Result<(), ProgramFailure> {
         std::fs::write(path, gristmill_report::render(&self.timeline)).map_err(|error| {
             ProgramFailure::failed(format!(
@@ -124,9 +115,6 @@ impl RunReport {
 
     /// Prints warnings to standard error, and the table to `out`. With `json`, prints the object as one line to
     /// `out` and the table to standard error.
-    ///
-    /// # Errors
-    /// Writing to `out` fails.
     pub fn print(&self, program: &str, json: bool, out: &mut dyn Write) -> io::Result<()> {
         for warning in self.warnings() {
             crate::complain!("{program}: warning: {warning}");
@@ -355,9 +343,6 @@ impl RunReport {
     }
 
     /// Fails a run that lost an element or delivered one twice.
-    ///
-    /// # Errors
-    /// [`ProgramFailure::Failed`], with both numbers.
     pub fn check(&self) -> Result<(), ProgramFailure> {
         match (self.lost().unwrap_or(0), self.sum(|epoch| epoch.duplicates)) {
             (0, 0) => Ok(()),
@@ -449,15 +434,6 @@ pub fn stalls(job: CostedJob<'_>, epoch: &EpochReport) -> EpochStalls {
     attribute(&waits, &shares(job, epoch), epoch.seconds)
 }
 
-fn mode(mode: CacheMode) -> TimelineMode {
-    match mode {
-        CacheMode::Profile => TimelineMode::Profile,
-        CacheMode::Compute => TimelineMode::Compute,
-        CacheMode::Put { point } => TimelineMode::Put { point },
-        CacheMode::Get { point } => TimelineMode::Get { point },
-    }
-}
-
 /// The record of a whole run.
 pub fn timeline(
     pipeline: &Pipeline,
@@ -479,7 +455,7 @@ pub fn timeline(
         let totals = &epoch.known.totals;
         TimelineEpoch {
             epoch: totals.epoch,
-            mode: mode(epoch.mode()),
+            mode: epoch.mode(),
             reason: epoch.reason().unwrap_or_default().to_owned(),
             start_s: Some(began_s),
             seconds: epoch.seconds,

@@ -106,7 +106,6 @@ struct Glob {
     any_depth: bool,
 }
 
-/// The decision about a file.
 #[derive(Debug, PartialEq, Eq)]
 enum FileDecision {
     Read,
@@ -258,9 +257,6 @@ pub(crate) struct LocationListing {
 }
 
 /// Chooses the files that `selectors`, written as `pattern`, read, selector by selector.
-///
-/// # Errors
-/// A selector reads nothing, or a selected file cannot be read.
 pub(crate) fn select(
     selectors: &[PathSelector],
     format: &FormatDefinition,
@@ -427,9 +423,6 @@ const MAX_PATHS: usize = 100_000;
 
 /// Expands `text` to its paths, in order; to itself if it has no braces. A brace within `[..]`, or without
 /// a comma or `..`, is literal.
-///
-/// # Errors
-/// If there are too many.
 pub(crate) fn expand(text: &str) -> Result<Vec<String>, String> {
     let mut done = vec![String::new()];
     let mut rest = text;

@@ -46,9 +46,6 @@ pub struct LocalService {
 
 impl LocalService {
     /// Makes the folder `path` of this machine readable as the bucket `name`.
-    ///
-    /// # Errors
-    /// The folder cannot be read, or the state directory not be written.
     pub fn offer(&self, name: &str, path: &Path) -> Result<(), CallError> {
         self.folders
             .add(name, path)
@@ -65,10 +62,7 @@ pub enum NamedService {
 }
 
 impl ServiceOptions {
-    /// The service that the options name; sends no request.
-    ///
-    /// # Errors
-    /// [`ProgramFailure::Usage`] if they name none, or two.
+    /// The one service that the options name; sends no request.
     pub fn target(&self) -> Result<NamedService, ProgramFailure> {
         let local = |file: Result<_, _>| Ok(NamedService::Local(file.map(Box::new)));
         match (self.backend, &self.endpoint, &self.state_dir) {
@@ -91,9 +85,6 @@ impl ServiceOptions {
 
 /// Connects to the running service that `options` name. `operators` are those of the user, for local workers
 /// and for reading pipelines.
-///
-/// # Errors
-/// [`ProgramFailure::Usage`] if they name none, or a setting is missing or invalid.
 pub async fn connect(
     options: &ServiceOptions,
     operators: Arc<OperatorRegistry>,
@@ -221,9 +212,6 @@ fn foreign_objects(s3: &ForeignS3) -> Arc<dyn ObjectStore> {
 }
 
 /// Refuses `named`, which is on AWS, in a program that reaches no AWS.
-///
-/// # Errors
-/// [`ProgramFailure::Usage`], with the remedy.
 pub fn needs_aws(named: &str) -> Result<(), ProgramFailure> {
     is_built().map_err(|error| ProgramFailure::usage(format!("{named}: {error}")))
 }

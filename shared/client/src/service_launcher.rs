@@ -40,9 +40,6 @@ pub struct ServiceLauncher {
 
 impl ServiceLauncher {
     /// This process's own program.
-    ///
-    /// # Errors
-    /// The system does not report the program's path.
     pub fn current() -> io::Result<Self> {
         Ok(Self { program: std::env::current_exe()?, args: Vec::new() })
     }
@@ -83,9 +80,6 @@ pub(crate) struct ChildService {
 
 /// Connects to the service on `state_dir`, or to the one that all processes of this user share. Starts it if it does not
 /// run: it belongs to no process, and ends soon after its last client.
-///
-/// # Errors
-/// The directory cannot be used, or the service does not start.
 pub async fn start_local(
     launcher: &ServiceLauncher,
     state_dir: Option<&Path>,
@@ -120,9 +114,6 @@ pub async fn start_local(
 }
 
 /// Starts a service that ends with this process. It keeps nothing, or its state in `state_dir`.
-///
-/// # Errors
-/// The service does not start.
 pub async fn start_own(
     launcher: &ServiceLauncher,
     state_dir: Option<&Path>,
@@ -141,9 +132,6 @@ impl ServiceConnection {
     }
 
     /// Kills a service of this process that keeps its state, and starts it again. Returns whether there is one.
-    ///
-    /// # Errors
-    /// It does not start again.
     pub async fn crash(&self) -> Result<bool, ProgramFailure> {
         let mut held = self.held.lock().await;
         match held.take() {

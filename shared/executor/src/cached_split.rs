@@ -11,8 +11,7 @@ use crate::{
     CompiledPipeline, ExecError, OpMetrics, SplitOutput,
     element::ElementContext,
     exchange::{
-        ElementExchange, ElementFrames, ElementOrigin, FrameElements, RefusedRecordTensors, key,
-        number,
+        ElementExchange, ElementFrames, ElementOrigin, FrameElements, key, number, refused_schema,
     },
     split_execution::{
         ElementFault, ExecutorScratch, SplitExecution, SplitParameters, UnfinishedSplit,
@@ -177,14 +176,13 @@ fn end_object(
 ) -> Result<Vec<u8>, ChunkFormatError> {
     capture.frames.end(cache)?;
     if !capture.refused.is_empty() {
-        let tensors = RefusedRecordTensors::new()?;
-        cache.begin_frame(&tensors.schema, capture.refused.len())?;
+        cache.begin_frame(&refused_schema()?, capture.refused.len())?;
         for (row, (record, refused)) in capture.refused.iter().enumerate() {
             let SkippedRecord { key, op, reason } = refused;
-            cache.row_mut(tensors.key, row)?.copy_from_slice(&key.packed().to_le_bytes());
-            cache.row_mut(tensors.record, row)?.copy_from_slice(&record.to_le_bytes());
-            cache.push_ragged(tensors.op, op.as_bytes())?;
-            cache.push_ragged(tensors.reason, reason.as_bytes())?;
+            cache.row_mut(0, row)?.copy_from_slice(&key.packed().to_le_bytes());
+            cache.row_mut(1, row)?.copy_from_slice(&record.to_le_bytes());
+            cache.push_ragged(2, op.as_bytes())?;
+            cache.push_ragged(3, reason.as_bytes())?;
         }
         cache.end_frame(ChunkFrameKind::Remainder, capture.refused.len())?;
         capture.refused.clear();
@@ -230,15 +228,12 @@ impl CompiledPipeline {
         cancelled: &dyn Fn() -> bool,
     ) -> Result<SplitOutput, ExecError> {
         let all = self.resume_part(scratch, None, input, true, cancelled)?;
-        self.end_resumed(scratch, input.point, all)
+        self.end_split(scratch, all)
     }
 
     /// Like [`resume_split`](Self::resume_split) for a split that was captured in parts: runs the
-    /// part in `input` after those of `before`. [`end_resumed`](Self::end_resumed) returns the
-    /// result of all parts.
-    ///
-    /// # Errors
-    /// As [`resume_split`](Self::resume_split).
+    /// part in `input` after those of `before`. [`end_split`](Self::end_split) returns the result of
+    /// all parts.
     pub fn resume_part(
         &self,
         scratch: &mut ExecutorScratch,
@@ -268,6 +263,7 @@ impl CompiledPipeline {
                 let terms = SplitParameters { epoch, seed, on_error };
                 let mut run = SplitExecution::new(self, scratch, terms, left, cancelled)?;
                 run.split.metrics[0] = OpMetrics::new(CACHE, None);
+                run.split.resumed = Some(point.step);
                 let after = self.steps[point.step..].iter();
                 run.reserve(after.fold(1, |width, step| width.saturating_mul(step.action.width())));
                 run
@@ -279,23 +275,6 @@ impl CompiledPipeline {
         }
         resumed.refuse_before(None)?;
         Ok(resumed.run.split)
-    }
-
-    /// Ends a split after its last part was resumed from cache point `point`. Needs the scratch of
-    /// the parts.
-    ///
-    /// # Errors
-    /// [`ExecError::Output`] if the object gets too large.
-    pub fn end_resumed(
-        &self,
-        scratch: &mut ExecutorScratch,
-        point: u32,
-        unfinished: UnfinishedSplit,
-    ) -> Result<SplitOutput, ExecError> {
-        let step = self.point(point)?.step;
-        let mut run = SplitExecution::again(self, scratch, unfinished, &|| false)?;
-        run.split.metrics.drain(1..=step + 1);
-        run.finish()
     }
 }
 
@@ -383,13 +362,12 @@ fn refused(chunk: &Chunk, point: &ElementExchange) -> Result<RefusedRecords, Exe
     let Some(last) = chunk.remainder() else { return Ok(Vec::new().into_iter().peekable()) };
     let wrong = || point.error("the cached split's list of skipped records is invalid");
     let frame = chunk.tensors(last).map_err(|error| point.error(error))?;
-    let tensors = RefusedRecordTensors::new()?;
-    if *frame.schema() != tensors.schema {
+    let schema = refused_schema()?;
+    if *frame.schema() != schema {
         return Err(wrong());
     }
-    let view = |tensor: usize| frame.get(&tensors.schema.tensors()[tensor].name).ok_or_else(wrong);
-    let (keys, records) = (view(tensors.key)?, view(tensors.record)?);
-    let (ops, reasons) = (view(tensors.op)?, view(tensors.reason)?);
+    let view = |tensor: usize| frame.get(&schema.tensors()[tensor].name).ok_or_else(wrong);
+    let (keys, records, ops, reasons) = (view(0)?, view(1)?, view(2)?, view(3)?);
     let mut refused = Vec::with_capacity(frame.rows());
     for row in 0..frame.rows() {
         let text = |view: TensorView<'_>| {

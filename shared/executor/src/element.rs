@@ -141,7 +141,6 @@ impl SplitExecution<'_> {
         Ok(ElementContext { copy, level: element.level + 1, ..element })
     }
 
-    /// Runs one step on one element.
     fn act(
         &mut self,
         i: usize,

@@ -6,7 +6,7 @@
 //! has every field of the element, even those that no later step reads; the height and width of images that vary in
 //! size; and the origin of the element, from which later steps draw: key of its record, number among the elements of
 //! the record, position of the record in the split, and occurrence of the record in the epoch. Records that were refused
-//! before the exchange are a frame of their own ([`RefusedRecordTensors`]), so that the steps that go on report them.
+//! before the exchange are a frame of their own ([`refused_schema`]), so that the steps that go on report them.
 //!
 //! A reader checks the schema of a frame, and the sizes of its images, before any step runs: frames may come from
 //! storage. Frames end at 2 MiB. Cache points use all of it (`cached_split`).
@@ -50,9 +50,10 @@ pub(crate) struct ElementExchange {
     pub(crate) step: usize,
     /// Name in error messages.
     name: String,
-    /// Schema of the frames of elements.
     schema: FrameSchema,
-    origin: OriginTensors,
+    /// First of four tensors that identify the origin of an element: key (u64), copy, record and repeat
+    /// (u32), as [`ElementOrigin`] has them.
+    origin: usize,
     /// Tensor of height and width, u32 `[n, 2]` for the n fields of varying size.
     sizes: Option<usize>,
     fields: Vec<ExchangedField>,
@@ -60,19 +61,6 @@ pub(crate) struct ElementExchange {
     row_bytes: usize,
 }
 
-/// Tensors that identify the origin of an element.
-#[derive(Clone, Copy, Debug)]
-struct OriginTensors {
-    /// Dtype u64.
-    key: usize,
-    /// Dtype u32, like `record` and `repeat`. Number of the element among those of its record at
-    /// this exchange.
-    copy: usize,
-    record: usize,
-    repeat: usize,
-}
-
-/// A field of an element at the exchange.
 #[derive(Debug)]
 struct ExchangedField {
     name: String,
@@ -87,7 +75,6 @@ struct ExchangedField {
 }
 
 impl ElementExchange {
-    /// An error at this exchange.
     pub(crate) fn error(&self, reason: impl Display) -> ExecError {
         ExecError::Cache { point: self.name.clone(), reason: reason.to_string() }
     }
@@ -99,7 +86,6 @@ impl ElementExchange {
     }
 }
 
-/// Compiles the cache points of a pipeline. `names` are the names of the cells.
 pub(crate) fn compile_cache_points(
     pipeline: &Pipeline,
     names: &[&str],
@@ -153,9 +139,7 @@ fn compiled(
         field.ragged = spec.ragged;
         tensors.push(spec);
     }
-    let first = tensors.len();
-    let origin =
-        OriginTensors { key: first, copy: first + 1, record: first + 2, repeat: first + 3 };
+    let origin = tensors.len();
     tensors.push(TensorSpec::fixed(KEY_FIELD, TensorDType::U64, []));
     tensors
         .extend([COPY_FIELD, RECORD, REPEAT].map(|n| TensorSpec::fixed(n, TensorDType::U32, [])));
@@ -196,7 +180,6 @@ pub(crate) struct ElementOrigin {
 /// Elements out: the frame that is being filled. No frame is open while `planned` is 0.
 #[derive(Debug)]
 pub(crate) struct ElementFrames {
-    /// Number of elements still expected, to plan frames.
     expected: usize,
     planned: usize,
     rows: usize,
@@ -204,7 +187,6 @@ pub(crate) struct ElementFrames {
 }
 
 impl ElementFrames {
-    /// Frames for about `expected` elements.
     pub(crate) fn new(expected: usize) -> Self {
         ElementFrames { expected, planned: 0, rows: 0, bytes: 0 }
     }
@@ -238,14 +220,10 @@ impl ElementFrames {
                 }
             }
         }
-        let tensors = exchange.origin;
-        let key = origin.key.packed().to_le_bytes();
-        cache.row_mut(tensors.key, self.rows)?.copy_from_slice(&key);
-        for (tensor, number) in [
-            (tensors.copy, origin.copy),
-            (tensors.record, origin.record),
-            (tensors.repeat, origin.repeat),
-        ] {
+        let ElementOrigin { key, copy, record, repeat } = origin;
+        let key = key.packed().to_le_bytes();
+        cache.row_mut(exchange.origin, self.rows)?.copy_from_slice(&key);
+        for (tensor, number) in (exchange.origin + 1..).zip([copy, record, repeat]) {
             cache.row_mut(tensor, self.rows)?.copy_from_slice(&number.to_le_bytes());
         }
         let bytes = exchange.element_bytes(cells);
@@ -270,7 +248,6 @@ impl ElementFrames {
         Ok(())
     }
 
-    /// Ends the open frame, if there is one.
     pub(crate) fn end(&mut self, cache: &mut ChunkWriter) -> Result<(), ChunkFormatError> {
         let expected = self.expected.saturating_sub(self.rows);
         let ElementFrames { planned, rows, .. } =
@@ -317,14 +294,14 @@ impl<'f> FrameElements<'f> {
             return None;
         }
         let view = |tensor: usize| frame.get(&known.tensors().get(tensor)?.name);
-        let OriginTensors { key, copy, record, repeat } = exchange.origin;
         let fields =
             exchange.fields.iter().map(|field| view(field.tensor)).collect::<Option<_>>()?;
         let sizes = match exchange.sizes {
             Some(sizes) => Some(view(sizes)?),
             None => None,
         };
-        let origin = [view(key)?, view(copy)?, view(record)?, view(repeat)?];
+        let first = exchange.origin;
+        let origin = [view(first)?, view(first + 1)?, view(first + 2)?, view(first + 3)?];
         Some(FrameElements { bytes: frame.bytes(), fields, sizes, origin })
     }
 
@@ -335,7 +312,6 @@ impl<'f> FrameElements<'f> {
         [at(0), at(1)]
     }
 
-    /// Origin of the element in a row.
     pub(crate) fn origin(&self, row: usize) -> ElementOrigin {
         let [keys, copies, records, repeats] = self.origin.map(|tensor| tensor.row(row));
         ElementOrigin {
@@ -424,23 +400,12 @@ fn check_size(
     }
 }
 
-/// Tensors of the frame of refused records, which are in the order of the split.
-pub(crate) struct RefusedRecordTensors {
-    pub(crate) schema: FrameSchema,
-    pub(crate) key: usize,
-    pub(crate) record: usize,
-    pub(crate) op: usize,
-    pub(crate) reason: usize,
-}
-
-impl RefusedRecordTensors {
-    pub(crate) fn new() -> Result<Self, ChunkFormatError> {
-        let schema = FrameSchema::new(vec![
-            TensorSpec::fixed(KEY_FIELD, TensorDType::U64, []),
-            TensorSpec::fixed(RECORD, TensorDType::U32, []),
-            TensorSpec::ragged(OP, TensorDType::U8, []),
-            TensorSpec::ragged(REASON, TensorDType::U8, []),
-        ])?;
-        Ok(RefusedRecordTensors { schema, key: 0, record: 1, op: 2, reason: 3 })
-    }
+/// Tensors of the frame of refused records, which are in the order of the split: key, position, operator and reason.
+pub(crate) fn refused_schema() -> Result<FrameSchema, ChunkFormatError> {
+    FrameSchema::new(vec![
+        TensorSpec::fixed(KEY_FIELD, TensorDType::U64, []),
+        TensorSpec::fixed(RECORD, TensorDType::U32, []),
+        TensorSpec::ragged(OP, TensorDType::U8, []),
+        TensorSpec::ragged(REASON, TensorDType::U8, []),
+    ])
 }

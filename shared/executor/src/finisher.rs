@@ -22,12 +22,6 @@ pub struct BatchFinisher {
     tools: KernelScratch,
 }
 
-impl std::fmt::Debug for BatchFinisher {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("Finisher").field("tensors", &self.tensors).finish_non_exhaustive()
-    }
-}
-
 impl BatchFinisher {
     /// Compiles the fetcher's operators of a pipeline. Returns `None` if it has none.
     ///
@@ -38,7 +32,7 @@ impl BatchFinisher {
         if stages.is_empty() {
             return Ok(None);
         }
-        let compiler = PipelineCompiler::new();
+        let compiler = PipelineCompiler::default();
         let (mut tensors, mut steps) = (Vec::new(), Vec::new());
         for (name, made) in &pipeline.delivered_schema().fields {
             let stages = stages.iter().zip(pipeline.finishing_schemas());
@@ -114,7 +108,6 @@ fn refused(why: &str) -> ExecError {
     ExecError::Pipeline(format!("operators cannot be applied to delivered batches: {why}"))
 }
 
-/// Runs the steps on one row.
 fn run(
     steps: &[CompiledStep],
     cell: &mut FieldCell,

@@ -47,7 +47,6 @@ pub(crate) struct DeliveredField {
     pub(crate) tensor: usize,
     /// True if batching copies the field, because no step writes it to its row.
     pub(crate) copied: bool,
-    /// Sizes of a sequence, if the field is one.
     pub(crate) sequence: Option<SequenceLayout>,
 }
 
@@ -57,30 +56,39 @@ pub(crate) struct SequenceLayout {
     pub(crate) pad: Vec<u8>,
 }
 
-impl std::fmt::Debug for CompiledPipeline {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let ops: Vec<&str> = self.steps.iter().map(|step| step.name).collect();
-        out.debug_struct("Program").field("ops", &ops).field("schema", &self.schema).finish()
+impl CompiledPipeline {
+    /// Compiles a pipeline whose operators need no assets, as [`PipelineCompiler::compile`].
+    pub fn compile(pipeline: &Pipeline) -> Result<CompiledPipeline, ExecError> {
+        PipelineCompiler::default().compile(pipeline)
     }
 }
 
-impl CompiledPipeline {
-    /// Compiles a pipeline whose operators need no assets. For others use a [`PipelineCompiler`].
+/// Compiles pipelines. The default has no assets and fuses operators.
+#[derive(Clone, Copy)]
+pub struct PipelineCompiler<'a> {
+    /// Where operators find files by the hash of their content.
+    pub assets: &'a dyn AssetLoader,
+    /// Whether operators become one step where that is cheaper. Otherwise each has metrics of its own, and the output is
+    /// the same.
+    pub fuse: bool,
+}
+
+impl Default for PipelineCompiler<'_> {
+    fn default() -> Self {
+        PipelineCompiler { assets: &NoAssets, fuse: true }
+    }
+}
+
+impl PipelineCompiler<'_> {
+    /// Compiles a pipeline.
     ///
     /// # Errors
-    /// [`ExecError::Pipeline`] if this build cannot run it, [`ExecError::Output`] if its tensors
-    /// cannot be stored.
-    pub fn compile(pipeline: &Pipeline) -> Result<CompiledPipeline, ExecError> {
-        PipelineCompiler::new().compile(pipeline)
-    }
-
-    pub(crate) fn compile_with(
-        pipeline: &Pipeline,
-        compiler: &PipelineCompiler<'_>,
-    ) -> Result<CompiledPipeline, ExecError> {
+    /// [`ExecError::Pipeline`] if this build cannot run the pipeline, or if a file that an operator
+    /// needs is missing or not as expected. [`ExecError::Output`] if its tensors cannot be stored.
+    pub fn compile(&self, pipeline: &Pipeline) -> Result<CompiledPipeline, ExecError> {
         let names = cell_names(pipeline);
         let cell = |name: &str| names.iter().position(|field| *field == name);
-        let mut steps = StepBuilder::new(compiler);
+        let mut steps = StepBuilder::new(self);
         let (mut batch_op, mut points) = (("batch", 0), 0);
         let whole = |i: u32| i as usize > pipeline.batch_stage();
         for ((stage, input), i) in pipeline.stages().iter().zip(pipeline.schemas()).zip(0_u32..) {
@@ -95,17 +103,7 @@ impl CompiledPipeline {
                 continue;
             }
             if stage.op.cache_point().is_some() {
-                let (name, ordinal, action) =
-                    (stage.op.name(), stage.ordinal, StepAction::Point(points));
-                steps.push(CompiledStep {
-                    name,
-                    blame: name,
-                    stage: i,
-                    ordinal,
-                    size: None,
-                    follows: None,
-                    action,
-                });
+                steps.push(IndexedStage { stage, index: i }, StepAction::Point(points));
                 points += 1;
                 continue;
             }
@@ -164,7 +162,9 @@ impl CompiledPipeline {
             schema,
         })
     }
+}
 
+impl CompiledPipeline {
     /// Names of the steps without batching. Fused operators are one step, `a+b`.
     pub fn steps(&self) -> impl Iterator<Item = &'static str> {
         self.steps.iter().map(|step| step.name)
@@ -294,55 +294,5 @@ pub(crate) fn dtype(field: &FieldSchema) -> TensorDType {
         Field::U32 => TensorDType::U32,
         Field::I64 => TensorDType::I64,
         Field::U64 => TensorDType::U64,
-    }
-}
-
-// Compiles pipelines with the assets that their operators need.
-
-/// Compiles pipelines. The default has no assets and fuses operators.
-#[derive(Clone, Copy)]
-pub struct PipelineCompiler<'a> {
-    pub(crate) assets: &'a dyn AssetLoader,
-    pub(crate) fuse: bool,
-}
-
-impl std::fmt::Debug for PipelineCompiler<'_> {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("Compiler").field("fuse", &self.fuse).finish_non_exhaustive()
-    }
-}
-
-impl Default for PipelineCompiler<'_> {
-    fn default() -> Self {
-        PipelineCompiler { assets: &NoAssets, fuse: true }
-    }
-}
-
-impl<'a> PipelineCompiler<'a> {
-    /// Without assets, and with fusing.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Sets where operators find files by the hash of their content.
-    #[must_use]
-    pub fn assets(self, assets: &'a dyn AssetLoader) -> Self {
-        PipelineCompiler { assets, ..self }
-    }
-
-    /// Makes every operator a step of its own. Slower, with the same output and separate metrics
-    /// for each operator.
-    #[must_use]
-    pub fn apart(self) -> Self {
-        PipelineCompiler { fuse: false, ..self }
-    }
-
-    /// Compiles a pipeline.
-    ///
-    /// # Errors
-    /// [`ExecError::Pipeline`] if this build cannot run the pipeline, or if a file that an operator
-    /// needs is missing or not as expected. [`ExecError::Output`] if its tensors cannot be stored.
-    pub fn compile(&self, pipeline: &Pipeline) -> Result<CompiledPipeline, ExecError> {
-        CompiledPipeline::compile_with(pipeline, self)
     }
 }

@@ -38,12 +38,6 @@ pub struct ExecutorScratch {
     staging: BatchStaging,
 }
 
-impl std::fmt::Debug for ExecutorScratch {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("Scratch").field("fields", &self.cells.len()).finish_non_exhaustive()
-    }
-}
-
 impl ExecutorScratch {
     pub(crate) fn new(program: &CompiledPipeline) -> Self {
         ExecutorScratch {
@@ -130,6 +124,7 @@ impl<'a> SplitExecution<'a> {
             capture: None,
             left,
             ran: 0,
+            resumed: None,
             open: false,
             row: 0,
             batches: 0,
@@ -209,7 +204,11 @@ impl<'a> SplitExecution<'a> {
         let cached = capture.as_mut().map(|capture| self.end_capture(capture)).transpose()?;
         let cached_before = capture.map_or(Vec::new(), |mut capture| capture.take_parts());
         let SplitExecution { program, scratch, split, .. } = self;
-        let UnfinishedSplit { skipped, quarantined, metrics, batches, .. } = split;
+        let UnfinishedSplit { skipped, quarantined, mut metrics, batches, resumed, .. } = split;
+        if let Some(step) = resumed {
+            // The steps up to the cache point did not run.
+            metrics.drain(1..=step + 1);
+        }
         let object = scratch.writer.finish()?;
         let batched = batches.saturating_mul(program.batching.size);
         let rows = batched.saturating_add(remainder_rows);
@@ -442,9 +441,6 @@ impl CompiledPipeline {
     /// [`UnfinishedSplit::ran`] returns how many records of the input have run if
     /// [`SplitInput::in_turns`] is set. [`end_split`](Self::end_split) returns the result of all
     /// portions.
-    ///
-    /// # Errors
-    /// As [`run_split`](Self::run_split).
     pub fn run_portion(
         &self,
         scratch: &mut ExecutorScratch,
@@ -501,19 +497,12 @@ pub struct UnfinishedSplit {
     pub(crate) left: u32,
     /// Records of the input that have been run.
     pub(crate) ran: u32,
+    /// The step of the cache point that the split is resumed from, if it is.
+    pub(crate) resumed: Option<usize>,
     /// True while a frame is open; `row` counts its rows. Staged batches do not use it.
     pub(crate) open: bool,
     pub(crate) row: usize,
     pub(crate) batches: u32,
-}
-
-impl std::fmt::Debug for UnfinishedSplit {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let UnfinishedSplit { left, row, batches, .. } = self;
-        let mut shown = out.debug_struct("Unfinished");
-        shown.field("left", left).field("row", row).field("batches", batches);
-        shown.finish_non_exhaustive()
-    }
 }
 
 impl UnfinishedSplit {

@@ -68,7 +68,6 @@ impl StagedRows {
         column.ends.push(column.values.len());
     }
 
-    /// Writes all rows as one frame.
     fn write(
         &self,
         program: &CompiledPipeline,
@@ -215,10 +214,8 @@ impl BatchStaging {
     }
 
     /// Adds a row; `value` returns the bytes of a delivered field. Writes the batch if the row
-    /// completes it, and returns whether it did.
-    ///
-    /// # Errors
-    /// [`RowRefusal::Row`] if a sequence is longer than its padding allows; the record is bad then.
+    /// completes it, and returns whether it did. Fails with [`RowRefusal::Row`] if a sequence is longer
+    /// than its padding allows; the record is bad then.
     pub(crate) fn push<'v>(
         &mut self,
         program: &CompiledPipeline,

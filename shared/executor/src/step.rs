@@ -14,7 +14,6 @@ use std::time::Duration;
 /// Bytes of a box: four f32.
 const BOX_BYTES: usize = 16;
 
-/// The action of a step.
 pub(crate) enum StepAction {
     /// `to_row`: the output is final and is written straight to its row.
     Transform {
@@ -99,10 +98,7 @@ pub(crate) struct SharedDraw {
 impl CompiledStep {
     /// Applies a step that makes one element of one. Returns the bytes read and written. `row` is
     /// the row of the step's field if the step writes there or finds its value there. `draw` is
-    /// called only if the step draws.
-    ///
-    /// # Errors
-    /// Returns the reason why the record is bad, in one line.
+    /// called only if the step draws. An error is the reason why the record is bad, in one line.
     pub(crate) fn apply(
         &self,
         cells: &mut [FieldCell],
@@ -276,7 +272,6 @@ fn move_boxes(
 // Turns operators into steps. Fuses operators where that is cheaper, and makes one step per field
 // of an operator that moves several fields.
 
-/// A stage, and its index in the pipeline's stages.
 #[derive(Clone, Copy)]
 pub(crate) struct IndexedStage<'p> {
     pub(crate) stage: &'p PipelineStage,
@@ -305,8 +300,8 @@ impl<'p> StepBuilder<'p> {
     }
 
     /// Adds a step that is not an operator on fields. Nothing fuses across it.
-    pub(crate) fn push(&mut self, step: CompiledStep) {
-        self.add(step, Chain::default());
+    pub(crate) fn push(&mut self, at: IndexedStage<'p>, action: StepAction) {
+        self.add(self.step(at, None, None, action), Chain::default());
         self.interrupt();
     }
 
@@ -413,7 +408,6 @@ impl<'p> StepBuilder<'p> {
     }
 }
 
-/// The action of `op` on elements of schema `input`. `cell` finds the cell of a field.
 fn action(
     op: &BoxedOperator,
     input: &ElementSchema,

@@ -86,11 +86,8 @@ impl ZippedRecord<'_> {
     }
 
     /// Reads the features into their cells among `cells`, which are those of the element. Returns
-    /// the bytes of their values.
-    ///
-    /// # Errors
-    /// Returns the reason, with file and record: the caller's error names the record of the first
-    /// dataset.
+    /// the bytes of their values. An error has file and record: the caller's names the record of the
+    /// first dataset.
     pub(crate) fn read(&self, cells: &mut [FieldCell]) -> Result<usize, String> {
         let named = |reason| {
             let RecordKey { record, .. } = self.record.key;

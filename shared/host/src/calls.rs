@@ -9,25 +9,18 @@ use gristmill_ports::{CallError, CallTransport, CallVersion, Coordinator, encode
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::{Method, StatusCode, body::Incoming, client::conn::http1, header};
 use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
 use rustix::process::geteuid;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use std::{
-    collections::BTreeMap,
-    fmt::Display,
-    path::PathBuf,
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, fmt::Display, path::PathBuf, time::Duration};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpStream, UnixStream},
 };
 
-/// Deadline of one call.
 const DEADLINE: Duration = Duration::from_secs(10);
 /// Header with the bytes of chunks that the caller has read since its last call.
 pub const READ_HEADER: &str = "gristmill-chunk-bytes-read";
-/// Idle connections that are kept.
 const MAX_IDLE: usize = 4;
 
 /// The state of a service on this machine.
@@ -97,33 +90,21 @@ impl HostServiceClient {
     }
 
     /// The state of the service.
-    ///
-    /// # Errors
-    /// It does not answer.
     pub async fn status(&self) -> Result<ServiceStatus, CallError> {
         self.ask(Method::GET, "/status", Bytes::new()).await
     }
 
     /// Space that the service's state takes.
-    ///
-    /// # Errors
-    /// The service does not answer.
     pub async fn disk(&self) -> Result<DiskUse, CallError> {
         self.ask(Method::GET, "/disk", Bytes::new()).await
     }
 
     /// Asks the service to end; it answers before it does.
-    ///
-    /// # Errors
-    /// It does not answer.
     pub async fn stop(&self) -> Result<(), CallError> {
         self.ask(Method::POST, "/stop", Bytes::new()).await
     }
 
     /// Kills one busy worker, as a crash would; returns its process, if there was one.
-    ///
-    /// # Errors
-    /// The service does not answer.
     pub async fn kill_worker(&self) -> Result<Option<u32>, CallError> {
         self.ask(Method::POST, "/kill", Bytes::new()).await
     }
@@ -162,7 +143,7 @@ impl HostServiceClient {
         let failed =
             |error: &dyn Display| CallError::Unavailable(format!("{}: {error}", self.endpoint));
         loop {
-            let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            let idle = self.idle.lock().pop();
             let is_fresh = idle.is_none();
             let mut connection = match idle {
                 Some(connection) => connection,
@@ -181,7 +162,7 @@ impl HostServiceClient {
                     let (status, body) = (answer.status(), answer.into_body());
                     let body = read(body).await.map_err(|error| failed(&error))?;
                     if connection.ready().await.is_ok() {
-                        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+                        let mut idle = self.idle.lock();
                         if idle.len() < MAX_IDLE {
                             idle.push(connection);
                         }

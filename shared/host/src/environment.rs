@@ -35,9 +35,6 @@ pub fn process_cpu_ms(pid: u32) -> u64 {
 }
 
 /// Bytes that this user may still write on the disk of `path`.
-///
-/// # Errors
-/// As the system says.
 pub fn free_bytes(path: &Path) -> io::Result<u64> {
     let disk = statvfs(path)?;
     let blocks = if geteuid().is_root() { disk.f_bfree } else { disk.f_bavail };

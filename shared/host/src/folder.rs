@@ -93,10 +93,8 @@ pub fn change_stamp(metadata: &Metadata) -> String {
     )
 }
 
-/// Visits entries below `root` whose keys start with `prefix`, in no particular order.
-///
-/// # Errors
-/// If `root` itself cannot be read.
+/// Visits entries below `root` whose keys start with `prefix`, in no particular order. Fails if
+/// `root` itself cannot be read.
 pub fn walk(
     root: &Path,
     prefix: &str,

@@ -54,10 +54,9 @@ pub struct FileObjects {
 }
 
 impl FileObjects {
-    /// Opens the objects of `bucket` below `root`, and creates both folders if needed. The folder around `root` exists.
-    ///
-    /// # Errors
-    /// If they cannot be used, or their file system can neither link nor rename exclusively.
+    /// Opens the objects of `bucket` below `root`, and creates both folders if needed. The folder
+    /// around `root` exists. Fails if they cannot be used, or their file system can neither link
+    /// nor rename exclusively.
     pub fn open(root: &Path, bucket: &str) -> io::Result<Self> {
         let store =
             Arc::new(BucketStore::open(Box::new(HostDisk), root, bucket, boot(), random())?);
@@ -70,10 +69,8 @@ impl FileObjects {
         Self { folders: Some(folders), ..self }
     }
 
-    /// Removes the drafts of writers that no longer run. Reads all folders: once at the start of a service.
-    ///
-    /// # Errors
-    /// If a folder cannot be read or a draft not removed.
+    /// Removes the drafts of writers that no longer run. Reads all folders: once at the start of a
+    /// service. Fails if a folder cannot be read or a draft not removed.
     pub fn sweep(&self) -> io::Result<()> {
         self.store.sweep()
     }
@@ -177,7 +174,6 @@ async fn blocking<T: Send + 'static>(
     done.unwrap_or_else(|error| Err(ObjectError::Unavailable(format!("file operations: {error}"))))
 }
 
-/// A read of one object.
 struct Source<'a> {
     path: &'a ObjectPath,
     /// None: the whole object.
@@ -198,7 +194,6 @@ impl Source<'_> {
     }
 }
 
-/// Reads `range` into a buffer of the pool.
 fn read_range(
     pool: &BufferPool,
     range: Range<u64>,

@@ -14,10 +14,8 @@ const STATE: &str = "service-2";
 const STATE_BEFORE: &str = "service";
 /// Below a user's cache: states that are removed at their end.
 const TEMPORARY: &str = "temporary";
-/// Longest path of a socket.
 const SOCKET_BYTES_MAX: usize = 107;
 
-/// A kind of file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Medium {
     Disk,
@@ -27,10 +25,7 @@ enum Medium {
 }
 
 /// The state directory of the service that all processes of this user share. `kind` tells programs apart whose workers
-/// differ; empty for gristmill's own.
-///
-/// # Errors
-/// No candidate can be used; the error is the first one's.
+/// differ; empty for gristmill's own. The error is that of the first candidate.
 pub fn default_state_dir(kind: &str) -> Result<PathBuf, HostError> {
     let name = match kind {
         "" => STATE.to_owned(),
@@ -40,9 +35,6 @@ pub fn default_state_dir(kind: &str) -> Result<PathBuf, HostError> {
 }
 
 /// The folder of states that are removed at their end.
-///
-/// # Errors
-/// As [`default_state_dir`].
 pub fn temporary_states() -> Result<PathBuf, HostError> {
     below_cache(TEMPORARY)
 }
@@ -56,21 +48,33 @@ pub fn state_of_before(default: &Path) -> Option<PathBuf> {
 /// A private folder on a disk of this machine, if there is one: homes may be read-only, or shared by machines.
 fn below_cache(name: &str) -> Result<PathBuf, HostError> {
     let mut in_memory = None;
+    let made = caches().into_iter().filter_map(|cache| match usable(&cache.join(name)) {
+        Ok((dir, Medium::Disk)) => Some(Ok(dir)),
+        Ok((dir, Medium::Memory)) => {
+            in_memory.get_or_insert(dir);
+            None
+        }
+        Ok((dir, Medium::Network)) => Some(Err(HostError::unusable(&dir, ON_NETWORK))),
+        Err(error) => Some(Err(error)),
+    });
+    let on_disk = first(made, "name a --state-dir");
+    on_disk.or_else(|error| in_memory.ok_or(error))
+}
+
+/// The first folder that could be made, or the first error.
+fn first(
+    made: impl Iterator<Item = Result<PathBuf, HostError>>,
+    advice: &str,
+) -> Result<PathBuf, HostError> {
     let mut failed = None;
-    for cache in caches() {
-        match usable(&cache.join(name)) {
-            Ok((dir, Medium::Disk)) => return Ok(dir),
-            Ok((dir, Medium::Memory)) => in_memory = in_memory.or(Some(dir)),
-            Ok((dir, Medium::Network)) => {
-                failed.get_or_insert(HostError::unusable(&dir, ON_NETWORK));
-            }
-            Err(error) => {
-                failed.get_or_insert(error);
-            }
+    for made in made {
+        match made {
+            Ok(path) => return Ok(path),
+            Err(error) => failed = failed.or(Some(error)),
         }
     }
-    let none = || HostError::Unusable("no folder is writable: name a --state-dir".to_owned());
-    in_memory.ok_or_else(|| failed.unwrap_or_else(none))
+    let none = || HostError::Unusable(format!("no folder is writable: {advice}"));
+    Err(failed.unwrap_or_else(none))
 }
 
 fn usable(dir: &Path) -> Result<(PathBuf, Medium), HostError> {
@@ -84,7 +88,6 @@ fn usable(dir: &Path) -> Result<(PathBuf, Medium), HostError> {
 const ON_NETWORK: &str = "it lies on a network file system, which other machines use too: name a directory on a disk \
                           of this machine";
 
-/// Refuses a directory that other machines may use too.
 pub(crate) fn refuse_network(dir: &Path) -> Result<(), HostError> {
     match medium(dir)? {
         Medium::Network => Err(HostError::unusable(dir, ON_NETWORK)),
@@ -159,32 +162,19 @@ pub(crate) fn known_run_dirs() -> Vec<PathBuf> {
     found
 }
 
-/// The path, without an ending, of the socket and the entry in the register of the service on `state_dir`.
-///
-/// # Errors
-/// No candidate can be used; the error is the first one's.
+/// The path, without an ending, of the socket and the entry in the register of the service on
+/// `state_dir`. The error is that of the first candidate.
 pub(crate) fn run_path(state_dir: &Path) -> Result<PathBuf, HostError> {
     let name =
         Fingerprint::from_content("gristmill service v1", state_dir.as_os_str().as_encoded_bytes())
             .to_string();
-    let mut failed = None;
-    for dir in run_dirs() {
-        let made = usable(&dir).map(|(dir, _)| dir.join(&name[..16]));
-        match made {
-            Ok(path) if path.as_os_str().len() + ".sock".len() <= SOCKET_BYTES_MAX => {
-                return Ok(path);
-            }
-            Ok(path) => {
-                failed.get_or_insert(HostError::unusable(
-                    &path,
-                    "the path is too long for a socket: set TMPDIR",
-                ));
-            }
-            Err(error) => {
-                failed.get_or_insert(error);
-            }
+    let path = |dir: PathBuf| {
+        let path = usable(&dir)?.0.join(&name[..16]);
+        if path.as_os_str().len() + ".sock".len() > SOCKET_BYTES_MAX {
+            let why = "the path is too long for a socket: set TMPDIR";
+            return Err(HostError::unusable(&path, why));
         }
-    }
-    Err(failed
-        .unwrap_or_else(|| HostError::Unusable("no folder is writable: set TMPDIR".to_owned())))
+        Ok(path)
+    };
+    first(run_dirs().into_iter().map(path), "set TMPDIR")
 }

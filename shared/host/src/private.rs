@@ -21,10 +21,9 @@ const WRITABLE_BY_ALL: u32 = 0o002;
 const WRITABLE_BY_GROUP: u32 = 0o020;
 const STICKY: u32 = 0o1000;
 
-/// The directory `dir` without links on the way. Creates what is missing of it, for its owner alone.
-///
-/// # Errors
-/// [`HostError::Unusable`] if another user could have made it, or could exchange it.
+/// The directory `dir` without links on the way. Creates what is missing of it, for its owner
+/// alone. Fails with [`HostError::Unusable`] if another user could have made it, or could exchange
+/// it.
 pub fn private_dir(dir: &Path) -> Result<PathBuf, HostError> {
     let dir = std::path::absolute(dir).map_err(HostError::at(dir))?;
     let (mut at, mut ahead, mut links) = (PathBuf::from("/"), steps(&dir), 0);
@@ -114,15 +113,12 @@ fn is_writable_by_others(about: &Metadata) -> bool {
     about.mode() & WRITABLE_BY_ALL != 0 || about.mode() & WRITABLE_BY_GROUP != 0 && shared_group
 }
 
-/// Takes the rights of others away from a directory.
 pub(crate) fn close_to_others(dir: &Path) -> Result<(), HostError> {
     fs::set_permissions(dir, fs::Permissions::from_mode(0o700)).map_err(HostError::at(dir))
 }
 
-/// Opens a file that belongs to this user; a link or another kind of file is refused. `options` say how.
-///
-/// # Errors
-/// As the system says; `PermissionDenied` for a file of another user.
+/// Opens a file that belongs to this user; a link or another kind of file is refused. `options` say
+/// how. Fails with `PermissionDenied` for a file of another user.
 pub fn open_private(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     // Opening a pipe must not block.
     let flags = libc_flags();
@@ -140,10 +136,8 @@ fn libc_flags() -> i32 {
     (OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32
 }
 
-/// The content of a private file, of at most `most_bytes`.
-///
-/// # Errors
-/// As [`open_private`]; `InvalidData` if it is longer.
+/// The content of a private file, of at most `most_bytes`. Fails as [`open_private`], and with
+/// `InvalidData` if it is longer.
 pub fn read_private(path: &Path, most_bytes: u64) -> io::Result<Vec<u8>> {
     let file = open_private(path, File::options().read(true))?;
     let mut content = Vec::new();
@@ -156,9 +150,6 @@ pub fn read_private(path: &Path, most_bytes: u64) -> io::Result<Vec<u8>> {
 }
 
 /// Replaces a file by one with `content` that only its owner can read, whole or not at all.
-///
-/// # Errors
-/// As the system says.
 pub fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);

@@ -45,9 +45,6 @@ impl ChunkByteCounter {
 impl HostObjects {
     /// The objects of the service that `file` describes. Buckets of other services are read through `elsewhere`, and its
     /// own objects through `foreign` where another service keeps them.
-    ///
-    /// # Errors
-    /// Its state directory cannot be read.
     pub fn open(
         file: &ServiceFile,
         elsewhere: Arc<dyn ObjectStore>,
@@ -81,9 +78,6 @@ impl HostObjects {
 }
 
 /// The objects that lie in files below `state_dir`, and the folders that it names.
-///
-/// # Errors
-/// The directory cannot be used.
 pub fn own_files(state_dir: &Path, bucket: &str) -> Result<FileObjects, HostError> {
     let root = private_dir(&state_dir.join("objects"))?;
     let files = FileObjects::open(&root, bucket).map_err(HostError::at(&root))?;

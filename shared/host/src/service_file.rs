@@ -13,7 +13,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// File name in a state directory.
 const FILE_NAME: &str = "endpoint.json";
 /// Larger than any service writes.
 const MAX_BYTES: u64 = 1 << 20;
@@ -76,9 +75,6 @@ impl std::fmt::Debug for ServiceFile {
 
 impl ServiceFile {
     /// The service whose state directory is `dir`.
-    ///
-    /// # Errors
-    /// There is none.
     pub fn from_state_dir(dir: &Path) -> Result<Self, AttachError> {
         let unreadable = |error: HostError| AttachError::Unreadable {
             path: dir.to_owned(),
@@ -92,9 +88,6 @@ impl ServiceFile {
     }
 
     /// The service of this user that listens at `endpoint`.
-    ///
-    /// # Errors
-    /// There is none.
     pub fn from_endpoint(endpoint: &str) -> Result<Self, AttachError> {
         let endpoint = endpoint.trim_end_matches('/');
         if !endpoint.starts_with(UNIX) && port(endpoint).is_none() {
@@ -117,9 +110,6 @@ impl ServiceFile {
     }
 
     /// Makes the service known; returns the files written, to be removed when it ends.
-    ///
-    /// # Errors
-    /// A file cannot be written.
     pub fn publish(&self) -> Result<Vec<PathBuf>, HostError> {
         let entry = places::run_path(&self.state_dir)?.with_extension("json");
         let written = vec![entry, self.state_dir.join(FILE_NAME)];
@@ -131,9 +121,6 @@ impl ServiceFile {
     }
 
     /// The path of the socket for the service on `state_dir`.
-    ///
-    /// # Errors
-    /// There is no folder for it.
     pub fn socket_path(state_dir: &Path) -> Result<PathBuf, HostError> {
         Ok(places::run_path(state_dir)?.with_extension("sock"))
     }

@@ -42,10 +42,8 @@ pub struct StateDir {
 }
 
 impl StateDir {
-    /// Opens `dir` for a service, and creates it if it is missing.
-    ///
-    /// # Errors
-    /// [`HostError::Busy`] if another service runs there, [`HostError::Unusable`] if it must not be used.
+    /// Opens `dir` for a service, and creates it if it is missing. Fails with [`HostError::Busy`]
+    /// if another service runs there, [`HostError::Unusable`] if it must not be used.
     pub fn open(dir: &Path) -> Result<Self, HostError> {
         let path = checked(dir)?;
         let began = Instant::now();
@@ -71,26 +69,13 @@ impl StateDir {
     }
 
     /// A new directory, removed at the end. Removes those of services that were killed.
-    ///
-    /// # Errors
-    /// As [`StateDir::open`].
     pub fn temporary() -> Result<Self, HostError> {
         let parent = places::temporary_states()?;
         // A directory is locked before another process may take it for one that is left over.
-        let lock = parent.join("lock");
-        let file = open_private(&lock, File::options().write(true).create(true).truncate(false));
-        let file = file.map_err(HostError::at(&lock))?;
-        flock(&file, FlockOperation::LockExclusive)
-            .map_err(|error| HostError::at(&lock)(error.into()))?;
+        let _lock = try_lock(&parent.join("lock"), FlockOperation::LockExclusive)?;
         for left in fs::read_dir(&parent).map_err(HostError::at(&parent))?.flatten() {
             let path = left.path();
-            let service = path.join(SERVICE_LOCK);
-            if path.is_dir()
-                && matches!(
-                    try_lock(&service, FlockOperation::NonBlockingLockExclusive),
-                    Ok(Some(_))
-                )
-            {
+            if path.is_dir() && matches!(lock_if_dead(&path), Ok(Some(_))) {
                 // Another start tries again.
                 let _ = fs::remove_dir_all(&path);
             }
@@ -146,9 +131,6 @@ pub struct ClientLock(File);
 
 impl ClientLock {
     /// Takes the lock on `state_dir`, which [`checked`] returned. Waits for a service that ends.
-    ///
-    /// # Errors
-    /// The service does not end.
     pub async fn take(state_dir: &Path) -> Result<Self, HostError> {
         let lock = state_dir.join(CLIENTS_LOCK);
         let file = wait(&lock, FlockOperation::NonBlockingLockShared).await?;
@@ -177,9 +159,6 @@ pub struct StartLock {
 
 impl StartLock {
     /// Waits while another process starts a service.
-    ///
-    /// # Errors
-    /// It takes too long.
     pub async fn take(state_dir: &Path) -> Result<Self, HostError> {
         let file =
             wait(&state_dir.join(START_LOCK), FlockOperation::NonBlockingLockExclusive).await?;
@@ -190,10 +169,8 @@ impl StartLock {
     }
 }
 
-/// The state directory `dir`, which need not have a service, after all checks; creates it if it is missing.
-///
-/// # Errors
-/// [`HostError::Unusable`] if it must not be used.
+/// The state directory `dir`, which need not have a service, after all checks; creates it if it is
+/// missing. Fails with [`HostError::Unusable`] if it must not be used.
 pub fn checked(dir: &Path) -> Result<PathBuf, HostError> {
     let path = private_dir(dir)?;
     places::refuse_network(&path)?;

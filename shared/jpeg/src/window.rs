@@ -170,8 +170,6 @@ fn read_units(
     bits.sufficed().then_some(())
 }
 
-// Colour conversion and upsampling: samples of components to RGB.
-
 /// Samples of one component, for the decoded units.
 #[derive(Debug, Default)]
 pub(crate) struct ComponentPlane {

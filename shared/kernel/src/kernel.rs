@@ -93,8 +93,6 @@ impl AssetLoader for NoAssets {
     }
 }
 
-// The forms that a kernel can have.
-
 /// A value being read: numbers little-endian, images row by row.
 #[derive(Clone, Copy, Debug)]
 pub struct ValueView<'a> {
@@ -123,6 +121,28 @@ pub trait TransformKernel: Send + Sync {
     ) -> Result<OutputSize, String>;
 }
 
+impl<F> TransformKernel for F
+where
+    F: Fn(
+            ValueView<'_>,
+            KernelOutput<'_>,
+            &mut KernelScratch,
+            &mut OperatorDraws,
+        ) -> Result<OutputSize, String>
+        + Send
+        + Sync,
+{
+    fn run(
+        &self,
+        input: ValueView<'_>,
+        output: KernelOutput<'_>,
+        tools: &mut KernelScratch,
+        draw: &mut OperatorDraws,
+    ) -> Result<OutputSize, String> {
+        self(input, output, tools, draw)
+    }
+}
+
 /// An operator that changes a value where it is. An error is the record's, as above.
 pub trait InPlaceKernel: Send + Sync {
     fn run(
@@ -132,6 +152,23 @@ pub trait InPlaceKernel: Send + Sync {
         tools: &mut KernelScratch,
         draw: &mut OperatorDraws,
     ) -> Result<(), String>;
+}
+
+impl<F> InPlaceKernel for F
+where
+    F: Fn(&mut [u8], [usize; 2], &mut KernelScratch, &mut OperatorDraws) -> Result<(), String>
+        + Send
+        + Sync,
+{
+    fn run(
+        &self,
+        value: &mut [u8],
+        size: [usize; 2],
+        tools: &mut KernelScratch,
+        draw: &mut OperatorDraws,
+    ) -> Result<(), String> {
+        self(value, size, tools, draw)
+    }
 }
 
 /// An operator that decides whether an element is kept.

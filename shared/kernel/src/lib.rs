@@ -8,9 +8,8 @@ mod cell;
 mod kernel;
 
 pub use cell::{CellStorage, FieldCell, KernelOutput};
-pub use kernel::{AssetLoader, FusedKernel, Kernel, MAX_ITEMS, MoveBoxes, NoAssets};
-pub use kernel::{DrawKey, OperatorDraws};
 pub use kernel::{
-    ExtractKernel, InPlaceKernel, OutputSize, PredicateKernel, TransformKernel, ValueView,
+    AssetLoader, DrawKey, ExtractKernel, FusedKernel, InPlaceKernel, Kernel, KernelScratch,
+    KernelState, MAX_ITEMS, MoveBoxes, NoAssets, OperatorDraws, OutputSize, PredicateKernel,
+    TransformKernel, ValueView,
 };
-pub use kernel::{KernelScratch, KernelState};

@@ -82,10 +82,8 @@ impl Checkpoint {
         }
     }
 
-    /// The batch at which a run of `job` goes on.
-    ///
-    /// # Errors
-    /// [`CheckpointError`] names the first difference between the job and that of the checkpoint.
+    /// The batch at which a run of `job` goes on. The error names the first difference between the
+    /// job and that of the checkpoint.
     pub fn cursor_in(&self, job: &JobView) -> Result<Cursor, CheckpointError> {
         let Self { job: found, seed, split_batches, epoch, batch_index, .. } = self;
         let (name, spec) = (job.job.clone(), &job.spec);

@@ -94,7 +94,7 @@ macro_rules! byte_id {
 
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(&encode(&self.0))
+                self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
             }
         }
 
@@ -181,16 +181,7 @@ impl InvocationId {
     }
 }
 
-pub(crate) fn encode(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    bytes
-        .iter()
-        .flat_map(|b| [b >> 4, b & 15])
-        .map(|d| char::from(DIGITS[usize::from(d)]))
-        .collect()
-}
-
-pub(crate) fn decode<const N: usize>(text: &str) -> Option<[u8; N]> {
+fn decode<const N: usize>(text: &str) -> Option<[u8; N]> {
     if text.len() != 2 * N || !text.is_ascii() {
         return None;
     }

@@ -9,6 +9,7 @@ mod dataset_op;
 mod declared_cost;
 mod function;
 mod ids;
+pub mod limits;
 mod record;
 pub mod splits;
 pub mod stored;

@@ -32,6 +32,7 @@ pub mod silence;
 mod view;
 pub mod window;
 
+pub(crate) use bundle::line_of;
 pub use bundle::{
     Bundle, BundleState, CommittedSplit, MAX_BUNDLE_SPLITS, MAX_ERROR_BYTES, MAX_INVOCATION_BYTES,
     ObjectSizes, SplitCommit, SplitKind, SplitOutcome, SuspectSplit, TRIAL_ATTEMPTS, WorkerTimes,
@@ -42,9 +43,9 @@ pub use job_progress::{
     collected, made,
 };
 pub use lease::{
-    BundleRetryLimits, ClaimTransition, FailTransition, FlushTransition, GiveBackTransition,
-    LapseTransition, LeaseTerm, MarkTransition, POISON_STRIKES, ReleaseTransition, claim, fail,
-    flush, give_back, lapse, lease_until_ms, mark, release, retry_delay_ms, revive,
+    BundleRetryLimits, ClaimTransition, FailTransition, FlushTransition, LapseTransition,
+    LeaseTerm, MarkTransition, POISON_STRIKES, ReleaseTransition, claim, fail, flush, give_back,
+    lapse, lease_until_ms, mark, release, retry_delay_ms, revive,
 };
 pub use plan::{SplitPlan, SplitVisit};
 pub use readers::ReaderProgress;

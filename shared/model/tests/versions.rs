@@ -3,11 +3,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
-use gristmill_model::wire::protocol::{self, OLDEST, ProtocolMessage, VERSION, read_event};
+use gristmill_model::wire::protocol::{self, OLDEST, VERSION, read_event};
 use gristmill_model::wire::{
     AnyReply, CallEnvelope, CallRefusal, RefusalKind, ScalerEvent, SpokenVersions, WorkerEvent,
 };
-use serde::Deserialize;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
@@ -26,7 +26,7 @@ fn golden() -> Vec<Sample> {
 }
 
 /// Reads `value` as version 2 wrote it, and writes it for version 2.
-fn again<M: ProtocolMessage>(value: &Value) -> Result<Value, serde_json::Error> {
+fn again<M: Serialize + DeserializeOwned>(value: &Value) -> Result<Value, serde_json::Error> {
     let message: M = protocol::read(&serde_json::to_vec(value)?, OLDEST)?;
     serde_json::from_slice(&protocol::write(&message, OLDEST)?)
 }

@@ -11,7 +11,6 @@ use std::collections::BTreeMap;
 pub struct PlainBatch {
     pub size: u32,
     pub drop_remainder: bool,
-    /// Whether sequences may differ in length.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub ragged: bool,
 }
@@ -32,17 +31,15 @@ impl OperatorDefinition for PlainBatch {
     const PARAMETERS: &'static [Parameter] = &[
         batch_size_parameter(),
         DROP_REMAINDER,
-        or(
+        switch(
             "ragged",
-            ParameterKind::Bool,
-            "false",
             "Whether sequences of different lengths and byte strings are delivered as values and offsets.",
         ),
     ];
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
-        let (size, drop_remainder) = size::<Self>(params)?;
-        Ok(PlainBatch { size, drop_remainder, ragged: flag::<Self>(params, "ragged")? })
+        let (size, drop_remainder) = size(params)?;
+        Ok(PlainBatch { size, drop_remainder, ragged: params.read_flag("ragged")? })
     }
 }
 
@@ -56,10 +53,8 @@ impl Operator for PlainBatch {
                     (_, true) => "use `padded_batch`, or say `ragged: true`",
                     _ => "put a resize or crop before it",
                 };
-                let origin = flow.origin(name);
-                return Err(format!(
-                    "`batch` needs every element of one shape, but `{name}` is {field}{origin}; {advice}"
-                ));
+                let needs = flow.needs("batch", "every element of one shape", name);
+                return Err(format!("{needs}; {advice}"));
             }
         }
         check_bytes(flow, self.size, |_, _| None)
@@ -76,11 +71,8 @@ impl Operator for PlainBatch {
 }
 
 /// Parses `size` and `drop_remainder`.
-pub(crate) fn size<T: OperatorDefinition>(
-    params: &mut MappingReader<'_>,
-) -> Result<(u32, bool), PipelineError> {
-    let size = whole::<T>(params, "size")?;
-    Ok((size, flag::<T>(params, "drop_remainder")?))
+fn size(params: &mut MappingReader<'_>) -> Result<(u32, bool), PipelineError> {
+    Ok((params.read_whole("size")?, params.read_flag("drop_remainder")?))
 }
 
 /// Checks that a batch fits an object. Counts the known bytes of each field: those of its fixed shape, or
@@ -106,8 +98,6 @@ pub(crate) fn check_bytes(
     }
 }
 
-// `padded_batch`: stacks elements, and pads sequences to one length.
-
 /// `size` elements -> one batch. A sequence `[?, ..]` or byte string becomes `[size, n, ..]`, padded at its
 /// end to the field's entry in `lengths`, else to the longest of the batch. As
 /// `tf.data.Dataset.padded_batch`.
@@ -126,8 +116,8 @@ impl OperatorDefinition for PaddedBatch {
         &[batch_size_parameter(), DROP_REMAINDER, LENGTHS, VALUES];
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
-        let (size, drop_remainder) = size::<Self>(params)?;
-        Ok(PaddedBatch { size, drop_remainder, padding: padding::<Self>(params)? })
+        let (size, drop_remainder) = size(params)?;
+        Ok(PaddedBatch { size, drop_remainder, padding: padding(params)? })
     }
 }
 
@@ -152,13 +142,11 @@ impl Operator for PaddedBatch {
 }
 
 /// Parses `lengths` and `values`, which are mappings from fields.
-pub(crate) fn padding<T: OperatorDefinition>(
-    params: &mut MappingReader<'_>,
-) -> Result<SequencePadding, PipelineError> {
+fn padding(params: &mut MappingReader<'_>) -> Result<SequencePadding, PipelineError> {
     let mut padding = SequencePadding::default();
     if let Some(node) = params.get("lengths") {
         let table = MappingReader::new("`lengths`", node)?;
-        let range = parameters::wholes_of(declared::<T>("lengths"));
+        let range = params.wholes_of("lengths");
         padding.lengths = entries(&table, |key, n| table.whole(key, n, range.clone()))?;
     }
     if let Some(node) = params.get("values") {
@@ -213,8 +201,6 @@ pub(crate) fn check(flow: &SchemaFlow, op: &str, padding: &SequencePadding) -> R
     Ok(())
 }
 
-// `bucket_by_sequence_length`: stacks elements of similar lengths, to keep padding short.
-
 /// Most boundaries.
 const MAX_BOUNDARIES: usize = 1024;
 /// Largest boundary, in items.
@@ -231,7 +217,6 @@ const MAX_BOUNDARY: u32 = 1 << 24;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct BucketBySequenceLength {
     pub field: String,
-    /// Ascending, in items: bucket `i` ends before boundary `i`; the last bucket is unbounded.
     pub boundaries: Vec<u32>,
     pub size: u32,
     pub drop_remainder: bool,
@@ -247,15 +232,13 @@ impl OperatorDefinition for BucketBySequenceLength {
         required("field", ParameterKind::Field, "The sequence whose length decides."),
         required(
             "boundaries",
-            ParameterKind::List(&ParameterKind::Whole { min: 2, max: MAX_BOUNDARY as u64 }),
+            ParameterKind::List(&from_to(2, MAX_BOUNDARY)),
             "Ascending, in items: bucket `i` ends before boundary `i`; the last bucket has no end.",
         ),
         batch_size_parameter(),
         DROP_REMAINDER,
-        or(
+        switch(
             "pad_to_bucket_boundary",
-            ParameterKind::Bool,
-            "false",
             "Pad `field` to the longest its bucket can hold (its boundary - 1), not to the longest of the batch.",
         ),
         LENGTHS,
@@ -265,7 +248,7 @@ impl OperatorDefinition for BucketBySequenceLength {
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         let field = required_field(params)?;
         let node = params.require("boundaries")?;
-        let boundaries = wholes::<Self>(params, "boundaries")?;
+        let boundaries = params.read_wholes("boundaries")?;
         if boundaries.is_empty()
             || boundaries.len() > MAX_BOUNDARIES
             || !boundaries.is_sorted_by(|a, b| a < b)
@@ -275,9 +258,9 @@ impl OperatorDefinition for BucketBySequenceLength {
                  lengths, such as [33, 65, 129]"
             )));
         }
-        let (size, drop_remainder) = size::<Self>(params)?;
-        let pad_to_bucket_boundary = flag::<Self>(params, "pad_to_bucket_boundary")?;
-        let padding = padding::<Self>(params)?;
+        let (size, drop_remainder) = size(params)?;
+        let pad_to_bucket_boundary = params.read_flag("pad_to_bucket_boundary")?;
+        let padding = padding(params)?;
         Ok(Self { field, boundaries, size, drop_remainder, pad_to_bucket_boundary, padding })
     }
 }
@@ -287,11 +270,7 @@ impl Operator for BucketBySequenceLength {
         let op = Self::DECLARATION.name;
         let field = flow.field(op, &self.field)?;
         if field.known_shape().is_some() && field.dtype != FieldDType::Bytes {
-            let origin = flow.origin(&self.field);
-            return Err(format!(
-                "`{op}` needs a sequence, but `{}` is {field}{origin}",
-                self.field
-            ));
+            return Err(flow.needs(op, "a sequence", &self.field));
         }
         check(flow, op, &self.padding)?;
         check_bytes(flow, self.size, |_, _| None)

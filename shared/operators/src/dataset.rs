@@ -21,7 +21,7 @@ impl OperatorDefinition for Take {
     )];
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
-        Ok(Take { count: large::<Self>(params, "count")? })
+        Ok(Take { count: large(params, "count", 1)? })
     }
 }
 
@@ -35,8 +35,6 @@ impl Operator for Take {
     }
 }
 
-// `skip`: leaves out the first records of the dataset.
-
 /// Leaves out the first `count` records of the dataset, the complement of [`Take`]. They are
 /// not read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -48,11 +46,10 @@ impl OperatorDefinition for Skip {
     const DECLARATION: OperatorDeclaration =
         OperatorDeclaration { cardinality: Cardinality::Filter, ..of_dataset("skip", 1) };
 
-    const PARAMETERS: &'static [Parameter] =
-        &[required("count", ParameterKind::Whole { min: 0, max: u64::MAX }, "Records.")];
+    const PARAMETERS: &'static [Parameter] = &[required("count", ANY_COUNT, "Records.")];
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
-        Ok(Skip { count: large::<Self>(params, "count")? })
+        Ok(Skip { count: large(params, "count", 0)? })
     }
 }
 
@@ -65,8 +62,6 @@ impl Operator for Skip {
         Some(DatasetOp::Skip { count: self.count })
     }
 }
-
-// `repeat`: repeats the dataset within one epoch.
 
 /// Most repetitions.
 const MAX_COUNT: u32 = 100_000;
@@ -83,8 +78,7 @@ impl OperatorDefinition for Repeat {
     const DECLARATION: OperatorDeclaration =
         OperatorDeclaration { cardinality: Cardinality::OneToMany, ..of_dataset("repeat", 1) };
 
-    const PARAMETERS: &'static [Parameter] =
-        &[required("count", ParameterKind::Whole { min: 1, max: MAX_COUNT as u64 }, "Times.")];
+    const PARAMETERS: &'static [Parameter] = &[required("count", from_to(1, MAX_COUNT), "Times.")];
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         if params.get("count").is_none() {
@@ -92,7 +86,7 @@ impl OperatorDefinition for Repeat {
                 "`repeat` needs a `count`; to go on without end, run the job with `--epochs`",
             ));
         }
-        Ok(Repeat { count: whole::<Self>(params, "count")? })
+        Ok(Repeat { count: params.read_whole("count")? })
     }
 }
 
@@ -101,8 +95,6 @@ impl Operator for Repeat {
         Some(DatasetOp::Repeat { count: self.count })
     }
 }
-
-// `interleave`: alternates between the records of several files.
 
 /// Most files read in turn.
 const MAX_CYCLE: u32 = 4096;
@@ -122,23 +114,13 @@ impl OperatorDefinition for Interleave {
     const DECLARATION: OperatorDeclaration = of_dataset("interleave", 1);
 
     const PARAMETERS: &'static [Parameter] = &[
-        or(
-            "cycle_length",
-            ParameterKind::Whole { min: 1, max: MAX_CYCLE as u64 },
-            "16",
-            "Files read in turn.",
-        ),
-        or(
-            "block_length",
-            ParameterKind::Whole { min: 1, max: MAX_BLOCK as u64 },
-            "1",
-            "Records of a file in its turn.",
-        ),
+        or("cycle_length", from_to(1, MAX_CYCLE), "16", "Files read in turn."),
+        or("block_length", from_to(1, MAX_BLOCK), "1", "Records of a file in its turn."),
     ];
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
-        let cycle_length = whole::<Self>(params, "cycle_length")?;
-        let block_length = whole::<Self>(params, "block_length")?;
+        let cycle_length = params.read_whole("cycle_length")?;
+        let block_length = params.read_whole("block_length")?;
         Ok(Interleave { cycle_length, block_length })
     }
 }
@@ -153,8 +135,6 @@ impl Operator for Interleave {
         Some(DatasetOp::Interleave { cycle_length, block_length })
     }
 }
-
-// `shuffle`: puts records in random order, block by block.
 
 /// Most blocks of a split; each costs one read.
 const MAX_BLOCKS: u32 = 1024;
@@ -171,27 +151,16 @@ pub struct Shuffle {
 }
 
 impl OperatorDefinition for Shuffle {
-    const DECLARATION: OperatorDeclaration =
-        OperatorDeclaration { randomness: Randomness::Random, ..of_dataset("shuffle", 1) };
+    const DECLARATION: OperatorDeclaration = of_dataset("shuffle", 1).random();
 
     const PARAMETERS: &'static [Parameter] = &[
-        or(
-            "blocks",
-            ParameterKind::Whole { min: 1, max: MAX_BLOCKS as u64 },
-            "16",
-            "Runs of neighbours in a split.",
-        ),
-        or(
-            "seed",
-            ParameterKind::Whole { min: 0, max: u64::MAX },
-            "0",
-            "Tells two shuffles apart.",
-        ),
+        or("blocks", from_to(1, MAX_BLOCKS), "16", "Runs of neighbours in a split."),
+        or("seed", ANY_COUNT, "0", "Tells two shuffles apart."),
     ];
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
-        let blocks = whole::<Self>(params, "blocks")?;
-        let seed = large::<Self>(params, "seed")?;
+        let blocks = params.read_whole("blocks")?;
+        let seed = large(params, "seed", 0)?;
         Ok(Shuffle { blocks, seed })
     }
 }
@@ -201,8 +170,6 @@ impl Operator for Shuffle {
         Some(DatasetOp::Shuffle { blocks: self.blocks, seed: self.seed })
     }
 }
-
-// `in_order`: records in the order of the dataset.
 
 /// Delivers every epoch in the order of the dataset, record by record: for validation, and for data whose
 /// order matters. Elements left over at the end of a split start the next batch, also after `filter` or

@@ -1,28 +1,6 @@
-//! Descriptions of operators for people and tools: names, declarations and parameters.
+//! Tables of parameters in the documentation of operators.
 
-use gristmill_pipeline::{
-    DefaultValue, OF_FIELDS, OF_FILLED_FIELDS, OperatorDeclaration, OperatorRegistry, Parameter,
-    ParameterKind, RegisteredOperator,
-};
-use serde::Serialize;
-use std::fmt::Write;
-
-/// An operator as `gristmill operators --json` prints it.
-#[derive(Debug, Serialize)]
-pub struct OperatorDescription {
-    #[serde(flatten)]
-    pub declaration: &'static OperatorDeclaration,
-    pub parameters: &'static [Parameter],
-}
-
-/// All operators of a registry, in its order.
-pub fn describe(registry: &OperatorRegistry) -> Vec<OperatorDescription> {
-    let described = |entry: &RegisteredOperator| OperatorDescription {
-        declaration: entry.declaration,
-        parameters: entry.parameters,
-    };
-    registry.entries().iter().map(described).collect()
-}
+use gristmill_pipeline::{OF_FIELDS, OF_FILLED_FIELDS, OperatorRegistry, Parameter};
 
 /// The table of an operator's parameters in `docs/operators.md`; none without parameters.
 pub fn table(parameters: &[Parameter]) -> Option<String> {
@@ -79,47 +57,5 @@ fn with_table(text: &str, title: &str, table: Option<String>) -> Result<String, 
 
 fn row(parameter: &Parameter, doc: &str) -> String {
     let Parameter { name, kind, default, .. } = parameter;
-    let default = match default {
-        DefaultValue::Required => "required".to_owned(),
-        DefaultValue::Absent => "none".to_owned(),
-        DefaultValue::Value(value) => format!("`{value}`"),
-    };
-    format!("| `{name}` | {} | {default} | {doc} |\n", takes(kind))
-}
-
-/// The values of a kind, in words.
-pub fn takes(kind: &ParameterKind) -> String {
-    match kind {
-        ParameterKind::Bool => "true or false".into(),
-        ParameterKind::Whole { min, max } if *max >= u64::from(u32::MAX) => {
-            format!("a whole number from {min} on")
-        }
-        ParameterKind::Whole { min, max } => format!("a whole number from {min} to {max}"),
-        ParameterKind::Number { min, max } if *min == f64::MIN && *max == f64::MAX => {
-            "a number".into()
-        }
-        ParameterKind::Number { min, max } => format!("a number from {min} to {max}"),
-        ParameterKind::Size { .. } => kind.to_string(),
-        ParameterKind::Text => "text".into(),
-        ParameterKind::Field => "a field".into(),
-        ParameterKind::Choice(names) => one_of(names),
-        ParameterKind::List(item) => format!("a list: {}", takes(item)),
-        ParameterKind::Map(value) => format!("by field: {}", takes(value)),
-        ParameterKind::Features => "features".into(),
-        ParameterKind::Other(words) => (*words).into(),
-    }
-}
-
-fn one_of(names: &[&str]) -> String {
-    let mut text = String::new();
-    for (i, name) in names.iter().enumerate() {
-        let separator = match i {
-            0 => "",
-            _ if i + 1 == names.len() => " or ",
-            _ => ", ",
-        };
-        // Writing to a string does not fail.
-        let _ = write!(text, "{separator}`{name}`");
-    }
-    text
+    format!("| `{name}` | {kind} | {default} | {doc} |\n")
 }

@@ -1,5 +1,5 @@
 //! The operators, a file each or one for a family of small ones: parameters, schema, declaration, kernel and
-//! their tests.
+//! their tests. The fields of an operator are its parameters: `PARAMETERS` says what each means.
 //!
 //! [`registry`] lists them. The feature `kernels` adds the kernels; a program that only plans jobs leaves
 //! it off, and links neither decoders nor resizers.
@@ -51,9 +51,7 @@ pub use image::decode::DecodeMode;
 pub use image::rotate_or_shear::{AngleBounds, Interpolation, RotateOrShear, WarpAngle};
 #[cfg(feature = "kernels")]
 pub use kernels::floor;
-pub use number::cast::CastDType;
 pub use number::layout::DimensionOrder;
-pub use sequence::tokenise::TokenDType;
 
 use gristmill_pipeline::{OperatorRegistry, Pipeline, PipelineError};
 use std::sync::LazyLock;
@@ -62,10 +60,15 @@ use std::sync::LazyLock;
 mod prelude {
     #[cfg(feature = "kernels")]
     pub(crate) use crate::kernels::{
-        boxes, canvas, channels as channels_of, dtype_bytes, in_place, item_bytes as item_bytes_of,
-        masks, pixel_bytes, planes::vectorised, sometimes, transform, value_bytes, warp,
+        boxes::{self, OperatorGeometry},
+        canvas, channels as channels_of, dtype_bytes, in_place, item_bytes as item_bytes_of,
+        masks::{self, MaskResize},
+        pixel_bytes,
+        planes::vectorised,
+        sometimes, transform, value_bytes, warp,
     };
     pub(crate) use crate::parameters::*;
+    #[cfg(feature = "kernels")]
     pub(crate) use crate::*;
     #[cfg(feature = "kernels")]
     pub(crate) use gristmill_kernel::{FusedKernel, Kernel, OutputSize, ValueView};
@@ -74,16 +77,15 @@ mod prelude {
         AssetReference, AuthoredNumber, Batching, CachePointSettings, Cardinality, ExactEffect,
         Feature, FieldDType, FieldSchema, ImageFields, ImageInput, LengthBuckets, MAX_BATCH_BYTES,
         MAX_BATCH_SIZE, MAX_SIDE, MappingReader, Operator, OperatorDeclaration, OperatorDefinition,
-        OperatorEffect, OperatorScope, Parameter, ParameterKind, PipelineError, Randomness,
-        SchemaFlow, SequencePadding, TouchedFields, ValueRange, check_field_name,
+        OperatorEffect, OperatorScope, Parameter, ParameterKind, PipelineError, SchemaFlow,
+        SequencePadding, TouchedFields, ValueRange, check_field_name,
         node::{NodeValue, SyntaxNode, shown},
-        parameters::{self, optional},
-        table::nearest,
+        table::{absent, nearest, or, required},
         widened,
     };
     #[cfg(feature = "kernels")]
     pub(crate) use gristmill_pipeline::{BoxFields, BoxFormat, FeatureDType, KernelInput};
-    pub(crate) use serde::{Deserialize, Serialize};
+    pub(crate) use serde::Serialize;
     pub(crate) use std::collections::BTreeMap;
 }
 

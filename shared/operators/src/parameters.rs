@@ -1,44 +1,36 @@
 //! Declarations and parameter parsers that several operators share.
 
 use crate::prelude::*;
-use gristmill_pipeline::{DefaultValue, OF_FIELDS, OF_FILLED_FIELDS};
+use gristmill_pipeline::{OF_FIELDS, OF_FILLED_FIELDS};
 
 /// Largest number of items of a sequence.
 pub(crate) const MAX_LENGTH: u32 = 1 << 24;
 
-/// A required parameter.
-pub(crate) const fn required(
-    name: &'static str,
-    kind: ParameterKind,
-    doc: &'static str,
-) -> Parameter {
-    Parameter::new(name, kind, DefaultValue::Required, doc)
+/// Any finite number.
+pub(crate) const ANY_NUMBER: ParameterKind = ParameterKind::Number { min: f64::MIN, max: f64::MAX };
+/// A whole number of 64 bits.
+pub(crate) const ANY_COUNT: ParameterKind = ParameterKind::Whole { min: 0, max: u64::MAX };
+
+/// A whole number, both ends included.
+pub(crate) const fn from_to(min: u32, max: u32) -> ParameterKind {
+    ParameterKind::Whole { min: min as u64, max: max as u64 }
 }
 
-/// An optional parameter without a default.
-pub(crate) const fn absent(
-    name: &'static str,
-    kind: ParameterKind,
-    doc: &'static str,
-) -> Parameter {
-    Parameter::new(name, kind, DefaultValue::Absent, doc)
+/// A parameter that is false by default.
+pub(crate) const fn switch(name: &'static str, doc: &'static str) -> Parameter {
+    or(name, ParameterKind::Bool, "false", doc)
 }
 
-/// A parameter with a default, written as in a pipeline file.
-pub(crate) const fn or(
-    name: &'static str,
-    kind: ParameterKind,
-    default: &'static str,
-    doc: &'static str,
-) -> Parameter {
-    Parameter::new(name, kind, DefaultValue::Value(default), doc)
+/// `p`, with its default.
+pub(crate) const fn probability(default: &'static str) -> Parameter {
+    let kind = ParameterKind::Number { min: 0.0, max: 1.0 };
+    or("p", kind, default, "Probability, 0 to 1.")
 }
 
 /// The field an operator works on.
 pub(crate) const FIELD: Parameter = or("field", ParameterKind::Field, "image", "The field.");
 pub(crate) const IMAGE_SIZE: ParameterKind = ParameterKind::Size { max: MAX_SIDE as u64 };
-pub(crate) const SIDES: ParameterKind =
-    ParameterKind::List(&ParameterKind::Whole { min: 0, max: MAX_SIDE as u64 });
+pub(crate) const SIDES: ParameterKind = ParameterKind::List(&from_to(0, MAX_SIDE));
 pub(crate) const SIZE: Parameter = required("size", IMAGE_SIZE, "Height and width in pixels.");
 pub(crate) const ANTIALIAS: Parameter = or(
     "antialias",
@@ -58,28 +50,24 @@ pub(crate) const INTERPOLATION: Parameter = or(
     "nearest",
     "How pixels between pixels are taken.",
 );
-pub(crate) const DROP_REMAINDER: Parameter = or(
-    "drop_remainder",
-    ParameterKind::Bool,
-    "false",
-    "Leave the last batch of an epoch out if it is short.",
-);
+pub(crate) const DROP_REMAINDER: Parameter =
+    switch("drop_remainder", "Leave the last batch of an epoch out if it is short.");
 pub(crate) const LENGTHS: Parameter = or(
     "lengths",
-    ParameterKind::Map(&ParameterKind::Whole { min: 1, max: MAX_LENGTH as u64 }),
+    ParameterKind::Map(&from_to(1, MAX_LENGTH)),
     "{}",
     "Items each of these fields is padded to, such as `{ tokens: 128 }`.",
 );
 pub(crate) const VALUES: Parameter = or(
     "values",
-    ParameterKind::Map(&ParameterKind::Number { min: f64::MIN, max: f64::MAX }),
+    ParameterKind::Map(&ANY_NUMBER),
     "{}",
     "What each of these fields is padded with.",
 );
 
 /// `size` of an operator that makes batches.
 pub(crate) const fn batch_size_parameter() -> Parameter {
-    let kind = ParameterKind::Whole { min: 1, max: MAX_BATCH_SIZE as u64 };
+    let kind = from_to(1, MAX_BATCH_SIZE);
     required("size", kind, "Elements of a batch.")
 }
 
@@ -97,62 +85,13 @@ pub(crate) const fn with_fields<const N: usize>(own: &[Parameter], filled: bool)
     all
 }
 
-/// The declaration of a parameter. A test parses every operator, so none is missing.
-pub(crate) fn declared<T: OperatorDefinition>(name: &str) -> &'static Parameter {
-    let found = T::PARAMETERS.iter().find(|parameter| parameter.name == name);
-    found.unwrap_or_else(|| panic!("`{}` does not declare `{name}`", T::DECLARATION.name))
-}
-
-/// Parses a whole number, with the range and default that `T` declares.
-pub(crate) fn whole<T: OperatorDefinition>(
-    params: &mut MappingReader<'_>,
-    name: &str,
-) -> Result<u32, PipelineError> {
-    parameters::whole(params, declared::<T>(name))
-}
-
-/// As [`whole`]; none if the parameter is left out, or null.
-pub(crate) fn optional_whole<T: OperatorDefinition>(
+/// Parses a whole number of the declared range; none if the parameter is left out, or null.
+pub(crate) fn optional_whole(
     params: &mut MappingReader<'_>,
     name: &'static str,
 ) -> Result<Option<u32>, PipelineError> {
-    let range = parameters::wholes_of(declared::<T>(name));
-    optional(params, name).map(|node| params.whole(name, node, range)).transpose()
-}
-
-/// Parses a number, with the range and default that `T` declares.
-pub(crate) fn real<T: OperatorDefinition>(
-    params: &mut MappingReader<'_>,
-    name: &str,
-) -> Result<f64, PipelineError> {
-    parameters::number(params, declared::<T>(name))
-}
-
-/// Parses true or false, with the default that `T` declares.
-pub(crate) fn flag<T: OperatorDefinition>(
-    params: &mut MappingReader<'_>,
-    name: &str,
-) -> Result<bool, PipelineError> {
-    parameters::flag(params, declared::<T>(name))
-}
-
-/// Parses one of the names that `T` declares; `values` has the meaning of each, in the same order.
-pub(crate) fn choice<T: OperatorDefinition, V: Copy>(
-    params: &mut MappingReader<'_>,
-    name: &str,
-    values: &[V],
-) -> Result<V, PipelineError> {
-    parameters::choice(params, declared::<T>(name), values)
-}
-
-/// Parses a list of whole numbers, with the range that `T` declares.
-pub(crate) fn wholes<T: OperatorDefinition>(
-    params: &mut MappingReader<'_>,
-    name: &str,
-) -> Result<Vec<u32>, PipelineError> {
-    let parameter = declared::<T>(name);
-    let node = parameters::present(params, parameter)?;
-    params.wholes(parameter.name, &node, parameters::wholes_of(parameter))
+    let range = params.wholes_of(name);
+    params.given(name).map(|node| params.whole(name, node, range)).transpose()
 }
 
 /// The declaration of most operators: one element in, one out, movable, deterministic.
@@ -178,16 +117,13 @@ pub(crate) const fn of_dataset(name: &'static str, version: u32) -> OperatorDecl
     }
 }
 
-/// Parses a whole number of 64 bits without an upper bound, from the lower one that `T` declares.
-pub(crate) fn large<T: OperatorDefinition>(
+/// Parses a whole number of 64 bits from `min` on.
+pub(crate) fn large(
     params: &mut MappingReader<'_>,
     name: &str,
+    min: u64,
 ) -> Result<u64, PipelineError> {
-    let parameter = declared::<T>(name);
-    let ParameterKind::Whole { min, max: u64::MAX } = parameter.kind else {
-        panic!("`{name}` has a bound")
-    };
-    let node = parameters::present(params, parameter)?;
+    let node = params.present(name)?;
     let number = match node.value {
         NodeValue::Int(number) => u64::try_from(number).ok().filter(|number| *number >= min),
         _ => None,
@@ -196,13 +132,9 @@ pub(crate) fn large<T: OperatorDefinition>(
 }
 
 /// Parses height and width: one number for a square, or `[height, width]`.
-pub(crate) fn size<T: OperatorDefinition>(
-    params: &mut MappingReader<'_>,
-    name: &str,
-) -> Result<[u32; 2], PipelineError> {
-    let parameter = declared::<T>(name);
-    let node = parameters::present(params, parameter)?;
-    let range = parameters::wholes_of(parameter);
+pub(crate) fn size(params: &mut MappingReader<'_>, name: &str) -> Result<[u32; 2], PipelineError> {
+    let node = params.present(name)?;
+    let range = params.wholes_of(name);
     let side = |node: &SyntaxNode| params.whole(name, node, range.clone());
     match &node.value {
         NodeValue::Seq(items) if items.len() == 2 => Ok([side(&items[0])?, side(&items[1])?]),
@@ -211,11 +143,11 @@ pub(crate) fn size<T: OperatorDefinition>(
 }
 
 /// As [`size`]; none if the parameter is left out.
-pub(crate) fn optional_size<T: OperatorDefinition>(
+pub(crate) fn optional_size(
     params: &mut MappingReader<'_>,
     name: &'static str,
 ) -> Result<Option<[u32; 2]>, PipelineError> {
-    params.get(name).is_some().then(|| size::<T>(params, name)).transpose()
+    params.get(name).is_some().then(|| size(params, name)).transpose()
 }
 
 /// Parses `field` of an operator without a usual one.
@@ -232,16 +164,15 @@ pub(crate) fn into(params: &mut MappingReader<'_>, op: &str) -> Result<String, P
     Ok(name)
 }
 
-/// Parses `[low, high]` with low <= high, or one number that `spread` turns into both, with the range and
-/// default that `T` declares. The one number is not negative.
-pub(crate) fn interval<T: OperatorDefinition>(
+/// Parses `[low, high]` with low <= high, or one number that `spread` turns into both, with the declared
+/// range and default. The one number is not negative.
+pub(crate) fn interval(
     params: &mut MappingReader<'_>,
     name: &str,
     spread: impl Fn(f64) -> [f64; 2],
 ) -> Result<[f64; 2], PipelineError> {
-    let parameter = declared::<T>(name);
-    let (min, max) = parameters::numbers_of(parameter).into_inner();
-    let node = parameters::present(params, parameter)?;
+    let (min, max) = params.numbers_of(name).into_inner();
+    let node = params.present(name)?;
     let bounds = match &node.value {
         NodeValue::Seq(_) => params.numbers(name, &node, min.min(0.0)..=max)?,
         _ => spread(params.number(name, &node, 0.0..=max)?),
@@ -253,25 +184,22 @@ pub(crate) fn interval<T: OperatorDefinition>(
         );
     }
     if low < min {
-        let op = T::DECLARATION.name;
-        return Err(node.error(format!("`{op}` `{name}` must be at least {min}")));
+        let op = params.what();
+        return Err(node.error(format!("{op} `{name}` must be at least {min}")));
     }
     Ok(bounds.map(|bound| bound + 0.0))
 }
 
-/// Parses `channels`: one of the numbers that `T` declares.
-pub(crate) fn channels<T: OperatorDefinition>(
-    params: &mut MappingReader<'_>,
-) -> Result<u32, PipelineError> {
-    let parameter = declared::<T>("channels");
-    let ParameterKind::Choice(numbers) = parameter.kind else { panic!("`channels` is no choice") };
-    let node = parameters::present(params, parameter)?;
-    let shown = node.shown();
-    let number = numbers.iter().find(|number| **number == shown);
-    let number = number.filter(|_| matches!(node.value, NodeValue::Int(_)));
-    number.and_then(|number| number.parse().ok()).ok_or_else(|| {
-        node.error(format!("`channels` must be {}, not {shown}", numbers.join(" or ")))
-    })
+/// The number of channels of an operator's output.
+pub(crate) const CHANNELS: ParameterKind = ParameterKind::Choice(&["1", "3"]);
+
+/// Parses `channels`, which is of the kind [`CHANNELS`].
+pub(crate) fn channels(params: &mut MappingReader<'_>) -> Result<u32, PipelineError> {
+    let node = params.present("channels")?;
+    match node.value {
+        NodeValue::Int(number @ (1 | 3)) => Ok(number as u32),
+        _ => Err(node.error(format!("`channels` must be 1 or 3, not {}", node.shown()))),
+    }
 }
 
 /// The schema with the full range of colours: 0 to 255 for u8, 0 to 1 for f32.
@@ -299,15 +227,21 @@ macro_rules! replaces_field {
 }
 pub(crate) use replaces_field;
 
-/// Implements the methods of an operator on images whose `fields` move together.
+/// Implements the methods of an operator on images whose `fields` move together, by its geometry.
 macro_rules! moves_fields {
-    () => {
+    ($op:ident => $geometry:expr) => {
         fn fields(&self) -> TouchedFields<'_> {
             TouchedFields::Together(&self.fields)
         }
 
         fn fields_mut(&mut self) -> Option<&mut ImageFields> {
             Some(&mut self.fields)
+        }
+
+        #[cfg(feature = "kernels")]
+        fn boxes_kernel(&self) -> Option<Box<dyn gristmill_kernel::MoveBoxes>> {
+            let $op = self;
+            boxes::mover(&self.fields, $geometry)
         }
     };
 }
@@ -342,13 +276,12 @@ pub(crate) fn check_fill(op: &str, image: &FieldSchema, fill: f64) -> Result<(),
 
 /// Parses pixels at left, top, right and bottom; one number for all, or two for the sides and for
 /// top and bottom. None if the parameter is left out and has no default.
-pub(crate) fn sides<T: OperatorDefinition>(
+pub(crate) fn sides(
     params: &mut MappingReader<'_>,
     name: &str,
 ) -> Result<Option<[u32; 4]>, PipelineError> {
-    let parameter = declared::<T>(name);
-    let Some(node) = parameters::value(params, parameter)? else { return Ok(None) };
-    let range = parameters::wholes_of(parameter);
+    let Some(node) = params.value(name)? else { return Ok(None) };
+    let range = params.wholes_of(name);
     let sides = match &node.value {
         NodeValue::Seq(_) => params.wholes(name, &node, range)?,
         _ => vec![params.whole(name, &node, range)?],

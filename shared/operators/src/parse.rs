@@ -2,7 +2,7 @@
 
 use crate::prelude::*;
 
-use gristmill_sources::{SourceFormat, jsonl::Jsonl, tfrecord::TfRecord};
+use gristmill_sources::{SourceFormat, csv, jsonl::Jsonl, tfrecord::TfRecord};
 
 /// Parses the parameter `features`, with keys that the format `F` checks.
 pub(crate) fn features<F: SourceFormat>(
@@ -19,10 +19,8 @@ pub(crate) fn infer(
     features: &BTreeMap<String, Feature>,
     keep: bool,
 ) -> Result<(), String> {
-    let input = flow.field(op, field)?;
-    if input.dtype != FieldDType::Bytes {
-        let origin = flow.origin(field);
-        return Err(format!("`{op}` needs a byte string, but `{field}` is {input}{origin}"));
+    if flow.field(op, field)?.dtype != FieldDType::Bytes {
+        return Err(flow.needs(op, "a byte string", field));
     }
     if !keep {
         flow.remove(field);
@@ -43,22 +41,26 @@ pub(crate) fn infer(
     Ok(())
 }
 
+const FEATURES: Parameter = required(
+    "features",
+    ParameterKind::Features,
+    "By the name of the new field: `{ key, dtype, shape }`, as the `features` of a source.",
+);
+const KEEP: Parameter = switch("keep", "Whether the byte string stays a field of the element.");
+
 /// An operator whose parameters are the field, its features and whether the field is kept.
 macro_rules! parsing_operator {
     ($name:ident, $op:literal, $format:ty, $extractor:path) => {
         impl OperatorDefinition for $name {
             const DECLARATION: OperatorDeclaration = element_wise($op, 1).costs(500, 2_000);
 
-            const PARAMETERS: &'static [Parameter] = &[
-                required("field", ParameterKind::Field, "The byte string."),
-                required("features", ParameterKind::Features, "By the name of the new field: `{ key, dtype, shape }`, as the `features` of a source."),
-                or("keep", ParameterKind::Bool, "false", "Whether the byte string stays a field of the element."),
-            ];
+            const PARAMETERS: &'static [Parameter] =
+                &[required("field", ParameterKind::Field, "The byte string."), FEATURES, KEEP];
 
             fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
                 let field = required_field(params)?;
                 let features = features::<$format>(params)?;
-                Ok($name { field, features, keep: flag::<Self>(params, "keep")? })
+                Ok($name { field, features, keep: params.read_flag("keep")? })
             }
         }
 
@@ -83,23 +85,17 @@ macro_rules! parsing_operator {
     };
 }
 
-// `parse_json`: fields of the JSON object in a byte string.
-
 /// bytes (one JSON object, RFC 8259) -> a field for each of `features`, found and typed as by the source
 /// `jsonl`: `a.b` is `b` of the object under `a`; whole numbers, `true` and `false` are i64, numbers f32,
 /// and strings their UTF-8. A null, a missing value or one of another kind is an error of its record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ParseJson {
     pub field: String,
-    /// By the name of the new field: `{ key, dtype, shape }`, as the `features` of a source.
     pub features: BTreeMap<String, Feature>,
-    /// Whether the byte string stays a field of the element.
     pub keep: bool,
 }
 
 parsing_operator!(ParseJson, "parse_json", Jsonl, gristmill_sources::jsonl::JsonlRecordReader);
-
-// `parse_csv`: fields of the comma-separated line in a byte string.
 
 /// Most columns of a line.
 const MAX_COLUMNS: usize = 4096;
@@ -111,13 +107,9 @@ const MAX_COLUMNS: usize = 4096;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ParseCsv {
     pub field: String,
-    /// The names of all values of a line, in order; the `key` of a feature is one of them.
     pub columns: Vec<String>,
-    /// One ASCII character between values; `"\t"` for tabs.
     pub delimiter: char,
-    /// By the name of the new field: `{ key, dtype, shape }`, as the `features` of a source.
     pub features: BTreeMap<String, Feature>,
-    /// Whether the byte string stays a field of the element.
     pub keep: bool,
 }
 
@@ -137,17 +129,8 @@ impl OperatorDefinition for ParseCsv {
             ",",
             "One ASCII character between values; `\"\\t\"` for tabs.",
         ),
-        required(
-            "features",
-            ParameterKind::Features,
-            "By the name of the new field: `{ key, dtype, shape }`, as the `features` of a source.",
-        ),
-        or(
-            "keep",
-            ParameterKind::Bool,
-            "false",
-            "Whether the byte string stays a field of the element.",
-        ),
+        FEATURES,
+        KEEP,
     ];
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
@@ -155,11 +138,11 @@ impl OperatorDefinition for ParseCsv {
         let node = params.require("columns")?;
         let columns = columns(params, node)?;
         let delimiter = match params.get("delimiter") {
-            Some(node) => delimiter(node)?,
+            Some(node) => csv::delimiter("`parse_csv` `delimiter`", node)?.into(),
             None => ',',
         };
         // Keys may be any text, as those of a JSON object.
-        let features = features::<gristmill_sources::jsonl::Jsonl>(params)?;
+        let features = features::<Jsonl>(params)?;
         for Feature { key, .. } in features.values() {
             let named = columns.iter().filter(|column| *column == key).count();
             if named != 1 {
@@ -169,7 +152,7 @@ impl OperatorDefinition for ParseCsv {
                 );
             }
         }
-        let keep = flag::<Self>(params, "keep")?;
+        let keep = params.read_flag("keep")?;
         Ok(ParseCsv { field, columns, delimiter, features, keep })
     }
 }
@@ -204,33 +187,13 @@ fn columns(params: &MappingReader<'_>, node: &SyntaxNode) -> Result<Vec<String>,
     }
 }
 
-fn delimiter(node: &SyntaxNode) -> Result<char, PipelineError> {
-    let only = match &node.value {
-        NodeValue::Str(text) => text.chars().next().filter(|c| c.len_utf8() == text.len()),
-        _ => None,
-    };
-    // Quotes and line ends have their own meaning in CSV.
-    let only = only.filter(|c| c.is_ascii() && !matches!(c, '"' | '\n' | '\r' | '\0'));
-    only.ok_or_else(|| {
-        let found = node.shown();
-        node.error(format!(
-            "`parse_csv` `delimiter` must be one ASCII character such as \";\" or \"\\t\", not \
-             {found}"
-        ))
-    })
-}
-
-// `parse_example`: fields of the `tf.train.Example` in a byte string.
-
 /// bytes (one serialised `tf.train.Example`) -> a field for each of `features`, read as by the source
 /// `tfrecord`: with a `shape` as TensorFlow's `FixedLenFeature`, with `[-1]` as its `RaggedFeature`. A
 /// missing feature, or one of another type, is an error of its record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ParseExample {
     pub field: String,
-    /// By the name of the new field: `{ key, dtype, shape }`, as the `features` of a source.
     pub features: BTreeMap<String, Feature>,
-    /// Whether the byte string stays a field of the element.
     pub keep: bool,
 }
 
@@ -243,8 +206,6 @@ parsing_operator!(
 
 #[cfg(feature = "kernels")]
 pub(crate) mod kernel {
-    //! `parse_csv`: the values of a comma-separated line.
-
     use super::*;
 
     use csv_core::{ReadRecordResult, Reader, ReaderBuilder};

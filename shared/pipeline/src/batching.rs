@@ -93,8 +93,6 @@ impl Batching {
     }
 }
 
-// Operators that apply to a batch after workers have made it.
-
 /// The operator of `deliver` that trainers apply.
 const BY_TRAINER: &str = "normalise";
 
@@ -126,9 +124,7 @@ impl DeliveryOperators {
         registry: &OperatorRegistry,
     ) -> Result<Self, PipelineError> {
         let mut deliver = DeliveryOperators::default();
-        if let Some(node) = table.get(BY_TRAINER)
-            && node.value != crate::node::NodeValue::Null
-        {
+        if let Some(node) = table.given(BY_TRAINER) {
             let entry = registry.get(BY_TRAINER);
             let entry = entry.ok_or_else(|| node.error("this build cannot normalise"))?;
             let mut params = MappingReader::new("`normalise`", node)?;

@@ -113,8 +113,8 @@ pub struct OperatorDeclaration {
 impl OperatorDeclaration {
     /// The defaults fit most operators: deterministic, one element in and one out, movable, and of
     /// unknown effect, so that other operators on its field cannot move across it. Override others
-    /// like this: `OperatorDeclaration { randomness: Randomness::Random,
-    /// ..Declaration::new("my_crate.my_op", 1) }`.
+    /// like this: `OperatorDeclaration { effect: OperatorEffect::Value,
+    /// ..OperatorDeclaration::new("my_crate.my_op", 1) }`.
     pub const fn new(name: &'static str, version: u32) -> OperatorDeclaration {
         OperatorDeclaration {
             name,
@@ -126,6 +126,13 @@ impl OperatorDeclaration {
             effect: OperatorEffect::Opaque,
             cost: DeclaredCost::UNKNOWN,
         }
+    }
+
+    /// Declares that it draws.
+    #[must_use]
+    pub const fn random(mut self) -> OperatorDeclaration {
+        self.randomness = Randomness::Random;
+        self
     }
 
     /// Declares nanoseconds an element, and picoseconds a byte that it reads.

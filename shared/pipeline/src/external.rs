@@ -8,7 +8,6 @@ use crate::{
     Operator, OperatorDeclaration, OperatorEffect, OperatorFacts, PipelineError, Randomness,
     RegisteredOperator, SchemaFlow, TouchedFields, ValueRange,
     node::{NodeValue, SyntaxNode, shown},
-    parameters::optional,
 };
 
 use gristmill_kernel::{
@@ -90,10 +89,8 @@ impl ExternalOperator {
             return Err(params.error(format!("`{name}` must read one field and write one")));
         };
         let into = (field != output).then(|| output.to_owned());
-        let own = params.entries()?.into_iter();
-        let own = own.filter(|(key, _, _)| !NOT_PARAMETERS.contains(&key.as_str()));
-        let own = own.map(|(key, _, value)| Ok((key, json(value)?)));
-        let own = own.collect::<Result<BTreeMap<_, _>, PipelineError>>()?;
+        let mut own = own_parameters(params)?;
+        own.retain(|key, _| !NOT_PARAMETERS.contains(&key.as_str()));
         Ok(ExternalOperator {
             name: name.to_owned(),
             version,
@@ -121,9 +118,7 @@ impl ExternalOperator {
         let field = params.field()?;
         let into = into(params)?;
         let node = params.require("params")?;
-        let own = MappingReader::new("`params`", node)?.entries()?;
-        let own = own.into_iter().map(|(key, _, value)| Ok((key, json(value)?)));
-        let own = own.collect::<Result<BTreeMap<_, _>, PipelineError>>()?;
+        let own = own_parameters(&MappingReader::new("`params`", node)?)?;
         let randomness = params.require("randomness")?;
         let randomness = params.choice("randomness", randomness, &RANDOMNESS)?;
         let effect = params.require("effect")?;
@@ -335,12 +330,17 @@ impl Operator for ExternalOperator {
     }
 }
 
+/// Values by their keys.
+fn own_parameters(table: &MappingReader<'_>) -> Result<BTreeMap<String, Json>, PipelineError> {
+    table.entries()?.into_iter().map(|(key, _, value)| Ok((key, json(value)?))).collect()
+}
+
 fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 fn into(params: &mut MappingReader<'_>) -> Result<Option<String>, PipelineError> {
-    let Some(node) = optional(params, "into") else { return Ok(None) };
+    let Some(node) = params.given("into") else { return Ok(None) };
     let name = params.text("into", node)?;
     crate::check_field_name(&name).map_err(|message| node.error(message))?;
     Ok(Some(name))
@@ -360,14 +360,12 @@ fn as_pair<S: Serializer>(cost: &DeclaredCost, serializer: S) -> Result<S::Ok, S
 
 /// Reads a cost as [`as_pair`] writes it; the default if there is none.
 fn cost(params: &mut MappingReader<'_>) -> Result<DeclaredCost, PipelineError> {
-    let Some(node) = optional(params, "cost") else { return Ok(DeclaredCost::UNKNOWN) };
+    let Some(node) = params.given("cost") else { return Ok(DeclaredCost::UNKNOWN) };
     match params.wholes("cost", node, 0..=MAX_COST)?.as_slice() {
         &[element_ns, byte_ps] => Ok(DeclaredCost::new(element_ns.into(), byte_ps.into())),
         _ => Err(node.error("`cost` is [nanoseconds an element, picoseconds a byte]")),
     }
 }
-
-// Kernels of users' operators that check every output.
 
 /// The kernel of a user's operator. Its output is checked against its schema.
 struct CheckedTransform {
@@ -463,8 +461,6 @@ fn is_of(schema: &FieldSchema, made: OutputSize) -> bool {
     }
 }
 
-// Reads parameters of users' operators as JSON, and schemas from the canonical form.
-
 const DTYPES: [FieldDType; 11] = [
     FieldDType::Bytes,
     FieldDType::U8,
@@ -526,7 +522,7 @@ fn schema(node: &SyntaxNode) -> Result<FieldSchema, PipelineError> {
         _ => table.whole("shape", dim, 0..=most).map(Some),
     };
     let shape = dims.iter().map(dim).collect::<Result<Vec<_>, _>>()?;
-    let range = match optional(&mut table, "range") {
+    let range = match table.given("range") {
         None => None,
         Some(node) => {
             let mut bounds = MappingReader::new("`range`", node)?;

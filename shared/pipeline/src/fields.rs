@@ -1,11 +1,10 @@
 //! The fields that an operator on images moves together: images, masks, and boxes with labels.
 
 use crate::{
-    DefaultValue, FieldDType, FieldSchema, Parameter, ParameterKind, PipelineError,
+    FieldDType, FieldSchema, Parameter, ParameterKind, PipelineError,
     flow::SchemaFlow,
     node::{NodeValue, SyntaxNode},
-    parameters::{choice, flag, number, optional},
-    table::MappingReader,
+    table::{MappingReader, absent, or},
 };
 use serde::Serialize;
 
@@ -16,82 +15,67 @@ const MAX_PIXELS: f64 = 1e9;
 
 /// Parameters of an operator that moves several fields together and creates new pixels.
 pub const OF_FILLED_FIELDS: &[Parameter] = &[
-    Parameter::new(
-        "field",
-        ParameterKind::Field,
-        DefaultValue::Value("image"),
-        "The image; `fields` where there are several.",
-    ),
-    Parameter::new(
+    or("field", ParameterKind::Field, "image", "The image; `fields` where there are several."),
+    absent(
         "fields",
         ParameterKind::List(&ParameterKind::Field),
-        DefaultValue::Absent,
         "Images and masks, in place of `field`. They must have one height and width: where a record's differ, it is bad, and its error names both. Draws depend on the first.",
     ),
-    Parameter::new(
+    absent(
         "masks",
         ParameterKind::List(&ParameterKind::Field),
-        DefaultValue::Absent,
         "Which of them hold class numbers, beside those decoded with `mode: indices`; names that `fields` lacks are added to it. Numbers of any dtype, `[h, w, c]`.",
     ),
-    Parameter::new(
+    absent(
         "boxes",
         ParameterKind::List(&ParameterKind::Field),
-        DefaultValue::Absent,
         "Fields of boxes, f32 `[n, 4]` -> `[m, 4]`: `cast` those of whole numbers before.",
     ),
-    Parameter::new(
+    absent(
         "labels",
         ParameterKind::List(&ParameterKind::Field),
-        DefaultValue::Absent,
         "Fields `[n, ..]` with a row for each box: rows leave with their boxes.",
     ),
-    Parameter::new(
+    or(
         "box_format",
         ParameterKind::Choice(&["xyxy", "xywh", "cxcywh"]),
-        DefaultValue::Value("xyxy"),
+        "xyxy",
         "Left, top, right, bottom; or `xywh`: left, top, width, height; or `cxcywh`: middle, width, height.",
     ),
-    Parameter::new(
+    or(
         "normalised_boxes",
         ParameterKind::Bool,
-        DefaultValue::Value("false"),
+        "false",
         "Boxes are shares of width and height, 0 to 1, and not pixels.",
     ),
-    Parameter::new(
+    or(
         "min_area",
         ParameterKind::Number { min: 0.0, max: MAX_PIXELS },
-        DefaultValue::Value("1"),
+        "1",
         "Boxes with less area, in pixels of what comes out, leave.",
     ),
-    Parameter::new(
+    or(
         "min_size",
         ParameterKind::Number { min: 0.0, max: MAX_PIXELS },
-        DefaultValue::Value("1"),
+        "1",
         "As `min_area`, of width and height.",
     ),
-    Parameter::new(
+    or(
         "min_visibility",
         ParameterKind::Number { min: 0.0, max: 1.0 },
-        DefaultValue::Value("0"),
+        "0",
         "Boxes that keep less than this share of their area within the image leave.",
     ),
-    Parameter::new(
+    or(
         "mask_fill",
         ParameterKind::Number { min: -1e9, max: 1e9 },
-        DefaultValue::Value("0"),
+        "0",
         "What masks hold where the image was not, such as 255 to be ignored. Of `center_crop`, `random_crop`, `pad`, `rotate` and `shear`.",
     ),
 ];
 
 /// Parameters of an operator that creates no new pixels: without `mask_fill`, the last one.
 pub const OF_FIELDS: &[Parameter] = OF_FILLED_FIELDS.split_at(OF_FILLED_FIELDS.len() - 1).0;
-
-/// The declaration of a parameter of these.
-fn declared(name: &str) -> &'static Parameter {
-    let found = OF_FILLED_FIELDS.iter().find(|parameter| parameter.name == name);
-    found.unwrap_or_else(|| panic!("`{name}` is not declared"))
-}
 
 /// Parameters that concern boxes.
 const OF_BOXES: [&str; 6] =
@@ -214,7 +198,7 @@ impl ImageFields {
     /// Like [`parse`](Self::parse), for an operator that creates new pixels: also reads
     /// `mask_fill`.
     pub fn parse_filled(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
-        let mask_fill = number(params, declared("mask_fill"))?;
+        let mask_fill = params.read_number("mask_fill")?;
         Ok(ImageFields { mask_fill, ..Self::parse(params)? })
     }
 
@@ -319,11 +303,11 @@ impl BoxFields {
             ));
         }
         let formats = [BoxFormat::Xyxy, BoxFormat::Xywh, BoxFormat::Cxcywh];
-        let box_format = choice(params, declared("box_format"), &formats)?;
-        let normalised_boxes = flag(params, declared("normalised_boxes"))?;
-        let min_area = number(params, declared("min_area"))?;
-        let min_size = number(params, declared("min_size"))?;
-        let min_visibility = number(params, declared("min_visibility"))?;
+        let box_format = params.read_choice("box_format", &formats)?;
+        let normalised_boxes = params.read_flag("normalised_boxes")?;
+        let min_area = params.read_number("min_area")?;
+        let min_size = params.read_number("min_size")?;
+        let min_visibility = params.read_number("min_visibility")?;
         Ok(Some(BoxFields {
             boxes,
             labels,
@@ -375,7 +359,7 @@ impl BoxFields {
 
 /// Reads `key`: a field name, or a list of them. Returns an empty list if it is absent.
 fn names(params: &mut MappingReader<'_>, key: &'static str) -> Result<Vec<String>, PipelineError> {
-    let Some(node) = optional(params, key) else { return Ok(Vec::new()) };
+    let Some(node) = params.given(key) else { return Ok(Vec::new()) };
     let nodes: &[SyntaxNode] = match &node.value {
         NodeValue::Seq(items) if items.is_empty() => {
             return Err(params.wrong(key, node, "a list of field names"));

@@ -2,7 +2,7 @@
 
 use crate::{
     Cardinality, ElementSchema, FieldDType, FieldSchema, OperatorDeclaration, OperatorScope,
-    Randomness,
+    Randomness, table::one_of,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -46,6 +46,12 @@ impl SchemaFlow {
         })
     }
 
+    /// The error of an operator that needs `wanted` in a field.
+    pub fn needs(&self, op: &str, wanted: &str, name: &str) -> String {
+        let found = self.schema.field(name).map(FieldSchema::to_string).unwrap_or_default();
+        format!("`{op}` needs {wanted}, but `{name}` is {found}{}", self.origin(name))
+    }
+
     /// Returns the field as an image: `[h, w, c]` of one of `dtypes`, with one of `channels`.
     pub fn image_of(
         &self,
@@ -61,17 +67,12 @@ impl SchemaFlow {
         }
         let names: Vec<&str> = dtypes.iter().map(|dtype| dtype.name()).collect();
         let shapes: Vec<String> = channels.iter().map(|c| format!("[h, w, {c}]")).collect();
-        let shapes: Vec<&str> = shapes.iter().map(String::as_str).collect();
         let advice = match field.dtype {
             FieldDType::Bytes => "; put `decode` before it",
             _ => "",
         };
-        Err(format!(
-            "`{op}` needs an image ({} {}), but `{name}` is {field}{}{advice}",
-            crate::table::one_of(&names),
-            crate::table::one_of(&shapes),
-            self.origin(name)
-        ))
+        let (names, shapes) = (one_of(&names), one_of(&shapes));
+        Err(self.needs(op, &format!("an image ({names} {shapes})"), name) + advice)
     }
 
     /// Returns the field as a mask: numbers `[h, w, c]`.
@@ -84,10 +85,7 @@ impl SchemaFlow {
             FieldDType::Bytes => "; put `decode: { mode: indices }` before it",
             _ => "",
         };
-        Err(format!(
-            "`{op}` needs a mask (numbers [h, w, c]), but `{name}` is {field}{}{advice}",
-            self.origin(name)
-        ))
+        Err(self.needs(op, "a mask (numbers [h, w, c])", name) + advice)
     }
 
     /// Whether the field was decoded as class numbers.

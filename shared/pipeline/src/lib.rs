@@ -15,21 +15,20 @@ mod fields;
 mod fingerprint;
 mod flow;
 mod operator;
-pub mod parameters;
+mod parameters;
 pub mod passes;
 mod pipeline;
+mod plan;
 mod registry;
 mod source;
 
 pub use gristmill_syntax::{node, schema::widened, table};
 
 pub use asset::{AssetReference, MAX_ASSET_BYTES};
-pub use batching::DeliveryOperators;
-pub use batching::{Batching, LengthBuckets, MAX_BATCH_SIZE, SequencePadding};
+pub use batching::{Batching, DeliveryOperators, LengthBuckets, MAX_BATCH_SIZE, SequencePadding};
 pub use cache_point::{CachePoint, DescribedOp, DescribedPrefix};
-pub use declaration::ExactEffect;
 pub use declaration::{
-    Cardinality, OperatorDeclaration, OperatorEffect, OperatorScope, Randomness,
+    Cardinality, ExactEffect, OperatorDeclaration, OperatorEffect, OperatorScope, Randomness,
 };
 pub use fields::{BoxFields, BoxFormat, ImageFields, ImageInput, OF_FIELDS, OF_FILLED_FIELDS};
 pub use flow::SchemaFlow;

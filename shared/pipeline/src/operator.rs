@@ -275,12 +275,6 @@ pub struct KernelInput<'a> {
     pub assets: &'a dyn AssetLoader,
 }
 
-impl fmt::Debug for KernelInput<'_> {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("KernelInput").field("field", &self.field).finish_non_exhaustive()
-    }
-}
-
 impl<'a> KernelInput<'a> {
     /// `field` is the schema of the operator's field, `None` if it has no field.
     pub fn new(field: Option<&'a FieldSchema>, assets: &'a dyn AssetLoader) -> Self {
@@ -303,11 +297,6 @@ impl BoxedOperator {
     /// Puts an operator behind a pointer, so that pipelines hold operators of any type.
     pub fn new(operator: impl Operator) -> Self {
         BoxedOperator(Box::new(operator))
-    }
-
-    /// The operator as one of type `T`.
-    pub fn downcast_ref<T: Operator>(&self) -> Option<&T> {
-        (*self.0).downcast_ref()
     }
 
     /// The name used in pipeline files.

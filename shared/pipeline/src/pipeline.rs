@@ -54,19 +54,16 @@ impl Pipeline {
             ));
         }
         let mut table = MappingReader::new("the pipeline", &root)?;
-        let name = match table.get("name") {
-            Some(node) => Some(table.text("name", node)?),
-            None => None,
+        let name = table.get("name").map(|node| table.text("name", node)).transpose()?;
+        let auto_order = table.get("auto_order").map(AutoOrder::parse).transpose()?;
+        let compress = table.get("compress");
+        let compress = compress
+            .map(|node| table.choice("compress", node, &Compression::CHOICES))
+            .transpose()?;
+        let options = Options {
+            auto_order: auto_order.unwrap_or_default(),
+            compress: compress.unwrap_or_default(),
         };
-        let auto_order = match table.get("auto_order") {
-            Some(node) => AutoOrder::parse(node)?,
-            None => AutoOrder::default(),
-        };
-        let compress = match table.get("compress") {
-            Some(node) => table.choice("compress", node, &Compression::CHOICES)?,
-            None => Compression::default(),
-        };
-        let options = Options { auto_order, compress };
         let source = table.get("source");
         let ops = table.get("ops");
         let deliver = table.get("deliver");
@@ -81,10 +78,8 @@ impl Pipeline {
         }
         number(&mut stages)?;
         let deliver_line = deliver.and_then(|node| node.line);
-        let deliver = deliver
-            .map(|node| DeliveryOperators::parse(node, registry))
-            .transpose()?
-            .unwrap_or_default();
+        let deliver = deliver.map(|node| DeliveryOperators::parse(node, registry)).transpose()?;
+        let deliver = deliver.unwrap_or_default();
         let checked = Self::check(name, source, stages, ops.line, deliver, deliver_line);
         checked.map(|pipeline| Pipeline { options, ..pipeline })
     }

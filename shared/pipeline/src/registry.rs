@@ -9,16 +9,18 @@ use crate::{
     table::nearest,
 };
 
-use std::fmt;
+use serde::Serialize;
 
 /// Maximum length of an operator's name, in bytes.
 const MAX_NAME_BYTES: usize = 100;
 
-/// One operator of a [`OperatorRegistry`].
-#[derive(Clone, Copy)]
+/// One operator of a [`OperatorRegistry`]. Serialises as `gristmill operators --json` prints it.
+#[derive(Clone, Copy, Debug, Serialize)]
 pub struct RegisteredOperator {
+    #[serde(flatten)]
     pub declaration: &'static OperatorDeclaration,
     pub parameters: &'static [Parameter],
+    #[serde(skip)]
     parse: fn(&mut MappingReader<'_>) -> Result<BoxedOperator, PipelineError>,
 }
 
@@ -27,7 +29,10 @@ impl RegisteredOperator {
         RegisteredOperator {
             declaration: const { &T::DECLARATION },
             parameters: T::PARAMETERS,
-            parse: |params| T::parse(params).map(BoxedOperator::new),
+            parse: |params| {
+                params.declare(T::PARAMETERS);
+                T::parse(params).map(BoxedOperator::new)
+            },
         }
     }
 
@@ -37,12 +42,6 @@ impl RegisteredOperator {
     /// The first parameter that is wrong.
     pub fn parse(&self, params: &mut MappingReader<'_>) -> Result<BoxedOperator, PipelineError> {
         (self.parse)(params)
-    }
-}
-
-impl fmt::Debug for RegisteredOperator {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Entry").field("declaration", self.declaration).finish_non_exhaustive()
     }
 }
 
@@ -124,8 +123,6 @@ pub(crate) fn check_name(name: &str) -> Result<(), String> {
         ))
     }
 }
-
-// Reads operators from pipeline files and the canonical form.
 
 pub(crate) fn op_nodes(node: &SyntaxNode) -> Result<&[SyntaxNode], PipelineError> {
     match &node.value {

@@ -2,10 +2,8 @@
 //! not clear pages for each object or batch.
 
 use bytes::{Buf as _, Bytes, BytesMut};
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use parking_lot::{Mutex, MutexGuard};
+use std::{collections::BTreeMap, sync::Arc};
 
 /// Smaller buffers are left to the allocator.
 const MIN_BYTES: usize = 1 << 20;
@@ -25,16 +23,10 @@ pub struct BufferPool {
 #[derive(Debug, Default)]
 struct IdleBuffers(Mutex<Vec<BytesMut>>);
 
-impl IdleBuffers {
-    fn lock(&self) -> MutexGuard<'_, Vec<BytesMut>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 impl Drop for IdleBuffers {
     fn drop(&mut self) {
-        self.lock().clear();
-        sweep();
+        self.0.lock().clear();
+        table().sweep();
     }
 }
 
@@ -57,14 +49,14 @@ impl BufferPool {
         if bytes < MIN_BYTES {
             return BytesMut::with_capacity(bytes);
         }
-        let mut idle = self.idle.lock();
+        let mut idle = self.idle.0.lock();
         idle.sort_unstable_by_key(BytesMut::capacity);
         match idle.iter().position(|buffer| buffer.capacity() >= bytes) {
             Some(smallest_that_fits) => idle.remove(smallest_that_fits),
             None => {
                 // Replaces one that is too small.
                 if idle.pop().is_some() {
-                    sweep();
+                    table().sweep();
                 }
                 allocated(bytes.next_multiple_of(GRAIN_BYTES))
             }
@@ -76,7 +68,7 @@ impl BufferPool {
         if buffer.len() < MIN_BYTES {
             buffer.freeze()
         } else {
-            note_lent(&buffer);
+            table().lent.insert(address_of(&buffer), buffer.capacity());
             Bytes::from_owner(Lent { buffer, pool: self.clone() })
         }
     }
@@ -104,8 +96,8 @@ impl AsRef<[u8]> for Lent {
 impl Drop for Lent {
     fn drop(&mut self) {
         let mut buffer = std::mem::take(&mut self.buffer);
-        note_returned(&mut buffer);
-        self.pool.idle.lock().push(buffer);
+        table().take_back(&mut buffer);
+        self.pool.idle.0.lock().push(buffer);
     }
 }
 
@@ -129,7 +121,6 @@ struct BufferTable {
     held: BTreeMap<usize, HeldBuffer>,
 }
 
-/// A buffer that was kept.
 struct HeldBuffer {
     bytes: usize,
     /// Whether it still is. One that was let go may be kept again.
@@ -176,27 +167,18 @@ pub fn unused_buffers() -> Vec<usize> {
     held.filter_map(|(start, held)| held.is_alone().then_some(*start)).collect()
 }
 
-/// Frees what was let go and is used no more.
-fn sweep() {
-    table().sweep();
-}
-
-/// `buffer` is lent.
-fn note_lent(buffer: &BytesMut) {
-    table().lent.insert(address_of(buffer), buffer.capacity());
-}
-
-/// `buffer` has come back. Takes its last page if it is kept.
-fn note_returned(buffer: &mut BytesMut) {
-    let (start, mut table) = (address_of(buffer), table());
-    table.lent.remove(&start);
-    let Some(held) = table.held.get_mut(&start) else { return };
-    if held.last_page.is_none() {
-        held.last_page = Some(buffer.split_off(buffer.capacity() - PAGE_BYTES));
-    }
-}
-
 impl BufferTable {
+    /// `buffer` has come back. Takes its last page if it is kept.
+    fn take_back(&mut self, buffer: &mut BytesMut) {
+        let start = address_of(buffer);
+        self.lent.remove(&start);
+        let Some(held) = self.held.get_mut(&start) else { return };
+        if held.last_page.is_none() {
+            held.last_page = Some(buffer.split_off(buffer.capacity() - PAGE_BYTES));
+        }
+    }
+
+    /// Frees what was let go and is used no more.
     fn sweep(&mut self) {
         self.held.retain(|_, held| held.is_kept || (held.last_page.is_some() && !held.is_alone()));
     }
@@ -207,11 +189,10 @@ fn address_of(buffer: &BytesMut) -> usize {
 }
 
 fn table() -> MutexGuard<'static, BufferTable> {
-    TABLE.lock().unwrap_or_else(PoisonError::into_inner)
+    TABLE.lock()
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 mod tests {
     use super::*;
 
@@ -228,7 +209,7 @@ mod tests {
         let (content, place) = lent(&pool, 3 << 20);
         let slice = content.slice(5..6);
         drop(content);
-        assert!(pool.idle.lock().is_empty(), "somebody still reads");
+        assert!(pool.idle.0.lock().is_empty(), "somebody still reads");
         drop(slice);
         // Split as a read in pieces does, then joined again.
         let mut buffer = pool.take((2 << 20) + 7);
@@ -268,7 +249,7 @@ mod tests {
         let (content, place) = lent(&pool, 5 << 20);
         assert_eq!(place, large_place);
         drop((content, lent(&pool, 20 << 20)));
-        assert_eq!(pool.idle.lock().len(), 2, "no more than were in use at once");
+        assert_eq!(pool.idle.0.lock().len(), 2, "no more than were in use at once");
     }
 
     #[test]
@@ -277,16 +258,13 @@ mod tests {
         let mut buffer = pool.take(10);
         buffer.extend_from_slice(b"0123456789");
         assert_eq!(pool.lend(buffer), "0123456789");
-        assert!(pool.idle.lock().is_empty());
+        assert!(pool.idle.0.lock().is_empty());
     }
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 mod kept_tests {
     use super::*;
-    use crate::BufferPool;
-    use bytes::Bytes;
 
     const MIB: usize = 1 << 20;
 

@@ -74,18 +74,13 @@ pub trait Coordinator: Send + Sync {
 
 impl dyn Coordinator + '_ {
     /// Sends `call` once, with a deadline.
-    ///
-    /// # Errors
-    /// As the variants of [`CallError`].
     pub async fn call<C: CoordinatorCall>(&self, call: C) -> Result<C::Reply, CallError> {
         reply_to::<C>(self.exchange(&call.into()).await?)
     }
 }
 
-/// The body in which `call` is POSTed for the tenant `ns`, in `version`.
-///
-/// # Errors
-/// [`CallError::Rejected`]: the call is longer than a message may be.
+/// The body in which `call` is POSTed for the tenant `ns`, in `version`. Fails with
+/// [`CallError::Rejected`] if the call is longer than a message may be.
 pub fn encode_call(ns: &Namespace, call: &AnyCall, version: u32) -> Result<Vec<u8>, CallError> {
     let request = CallEnvelope { v: version, ns: ns.clone(), call: call.clone() };
     let body = protocol::write(&request, version)
@@ -109,10 +104,8 @@ fn reply_to<C: CoordinatorCall>(reply: AnyReply) -> Result<C::Reply, CallError> 
 
 /// Sends `call` until it is answered or this process has run for `limit`; every call is idempotent. Waits 20 ms,
 /// doubling to 1 s, so that a restarted coordinator is found within a second of its return. After refusals the waits
-/// differ by chance: callers that were refused together do not return together.
-///
-/// # Errors
-/// The last one, as the variants of [`CallError`].
+/// differ by chance: callers that were refused together do not return together. The error is that
+/// of the last try.
 pub async fn call_with_retry<C: CoordinatorCall>(
     coordinator: &dyn Coordinator,
     clock: &dyn Clock,
@@ -186,10 +179,8 @@ impl CallVersion {
         self.now.load(Ordering::Relaxed)
     }
 
-    /// Sends `call` by `transport` in a version that the coordinator speaks.
-    ///
-    /// # Errors
-    /// [`CallError::Rejected`] if there is no such version; those of `transport`.
+    /// Sends `call` by `transport` in a version that the coordinator speaks. Fails with
+    /// [`CallError::Rejected`] if there is no such version, and as `transport` does.
     pub async fn exchange(
         &self,
         transport: &dyn CallTransport,

@@ -20,7 +20,7 @@ pub use coordinator::{
     CallError, CallTransport, CallVersion, Coordinator, call_with_retry, encode_call,
 };
 pub use invoker::{InvokeError, InvokeOutcome, Invoker};
-pub use metrics::{FunctionMetrics, MetricUnit, MetricValue};
+pub use metrics::{FunctionMetrics, MetricValue};
 pub use objects::{
     ChangeStamp, MAX_GET_BYTES, ObjectError, ObjectInfo, ObjectPath, ObjectStore, PutOutcome,
     get_long_range,

@@ -1,27 +1,13 @@
 //! Limits of AWS that emulators lack: each number with its source, and pure types that keep it over a time which the
 //! caller gives.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
+use parking_lot::Mutex;
+use std::{collections::BTreeMap, time::Duration};
+
+pub use gristmill_model::limits::{
+    ACCOUNT_CONCURRENCY, GROWTH, GROWTH_PERIOD, NEW_TABLE_READS_PER_S, NEW_TABLE_WRITES_PER_S,
+    PREFIX_PUTS_PER_S, url_requests_per_s,
 };
-
-/// Requests a second that a function URL serves for each unit of its function's concurrency.
-/// <https://docs.aws.amazon.com/lambda/latest/dg/urls-configuration.html#urls-throttling>
-pub const URL_REQUESTS_PER_CONCURRENCY: u32 = 10;
-
-/// Environments that Lambda adds to one function in [`GROWTH_PERIOD`].
-/// <https://docs.aws.amazon.com/lambda/latest/dg/scaling-behavior.html>
-pub const GROWTH: u32 = 1_000;
-/// See [`GROWTH`].
-pub const GROWTH_PERIOD: Duration = Duration::from_secs(10);
-
-/// Concurrency of most accounts, and what of it nobody can reserve.
-/// <https://docs.aws.amazon.com/lambda/latest/dg/gettingstarted-limits.html>
-pub const ACCOUNT_CONCURRENCY: u32 = 1_000;
-/// See [`ACCOUNT_CONCURRENCY`]. <https://docs.aws.amazon.com/lambda/latest/dg/configuration-concurrency.html>
-pub const UNRESERVED: u32 = 100;
 
 /// First and longest wait of an asynchronous event that finds no environment. The wait doubles.
 /// <https://docs.aws.amazon.com/lambda/latest/dg/invocation-async-error-handling.html>
@@ -32,17 +18,9 @@ pub const EVENT_BACKOFF_MOST: Duration = Duration::from_secs(300);
 /// <https://docs.aws.amazon.com/lambda/latest/api/API_PutFunctionEventInvokeConfig.html>
 pub const EVENT_AGE: Duration = Duration::from_secs(60);
 
-/// Longest invocation, and most bytes of a request or an answer.
-/// <https://docs.aws.amazon.com/lambda/latest/dg/gettingstarted-limits.html>
-pub const INVOCATION: Duration = Duration::from_secs(900);
-/// See [`INVOCATION`].
-pub const PAYLOAD_BYTES: usize = 6 << 20;
-
 /// GET and HEAD requests a second of one prefix of a bucket. More are answered by 503 Slow Down.
 /// <https://docs.aws.amazon.com/AmazonS3/latest/userguide/optimizing-performance.html>
 pub const PREFIX_GETS_PER_S: u32 = 5_500;
-/// PUT, COPY, POST and DELETE requests a second of one prefix, likewise.
-pub const PREFIX_PUTS_PER_S: u32 = 3_500;
 /// Keys of one page of `ListObjectsV2`, and of one `DeleteObjects`.
 /// <https://docs.aws.amazon.com/AmazonS3/latest/API/API_ListObjectsV2.html>
 pub const PAGE_KEYS: usize = 1_000;
@@ -52,26 +30,12 @@ pub const PAGE_KEYS: usize = 1_000;
 pub const PARTITION_READS_PER_S: u32 = 3_000;
 /// Write units a second of one partition.
 pub const PARTITION_WRITES_PER_S: u32 = 1_000;
-/// Read units a second that a new table of on-demand capacity serves.
-/// <https://docs.aws.amazon.com/amazondynamodb/latest/developerguide/warm-throughput.html>
-pub const NEW_TABLE_READS_PER_S: u32 = 12_000;
-/// Write units a second of a new table.
-pub const NEW_TABLE_WRITES_PER_S: u32 = 4_000;
 /// Most bytes of an item, with the names of its attributes.
 /// <https://docs.aws.amazon.com/amazondynamodb/latest/developerguide/Constraints.html>
 pub const ITEM_BYTES: usize = 400 << 10;
 /// Bytes of one page of a query.
 /// <https://docs.aws.amazon.com/amazondynamodb/latest/developerguide/Query.Pagination.html>
 pub const QUERY_PAGE_BYTES: u64 = 1 << 20;
-
-/// Life of a session of a role that was assumed by a session of another role.
-/// <https://docs.aws.amazon.com/IAM/latest/UserGuide/id_roles.html#iam-term-role-chaining>
-pub const CHAINED_SESSION: Duration = Duration::from_secs(3_600);
-
-/// Requests a second that a URL serves whose function has `concurrency`.
-pub fn url_requests_per_s(concurrency: u32) -> u32 {
-    concurrency.saturating_mul(URL_REQUESTS_PER_CONCURRENCY)
-}
 
 /// Partitions of a table that serves so many units a second at once.
 pub fn table_partitions(reads_per_s: u32, writes_per_s: u32) -> u32 {
@@ -263,25 +227,25 @@ impl StackLimits {
 
     /// Whether the URL serves a request at the time `now`; [`end_call`](Self::end_call) ends it.
     pub fn begin_call(&self, now: Duration) -> bool {
-        let mut usage = self.lock();
+        let mut usage = self.usage.lock();
         let is_served = usage.url.take_one(now);
         is_served && usage.begin_coordinator(self.concurrency.coordinators)
     }
 
     /// Whether the coordinator takes an event, to which the URL's rate does not apply.
     pub fn begin_event(&self) -> bool {
-        self.lock().begin_coordinator(self.concurrency.coordinators)
+        self.usage.lock().begin_coordinator(self.concurrency.coordinators)
     }
 
     /// Gives back the coordinator that a call had taken.
     pub fn end_call(&self) {
-        let mut usage = self.lock();
+        let mut usage = self.usage.lock();
         usage.coordinators = usage.coordinators.saturating_sub(1);
     }
 
     /// Whether a worker finds an environment at the time `now`; [`end_worker`](Self::end_worker) ends it.
     pub fn begin_worker(&self, now: Duration) -> bool {
-        let mut usage = self.lock();
+        let mut usage = self.usage.lock();
         let has_room = usage.workers.running() < self.concurrency.workers;
         let begins = has_room && usage.workers.begin(now);
         usage.note_most();
@@ -290,21 +254,17 @@ impl StackLimits {
 
     /// Gives back the environment that a worker had taken.
     pub fn end_worker(&self) {
-        self.lock().workers.end();
+        self.usage.lock().workers.end();
     }
 
     /// Workers under way.
     pub fn workers(&self) -> u32 {
-        self.lock().workers.running()
+        self.usage.lock().workers.running()
     }
 
     /// Most environments of workers and coordinators at one time.
     pub fn most_used(&self) -> u32 {
-        self.lock().most
-    }
-
-    fn lock(&self) -> MutexGuard<'_, StackUsage> {
-        self.usage.lock().unwrap_or_else(PoisonError::into_inner)
+        self.usage.lock().most
     }
 }
 

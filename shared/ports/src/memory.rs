@@ -8,30 +8,14 @@ use async_trait::async_trait;
 use bytes::Bytes;
 pub use limited::{BucketRegions, LimitedObjects, LimitedTable, ObjectLimits};
 pub use metered::{MeteredItems, ServedRequest, TableLimits, TableUnits, TableUse};
+use parking_lot::Mutex;
 use std::{
     collections::BTreeMap,
     ops::{Bound, Range},
-    sync::{Mutex, MutexGuard, PoisonError},
 };
 
 mod limited;
 mod metered;
-
-/// A map behind a lock that a panicking test does not poison for the others.
-#[derive(Debug)]
-struct Shared<K, V>(Mutex<BTreeMap<K, V>>);
-
-impl<K, V> Default for Shared<K, V> {
-    fn default() -> Self {
-        Self(Mutex::new(BTreeMap::new()))
-    }
-}
-
-impl<K, V> Shared<K, V> {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<K, V>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 #[derive(Debug, Clone)]
 struct StoredObject {
@@ -48,14 +32,14 @@ impl StoredObject {
 /// Objects in memory; every bucket exists.
 #[derive(Debug, Default)]
 pub struct MemoryObjects {
-    objects: Shared<(String, String), StoredObject>,
+    objects: Mutex<BTreeMap<ObjectPath, StoredObject>>,
     /// The stamps of objects that stand for files of this machine.
-    stamps: Shared<(String, String), u64>,
+    stamps: Mutex<BTreeMap<ObjectPath, u64>>,
 }
 
 impl MemoryObjects {
     fn find(&self, path: &ObjectPath) -> Result<StoredObject, ObjectError> {
-        let found = self.objects.lock().get(&(path.bucket.clone(), path.key.clone())).cloned();
+        let found = self.objects.lock().get(path).cloned();
         found.ok_or_else(|| ObjectError::NotFound(path.clone()))
     }
 
@@ -63,11 +47,9 @@ impl MemoryObjects {
     /// its etag. Returns whether there is such an object.
     pub fn rewrite(&self, path: &ObjectPath, change: impl FnOnce(Vec<u8>) -> Vec<u8>) -> bool {
         let mut objects = self.objects.lock();
-        let Some(object) = objects.get_mut(&(path.bucket.clone(), path.key.clone())) else {
-            return false;
-        };
+        let Some(object) = objects.get_mut(path) else { return false };
         object.body = change(object.body.to_vec()).into();
-        if let Some(stamp) = self.stamps.lock().get_mut(&(path.bucket.clone(), path.key.clone())) {
+        if let Some(stamp) = self.stamps.lock().get_mut(path) {
             *stamp += 1;
         }
         true
@@ -75,7 +57,7 @@ impl MemoryObjects {
 
     /// Gives an object a change stamp, as a file of this machine has one.
     pub fn set_stamp(&self, path: &ObjectPath, stamp: u64) {
-        self.stamps.lock().insert((path.bucket.clone(), path.key.clone()), stamp);
+        self.stamps.lock().insert(path.clone(), stamp);
     }
 }
 
@@ -88,8 +70,8 @@ impl ObjectStore for MemoryObjects {
         put_id: &str,
     ) -> Result<PutOutcome, ObjectError> {
         let mut objects = self.objects.lock();
-        let id = (path.bucket.clone(), path.key.clone());
-        let stored = objects.entry(id).or_insert(StoredObject { body, put_id: put_id.to_owned() });
+        let put = StoredObject { body, put_id: put_id.to_owned() };
+        let stored = objects.entry(path.clone()).or_insert(put);
         if stored.put_id == put_id { Ok(PutOutcome::Created) } else { Ok(PutOutcome::Exists) }
     }
 
@@ -124,18 +106,16 @@ impl ObjectStore for MemoryObjects {
 
     async fn change_stamp(&self, path: &ObjectPath) -> Result<Option<ChangeStamp>, ObjectError> {
         self.find(path)?;
-        let stamps = self.stamps.lock();
-        let stamp = stamps.get(&(path.bucket.clone(), path.key.clone()));
-        Ok(stamp.map(|stamp| ChangeStamp(stamp.to_string())))
+        Ok(self.stamps.lock().get(path).map(|stamp| ChangeStamp(stamp.to_string())))
     }
 
     async fn list(&self, bucket: &str, prefix: &str) -> Result<Vec<ObjectInfo>, ObjectError> {
         let objects = self.objects.lock();
         let matching = objects
-            .range((bucket.to_owned(), prefix.to_owned())..)
-            .take_while(|((b, key), _)| b == bucket && key.starts_with(prefix));
-        let info = |((_, key), object): (&(String, String), &StoredObject)| ObjectInfo {
-            key: key.clone(),
+            .range(ObjectPath::new(bucket, prefix)..)
+            .take_while(|(path, _)| path.bucket == bucket && path.key.starts_with(prefix));
+        let info = |(path, object): (&ObjectPath, &StoredObject)| ObjectInfo {
+            key: path.key.clone(),
             size: object.body.len() as u64,
             etag: object.etag(),
         };
@@ -145,7 +125,7 @@ impl ObjectStore for MemoryObjects {
     async fn delete(&self, bucket: &str, keys: &[String]) -> Result<(), ObjectError> {
         let mut objects = self.objects.lock();
         for key in keys {
-            objects.remove(&(bucket.to_owned(), key.clone()));
+            objects.remove(&ObjectPath::new(bucket, key));
         }
         Ok(())
     }
@@ -153,7 +133,7 @@ impl ObjectStore for MemoryObjects {
 
 #[derive(Debug)]
 struct ExpiringItem {
-    pub item: TableItem,
+    item: TableItem,
     expires_at_s: Option<u64>,
 }
 
@@ -163,13 +143,6 @@ type PartitionItems = BTreeMap<String, ExpiringItem>;
 /// Names of the attributes of an item (pk, sk, v, json or bin) and its version; an expiry with its name.
 const ATTRIBUTES_BYTES: usize = 12;
 const EXPIRY_BYTES: usize = 9;
-
-impl ExpiringItem {
-    /// Bytes of the item as DynamoDB counts them.
-    pub fn bytes(&self, pk: &str, sk: &str) -> u64 {
-        item_bytes(pk, sk, &self.item.body, self.expires_at_s)
-    }
-}
 
 /// Bytes of names and values of an item, as DynamoDB counts them.
 fn item_bytes(pk: &str, sk: &str, body: &Bytes, expires_at_s: Option<u64>) -> u64 {
@@ -184,19 +157,17 @@ pub struct MemoryTable(Mutex<BTreeMap<String, PartitionItems>>);
 impl MemoryTable {
     /// Sets an item back to what it was, as a table does that has lost its last writes.
     pub fn restore(&self, key: &ItemKey, before: Option<TableItem>) {
-        let mut partitions = self.lock();
+        let mut partitions = self.0.lock();
         let items = partitions.entry(key.pk.clone()).or_default();
-        match before {
-            Some(item) => {
-                drop(items.insert(key.sk.clone(), ExpiringItem { item, expires_at_s: None }))
-            }
+        match before.map(|item| ExpiringItem { item, expires_at_s: None }) {
+            Some(stored) => drop(items.insert(key.sk.clone(), stored)),
             None => drop(items.remove(&key.sk)),
         }
     }
 
     /// Expiry of each item in Unix seconds. This table expires nothing.
     pub fn expiries(&self) -> Vec<(ItemKey, Option<u64>)> {
-        let partitions = self.lock();
+        let partitions = self.0.lock();
         let items = partitions
             .iter()
             .flat_map(|(pk, items)| items.iter().map(move |(sk, stored)| (pk, sk, stored)));
@@ -208,9 +179,10 @@ impl MemoryTable {
 
     /// An item, and its bytes as DynamoDB counts them.
     pub fn stored(&self, key: &ItemKey) -> Option<(TableItem, u64)> {
-        let partitions = self.lock();
+        let partitions = self.0.lock();
         let stored = partitions.get(&key.pk)?.get(&key.sk)?;
-        Some((stored.item.clone(), stored.bytes(&key.pk, &key.sk)))
+        let bytes = item_bytes(&key.pk, &key.sk, &stored.item.body, stored.expires_at_s);
+        Some((stored.item.clone(), bytes))
     }
 
     /// The write of [`Table::write`].
@@ -221,41 +193,26 @@ impl MemoryTable {
         body: Bytes,
         expires_at_s: Option<u64>,
     ) -> WriteOutcome {
-        let mut partitions = self.lock();
+        let mut partitions = self.0.lock();
         let current = partitions.get(&key.pk).and_then(|items| items.get(&key.sk));
         let current = current.map(|stored| &stored.item);
         if current.map_or(0, |item| item.version) != expected {
             return WriteOutcome::Conflict(current.cloned());
         }
         let stored = ExpiringItem { item: TableItem { version: expected + 1, body }, expires_at_s };
-        match partitions.get_mut(&key.pk) {
-            Some(items) => drop(items.insert(key.sk.clone(), stored)),
-            None => {
-                let items = PartitionItems::from([(key.sk.clone(), stored)]);
-                partitions.insert(key.pk.clone(), items);
-            }
-        }
+        partitions.entry(key.pk.clone()).or_default().insert(key.sk.clone(), stored);
         WriteOutcome::Written
     }
 
-    /// Looks at the items of one partition key.
     fn look<T>(&self, pk: &str, look: impl FnOnce(&PartitionItems) -> T) -> T {
-        let partitions = self.lock();
-        match partitions.get(pk) {
-            Some(items) => look(items),
-            None => look(&PartitionItems::new()),
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, PartitionItems>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        look(self.0.lock().get(pk).unwrap_or(&PartitionItems::new()))
     }
 }
 
 #[async_trait]
 impl Table for MemoryTable {
     async fn read(&self, keys: &[ItemKey]) -> Result<Vec<Option<TableItem>>, TableError> {
-        let partitions = self.lock();
+        let partitions = self.0.lock();
         let stored = |key: &ItemKey| partitions.get(&key.pk)?.get(&key.sk);
         Ok(keys.iter().map(|key| stored(key).map(|stored| stored.item.clone())).collect())
     }
@@ -340,7 +297,7 @@ impl PageQuery {
         let mut items = items.range((self.from.clone(), self.to.clone()));
         let mut step = || if self.is_backwards { items.next_back() } else { items.next() };
         while let Some((sk, stored)) = step() {
-            bytes += stored.bytes(&self.pk, sk);
+            bytes += item_bytes(&self.pk, sk, &stored.item.body, stored.expires_at_s);
             found.items.push((sk.clone(), stored.item.clone()));
             if found.items.len() == self.limit {
                 break;
@@ -370,15 +327,9 @@ mod tests {
     async fn objects_conform() {
         conformance::objects(&MemoryObjects::default(), "bucket", "t").await;
     }
-}
-
-#[cfg(test)]
-mod table_tests {
-    use super::*;
-    use crate::conformance;
 
     #[tokio::test]
-    async fn it_conforms() {
+    async fn the_table_conforms() {
         conformance::table(&MemoryTable::default(), "t").await;
     }
 }

@@ -11,9 +11,6 @@ pub const MAX_GET_BYTES: u64 = 256 << 20;
 const PIECE_BYTES: u64 = 32 << 20;
 
 /// Bytes `range` of an object, in several requests if it is longer than one may return.
-///
-/// # Errors
-/// As [`ObjectStore::get_range`].
 pub async fn get_long_range(
     objects: &dyn ObjectStore,
     path: &ObjectPath,
@@ -47,6 +44,13 @@ impl ObjectPath {
     /// The object `key` of `bucket`.
     pub fn new(bucket: impl Into<String>, key: impl Into<String>) -> Self {
         Self { bucket: bucket.into(), key: key.into() }
+    }
+
+    /// The part of a path that stands for its prefix. S3 divides a bucket as it is asked, and says nowhere how: the first
+    /// folder is most often a dataset.
+    pub(crate) fn first_folder(&self) -> String {
+        let folder = self.key.split_once('/').map_or("", |(folder, _)| folder);
+        format!("{}/{folder}", self.bucket)
     }
 }
 

@@ -4,12 +4,10 @@
 //! folder so come to share the rate that the store gives to its prefix.
 
 use crate::ObjectPath;
+use parking_lot::Mutex;
 use std::{
     collections::BTreeMap,
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
 use tokio::{sync::Notify, time::Instant};
@@ -76,18 +74,14 @@ pub struct PrefixRead<'a> {
 impl PrefixReadLimits {
     /// Waits until a read of `path` may begin; it ends when the answer is dropped.
     pub async fn begin(&self, path: &ObjectPath) -> PrefixRead<'_> {
-        let prefix = prefix_of(path);
+        let prefix = path.first_folder();
         loop {
             let ended = self.ended.notified();
-            if self.paces().entry(prefix.clone()).or_default().begin() {
+            if self.paces.lock().entry(prefix.clone()).or_default().begin() {
                 return PrefixRead { paces: self, prefix, is_refused: false };
             }
             ended.await;
         }
-    }
-
-    fn paces(&self) -> MutexGuard<'_, BTreeMap<String, PrefixPace>> {
-        self.paces.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -100,7 +94,7 @@ impl PrefixRead<'_> {
 
 impl Drop for PrefixRead<'_> {
     fn drop(&mut self) {
-        let mut paces = self.paces.paces();
+        let mut paces = self.paces.paces.lock();
         if let Some(pace) = paces.get_mut(&self.prefix) {
             pace.end(self.is_refused);
         }
@@ -110,13 +104,6 @@ impl Drop for PrefixRead<'_> {
         drop(paces);
         self.paces.ended.notify_waiters();
     }
-}
-
-/// The part of a key that stands for its prefix. S3 divides a bucket as it is asked, and says nowhere how: the first
-/// folder is most often a dataset.
-fn prefix_of(path: &ObjectPath) -> String {
-    let folder = path.key.split_once('/').map_or("", |(folder, _)| folder);
-    format!("{}/{folder}", path.bucket)
 }
 
 /// A server in use answers within a fraction of this.

@@ -1,9 +1,10 @@
 //! Writes pages of made-up runs into a directory, for viewing and for `scripts/check-report`:
 //! `cargo run -p gristmill-report --example sample -- DIR`.
 
+use gristmill_model::wire::CacheMode;
 use gristmill_report::{
     EpochWaits, OpSeconds, Timeline, TimelineCost, TimelineDecision, TimelineEpoch, TimelineJob,
-    TimelineMode, TimelineSample, WorkerShares, attribute, render,
+    TimelineSample, WorkerShares, attribute, render,
 };
 use std::{env, fs, io, path::Path, process::ExitCode};
 
@@ -70,7 +71,7 @@ fn work(source_s: f64, ops: &[(&str, f64)], put_s: f64, workers: f64) -> WorkerS
 
 /// An epoch with a wait for each state of a split: unclaimed, working, fetched, decoded.
 fn epoch(
-    mode: (TimelineMode, &str),
+    mode: (CacheMode, &str),
     seconds: f64,
     waits: [f64; 4],
     workers: WorkerShares,
@@ -129,11 +130,11 @@ fn short() -> Timeline {
                    it from point 0";
     let ops = [("decode", 6.2), ("random_resized_crop", 1.7), ("flip", 0.05)];
     let get = |wait_s| {
-        let mode = (TimelineMode::Get { point: 0 }, "point 0 is stored completely");
+        let mode = (CacheMode::Get { point: 0 }, "point 0 is stored completely");
         epoch(mode, 3.8, [0.0, 0.02, wait_s, 0.03], work(0.0, &[], 0.0, 2.0))
     };
     let first = work(0.4, &ops, 0.6, 2.0);
-    let first = epoch((TimelineMode::Profile, profile), 6.4, [0.9, 1.6, 0.12, 0.05], first);
+    let first = epoch((CacheMode::Profile, profile), 6.4, [0.9, 1.6, 0.12, 0.05], first);
     let reason = "fixed: 2 workers".to_owned();
     Timeline {
         job: job("demo", &["decode", "random_resized_crop: 224", "autocache", "flip", "batch: 64"]),
@@ -196,22 +197,22 @@ fn long(count: usize) -> Timeline {
 fn long_epochs() -> Vec<TimelineEpoch> {
     let put = "predicted 4.210 s for 1,000 elements computed, 1.380 s read from point 1: storing";
     let deleted = "entries of point 1 were deleted: computing, then storing again";
-    let get = |reason| (TimelineMode::Get { point: 1 }, reason);
+    let get = |reason| (CacheMode::Get { point: 1 }, reason);
     let epochs = [
         (
-            (TimelineMode::Profile, "what an epoch costs is not known yet"),
+            (CacheMode::Profile, "what an epoch costs is not known yet"),
             5_400.0,
             [230.0, 380.0, 76.0, 30.0],
         ),
-        ((TimelineMode::Put { point: 1 }, put), 4_900.0, [44.0, 73.0, 15.0, 6.0]),
+        ((CacheMode::Put { point: 1 }, put), 4_900.0, [44.0, 73.0, 15.0, 6.0]),
         (get("point 1 is stored completely"), 4_800.0, [29.0, 48.0, 10.0, 4.0]),
         (get(""), 4_800.0, [58.0, 58.0, 400.0, 23.0]),
         (get(""), 4_700.0, [63.0, 105.0, 21.0, 8.0]),
-        ((TimelineMode::Compute, deleted), 4_400.0, [280.0, 460.0, 92.0, 37.0]),
+        ((CacheMode::Compute, deleted), 4_400.0, [280.0, 460.0, 92.0, 37.0]),
     ];
     let ops = ["decode", "colour_jitter", "random_resized_crop", "gaussian_blur", "solarise"];
     numbered(epochs.map(|(mode, seconds, waits)| {
-        let part = if matches!(mode.0, TimelineMode::Get { .. }) { 0.25 } else { 1.0 };
+        let part = if matches!(mode.0, CacheMode::Get { .. }) { 0.25 } else { 1.0 };
         let ops = ops.iter().zip([41_000.0, 17_000.0, 12_000.0, 8_000.0, 900.0]);
         let ops: Vec<_> = ops.map(|(op, seconds)| (*op, part * seconds)).collect();
         TimelineEpoch {
@@ -261,7 +262,7 @@ fn hostile() -> Timeline {
 fn many_epochs() -> Timeline {
     let epochs = (0..600).map(|index| {
         let ops = [("decode", 20.0), ("crop", 4.0 + noise(index + 9))];
-        let mode = if index < 2 { TimelineMode::Profile } else { TimelineMode::Compute };
+        let mode = if index < 2 { CacheMode::Profile } else { CacheMode::Compute };
         let waits = [0.0, 1.0 + noise(index + 5).abs(), 0.0, 0.0];
         epoch((mode, "predicted 9.0 s"), 10.0, waits, work(3.0 + noise(index), &ops, 1.5, 4.0))
     });

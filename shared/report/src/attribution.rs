@@ -1,7 +1,7 @@
 //! Attributes a trainer's wait to causes: by the state of the awaited batch's split, and while a worker
 //! had it, in proportion to the workers' activities.
 
-use crate::units::{DisplayPercent, DisplaySeconds, amount, percent};
+use crate::units::{amount, percent, show_percent, show_seconds};
 use std::{collections::BTreeMap, fmt};
 
 /// Seconds that a trainer waited in an epoch, by the state of the awaited batch's split.
@@ -148,17 +148,14 @@ impl fmt::Display for StallCause {
 impl fmt::Display for EpochStalls {
     /// One line for a terminal: "waited 12.3 s (8.1 %): op decode 9.10 s, queue 3.20 s".
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        use crate::units::{DisplayPercent, DisplaySeconds};
-        write!(f, "waited {} ({})", DisplaySeconds(self.total_s), DisplayPercent(self.percent))?;
+        write!(f, "waited {} ({})", show_seconds(self.total_s), show_percent(self.percent))?;
         for (index, part) in self.parts.iter().enumerate() {
             let before = if index == 0 { ": " } else { ", " };
-            write!(f, "{before}{} {}", part.cause, DisplaySeconds(part.seconds))?;
+            write!(f, "{before}{} {}", part.cause, show_seconds(part.seconds))?;
         }
         Ok(())
     }
 }
-
-// Whether more workers would help, in one line that names the numbers.
 
 /// A shorter wait, in percent of the epoch, is within the difference of two runs of one job.
 const STALL_MIN_PERCENT: f64 = 3.0;
@@ -243,26 +240,34 @@ impl fmt::Display for StallAdvice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             StallAdvice::NoStall { percent } => {
-                write!(f, "the trainer hardly waited: {} of the epoch", DisplayPercent(percent))
+                write!(f, "the trainer hardly waited: {} of the epoch", show_percent(percent))
             }
             StallAdvice::TooShort { epoch_s } => {
-                write!(f, "too short to say: the epoch took {}", DisplaySeconds(epoch_s))
+                write!(f, "too short to say: the epoch took {}", show_seconds(epoch_s))
             }
             StallAdvice::FirstBatch { first_batch_s, total_s } => write!(
                 f,
                 "the wait was for the first batch, {} of {}: it comes once an epoch",
-                DisplaySeconds(first_batch_s),
-                DisplaySeconds(total_s)
+                show_seconds(first_batch_s),
+                show_seconds(total_s)
             ),
             StallAdvice::MoreWorkers { percent, workers, desired } => {
-                fmt_more_workers(f, percent, workers, desired)
+                let waited = show_percent(percent);
+                write!(
+                    f,
+                    "more workers would help: the trainer waited for them {waited} of the epoch"
+                )?;
+                workers.zip(desired).map_or(Ok(()), |(workers, desired)| {
+                    let workers = (workers * 10.0).round() / 10.0;
+                    write!(f, "; about {desired} instead of {workers} should do")
+                })
             }
             StallAdvice::AtMaximum { percent, max_workers, desired } => {
                 write!(
                     f,
                     "more workers would help, and there may be no more: the trainer waited for \
                      them {} of the epoch; raise --max-workers from {max_workers}",
-                    DisplayPercent(percent)
+                    show_percent(percent)
                 )?;
                 desired.map_or(Ok(()), |desired| write!(f, " to about {desired}"))
             }
@@ -271,44 +276,25 @@ impl fmt::Display for StallAdvice {
                 "more workers would not help, the trainer's network is the limit: {} ({} of the \
                  epoch) for batches on their way; send fewer bytes (cast later, a smaller dtype) \
                  or use local workers",
-                DisplaySeconds(fetch_s),
-                DisplayPercent(percent)
+                show_seconds(fetch_s),
+                show_percent(percent)
             ),
             StallAdvice::Decoding { percent, decode_s } => write!(
                 f,
                 "more workers would not help, the trainer's processor is the limit: {} ({} of the \
                  epoch) for batches being joined and decoded; do less in `deliver`, or use a \
                  smaller dtype",
-                DisplaySeconds(decode_s),
-                DisplayPercent(percent)
+                show_seconds(decode_s),
+                show_percent(percent)
             ),
             StallAdvice::Unexplained { percent, other_s } => write!(
                 f,
                 "most of the wait, {} ({} of the epoch), was for nothing that was measured: \
                  between polls, or with the trainer's host busy",
-                DisplaySeconds(other_s),
-                DisplayPercent(percent)
+                show_seconds(other_s),
+                show_percent(percent)
             ),
         }
-    }
-}
-
-fn fmt_more_workers(
-    f: &mut fmt::Formatter<'_>,
-    percent: f64,
-    workers: Option<f64>,
-    desired: Option<u32>,
-) -> fmt::Result {
-    write!(
-        f,
-        "more workers would help: the trainer waited for them {} of the epoch",
-        DisplayPercent(percent)
-    )?;
-    match (workers, desired) {
-        (Some(workers), Some(desired)) => {
-            write!(f, "; about {desired} instead of {} should do", (workers * 10.0).round() / 10.0)
-        }
-        _ => Ok(()),
     }
 }
 

@@ -14,6 +14,5 @@ pub use attribution::{
 };
 pub use page::render;
 pub use timeline::{
-    Timeline, TimelineCost, TimelineDecision, TimelineEpoch, TimelineJob, TimelineMode,
-    TimelineSample,
+    Timeline, TimelineCost, TimelineDecision, TimelineEpoch, TimelineJob, TimelineSample,
 };

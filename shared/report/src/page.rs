@@ -11,9 +11,7 @@ mod tables;
 
 use crate::{
     Timeline,
-    units::{
-        DisplayCount, DisplayDollars, DisplayPercent, DisplaySeconds, DisplayWorkers, percent,
-    },
+    units::{percent, show_count, show_dollars, show_percent, show_seconds, show_workers},
 };
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use scene::TimelineScene;
@@ -62,15 +60,16 @@ pub fn render(timeline: &Timeline) -> String {
     page.into_string()
 }
 
+const OPS_MAX: usize = 60;
+
 fn head(scene: &TimelineScene<'_>, title: &str) -> Markup {
     let job = &scene.timeline.job;
     let text = |name, value: &str| (!value.is_empty()).then(|| (name, shown(value)));
     let facts = [
         text("pipeline", &job.pipeline),
         text("dataset", &job.dataset),
-        job.batch_size.map(|size| ("batch", format!("{} records", DisplayCount(size.into())))),
-        job.batches_per_epoch
-            .map(|batches| ("epoch", format!("{} batches", DisplayCount(batches)))),
+        job.batch_size.map(|size| ("batch", format!("{} records", show_count(size.into())))),
+        job.batches_per_epoch.map(|batches| ("epoch", format!("{} batches", show_count(batches)))),
         job.seed.map(|seed| ("seed", seed.to_string())),
     ];
     html! {
@@ -79,7 +78,10 @@ fn head(scene: &TimelineScene<'_>, title: &str) -> Markup {
             dl class="facts" {
                 @for (name, value) in facts.into_iter().flatten() { div { dt { (name) } dd { (value) } } }
                 @if !job.ops.is_empty() {
-                    div class="ops" { dt { "operators" } dd { ol { (ops(&job.ops)) } } }
+                    div class="ops" { dt { "operators" } dd { ol {
+                        @for op in job.ops.iter().take(OPS_MAX) { li { (shown(op)) } }
+                        @if job.ops.len() > OPS_MAX { li { (job.ops.len() - OPS_MAX) " more" } }
+                    } } }
                 }
             }
             (tiles(scene))
@@ -87,20 +89,11 @@ fn head(scene: &TimelineScene<'_>, title: &str) -> Markup {
     }
 }
 
-/// Most operators listed.
-const OPS_MAX: usize = 60;
-
-fn ops(ops: &[String]) -> Markup {
-    html! {
-        @for op in ops.iter().take(OPS_MAX) { li { (shown(op)) } }
-        @if ops.len() > OPS_MAX { li { (ops.len() - OPS_MAX) " more" } }
-    }
-}
-
-/// Key figures.
 fn tiles(scene: &TimelineScene<'_>) -> Markup {
     let run_s = scene.end_s;
     let batches = scene.batches();
+    let pace = batches as f64 / run_s;
+    let decimals = if pace >= 10.0 { 0 } else { 2 };
     let peak = scene.samples.iter().filter_map(|sample| sample.workers).reduce(f64::max);
     let target = scene.samples.iter().filter_map(|sample| sample.target).max();
     let epochs = scene.epochs.len();
@@ -111,30 +104,30 @@ fn tiles(scene: &TimelineScene<'_>) -> Markup {
     html! {
         @if known {
             dl class="tiles" {
-                (tile("the run took", DisplaySeconds(run_s).to_string(), match epochs {
+                (tile("the run took", show_seconds(run_s), match epochs {
                     0 => String::new(),
                     1 => "one epoch".to_owned(),
                     _ => format!("{epochs} epochs"),
                 }))
                 @if batches > 0 {
-                    (tile("batches", DisplayCount(batches).to_string(),
-                        format!("{:.*} a second", decimals(batches as f64 / run_s), batches as f64 / run_s)))
+                    (tile("batches", show_count(batches),
+                        format!("{pace:.decimals$} a second")))
                 }
                 @if let Some((waited_s, of_s)) = scene.waited() {
-                    (tile("the trainer waited", DisplayPercent(percent(waited_s, of_s)).to_string(),
-                        format!("{} for data", DisplaySeconds(waited_s))))
+                    (tile("the trainer waited", show_percent(percent(waited_s, of_s)),
+                        format!("{} for data", show_seconds(waited_s))))
                 }
                 @if let Some(peak) = peak {
                     (tile("most workers at work", format!("{}", (peak * 10.0).round() / 10.0),
                         target.map_or(String::new(), |target| {
-                            format!("target at most {}", DisplayWorkers(target.into()))
+                            format!("target at most {}", show_workers(target.into()))
                         })))
                 }
                 @if let Some(cost) = &scene.timeline.cost {
-                    (tile("cost", DisplayDollars(cost.total_usd()).to_string(), match batches {
+                    (tile("cost", show_dollars(cost.total_usd()), match batches {
                         0 => String::new(),
                         _ => format!("{} for 1,000 batches",
-                            DisplayDollars(cost.total_usd() * 1e3 / batches as f64)),
+                            show_dollars(cost.total_usd() * 1e3 / batches as f64)),
                     }))
                 }
             }
@@ -142,10 +135,6 @@ fn tiles(scene: &TimelineScene<'_>) -> Markup {
             p class="note" { "Nothing of this run was recorded." }
         }
     }
-}
-
-fn decimals(value: f64) -> usize {
-    if value >= 10.0 { 0 } else { 2 }
 }
 
 fn over_time(scene: &TimelineScene<'_>) -> Markup {

@@ -4,7 +4,7 @@
 //! missing.
 
 use crate::{EpochStalls, WorkerShares, units};
-use std::fmt;
+use gristmill_model::wire::CacheMode;
 
 /// One run of a job, as recorded on its trainer's host.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -68,7 +68,7 @@ pub struct TimelineDecision {
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct TimelineEpoch {
     pub epoch: u32,
-    pub mode: TimelineMode,
+    pub mode: CacheMode,
     /// Reason for the mode, with the predicted numbers.
     pub reason: String,
     /// Start of the epoch. `None`: when the last one ended.
@@ -111,44 +111,6 @@ impl TimelineCost {
     }
 }
 
-// Caching mode of an epoch.
-
-/// Caching mode of an epoch. `point` counts the pipeline's `autocache` points from 0.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum TimelineMode {
-    /// Computed and measured.
-    Profile,
-    #[default]
-    Compute,
-    /// Computed, with the output at the point stored.
-    Put { point: u32 },
-    /// Read from the cache at the point.
-    Get { point: u32 },
-}
-
-impl TimelineMode {
-    /// The first word, which selects the colour: "profile", "compute", "put" or "get".
-    pub(crate) fn word(&self) -> &'static str {
-        match self {
-            TimelineMode::Profile => "profile",
-            TimelineMode::Compute => "compute",
-            TimelineMode::Put { .. } => "put",
-            TimelineMode::Get { .. } => "get",
-        }
-    }
-}
-
-impl fmt::Display for TimelineMode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            TimelineMode::Profile | TimelineMode::Compute => f.write_str(self.word()),
-            TimelineMode::Put { point } | TimelineMode::Get { point } => {
-                write!(f, "{} at point {point}", self.word())
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -169,10 +131,10 @@ mod tests {
     #[test]
     fn a_mode_is_written_in_words() {
         let modes = [
-            (TimelineMode::Profile, "profile"),
-            (TimelineMode::Compute, "compute"),
-            (TimelineMode::Put { point: 0 }, "put at point 0"),
-            (TimelineMode::Get { point: 12 }, "get at point 12"),
+            (CacheMode::Profile, "profile"),
+            (CacheMode::Compute, "compute"),
+            (CacheMode::Put { point: 0 }, "put at point 0"),
+            (CacheMode::Get { point: 12 }, "get at point 12"),
         ];
         for (mode, words) in modes {
             assert_eq!(mode.to_string(), words);

@@ -1,118 +1,83 @@
 //! Quantities for people: three digits and a unit.
 
-use std::fmt;
-
 /// Three significant digits; all digits before the point.
-struct Digits(f64);
-
-impl fmt::Display for Digits {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Bounds at which rounding to three digits would carry into another digit.
-        match self.0 {
-            x if x >= 99.95 => write!(f, "{x:.0}"),
-            x if x >= 9.995 => write!(f, "{x:.1}"),
-            x => write!(f, "{x:.2}"),
-        }
+fn digits(value: f64) -> String {
+    // Bounds at which rounding to three digits would carry into another digit.
+    match value {
+        x if x >= 99.95 => format!("{x:.0}"),
+        x if x >= 9.995 => format!("{x:.1}"),
+        x => format!("{x:.2}"),
     }
 }
 
 /// Seconds: "1.24 s", "37.1 ms", "12 min 40 s", "3 h 5 min".
-pub(crate) struct DisplaySeconds(pub f64);
-
-impl fmt::Display for DisplaySeconds {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let whole = self.0.round();
-        match self.0 {
-            s if !s.is_finite() || s > MOST => f.write_str("unknown"),
-            s if s <= 0.0 => f.write_str("0 s"),
-            s if s < 0.000_999_5 => write!(f, "{} us", Digits(s * 1e6)),
-            s if s < 0.999_5 => write!(f, "{} ms", Digits(s * 1e3)),
-            _ if whole < 120.0 => write!(f, "{} s", Digits(self.0)),
-            _ if whole < 7_200.0 => two(f, whole, 60.0, "min", "s"),
-            _ => two(f, (whole / 60.0).round(), 60.0, "h", "min"),
-        }
+pub(crate) fn show_seconds(seconds: f64) -> String {
+    let whole = seconds.round();
+    match seconds {
+        s if !s.is_finite() || s > MOST => "unknown".to_owned(),
+        s if s <= 0.0 => "0 s".to_owned(),
+        s if s < 0.000_999_5 => format!("{} us", digits(s * 1e6)),
+        s if s < 0.999_5 => format!("{} ms", digits(s * 1e3)),
+        s if whole < 120.0 => format!("{} s", digits(s)),
+        _ if whole < 7_200.0 => two(whole, 60.0, "min", "s"),
+        _ => two((whole / 60.0).round(), 60.0, "h", "min"),
     }
 }
 
-fn two(f: &mut fmt::Formatter<'_>, of: f64, each: f64, big: &str, small: &str) -> fmt::Result {
+fn two(of: f64, each: f64, big: &str, small: &str) -> String {
     let (high, low) = ((of / each).floor(), of % each);
-    if low == 0.0 { write!(f, "{high} {big}") } else { write!(f, "{high} {big} {low} {small}") }
+    if low == 0.0 { format!("{high} {big}") } else { format!("{high} {big} {low} {small}") }
 }
 
 /// Dollars: cents above a dollar, three digits below, two below a cent.
-pub(crate) struct DisplayDollars(pub f64);
-
-impl fmt::Display for DisplayDollars {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            x if !x.is_finite() || x > MOST => f.write_str("unknown"),
-            x if x <= 0.0 => f.write_str("$0"),
-            x if x >= 0.995 => write!(f, "${}", Count2(x)),
-            // Less than a hundred-thousandth of a cent.
-            x if x < 1e-7 => f.write_str("< $0.0000001"),
-            x => {
-                // Two digits suffice below a cent.
-                let more = if x >= 0.01 { 2 } else { 1 };
-                let first_digit = (-x.log10()).ceil() as usize;
-                write!(f, "${x:.*}", first_digit + more)
-            }
+pub(crate) fn show_dollars(usd: f64) -> String {
+    match usd {
+        x if !x.is_finite() || x > MOST => "unknown".to_owned(),
+        x if x <= 0.0 => "$0".to_owned(),
+        x if x >= 0.995 => {
+            let cents = (x * 100.0).round();
+            let (whole, rest) = ((cents / 100.0).floor(), cents % 100.0);
+            format!("${}.{rest:02.0}", show_count(whole as u64))
         }
-    }
-}
-
-/// Two decimals with thousands separators.
-struct Count2(f64);
-
-impl fmt::Display for Count2 {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let cents = (self.0 * 100.0).round();
-        let (whole, rest) = ((cents / 100.0).floor(), cents % 100.0);
-        write!(f, "{}.{rest:02.0}", DisplayCount(whole as u64))
+        // Less than a hundred-thousandth of a cent.
+        x if x < 1e-7 => "< $0.0000001".to_owned(),
+        x => {
+            // Two digits suffice below a cent.
+            let more = if x >= 0.01 { 2 } else { 1 };
+            let first_digit = (-x.log10()).ceil() as usize;
+            format!("${x:.*}", first_digit + more)
+        }
     }
 }
 
 /// A count with thousands separators: "1,234,567".
-pub(crate) struct DisplayCount(pub u64);
-
-impl fmt::Display for DisplayCount {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let digits = self.0.to_string();
-        let mut apart = String::with_capacity(digits.len() + digits.len() / 3);
-        for (index, digit) in digits.chars().enumerate() {
-            if index > 0 && (digits.len() - index).is_multiple_of(3) {
-                apart.push(',');
-            }
-            apart.push(digit);
+pub(crate) fn show_count(count: u64) -> String {
+    let digits = count.to_string();
+    let mut apart = String::with_capacity(digits.len() + digits.len() / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            apart.push(',');
         }
-        f.write_str(&apart)
+        apart.push(digit);
     }
+    apart
 }
 
 /// Percent: one decimal below ten.
-pub(crate) struct DisplayPercent(pub f64);
-
-impl fmt::Display for DisplayPercent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            x if x >= 9.95 => write!(f, "{x:.0} %"),
-            x if x <= 0.0 => f.write_str("0 %"),
-            x if x < 0.05 => f.write_str("< 0.1 %"),
-            x => write!(f, "{x:.1} %"),
-        }
+pub(crate) fn show_percent(percent: f64) -> String {
+    match percent {
+        x if x >= 9.95 => format!("{x:.0} %"),
+        x if x <= 0.0 => "0 %".to_owned(),
+        x if x < 0.05 => "< 0.1 %".to_owned(),
+        x => format!("{x:.1} %"),
     }
 }
 
 /// "1 worker", "2 workers", "2.5 workers".
-pub(crate) struct DisplayWorkers(pub f64);
-
-impl fmt::Display for DisplayWorkers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let tenths = (self.0 * 10.0).round() / 10.0;
-        write!(f, "{tenths} worker{}", if tenths == 1.0 { "" } else { "s" })
-    }
+pub(crate) fn show_workers(workers: f64) -> String {
+    let tenths = (workers * 10.0).round() / 10.0;
+    format!("{tenths} worker{}", if tenths == 1.0 { "" } else { "s" })
 }
-
-// Quantities made sound: measurements may be anything.
 
 /// Exceeds the seconds or dollars of any run (30,000 years); sums stay finite.
 pub(crate) const MOST: f64 = 1e12;
@@ -149,7 +114,7 @@ mod tests {
             (11_100.0, "3 h 5 min"),
         ];
         for (value, text) in seconds {
-            assert_eq!(DisplaySeconds(value).to_string(), text, "{value}");
+            assert_eq!(show_seconds(value), text, "{value}");
         }
         let dollars = [
             (0.0, "$0"),
@@ -163,15 +128,15 @@ mod tests {
             (12_345.678, "$12,345.68"),
         ];
         for (value, text) in dollars {
-            assert_eq!(DisplayDollars(value).to_string(), text, "{value}");
+            assert_eq!(show_dollars(value), text, "{value}");
         }
-        assert_eq!(DisplayCount(0).to_string(), "0");
-        assert_eq!(DisplayCount(999).to_string(), "999");
-        assert_eq!(DisplayCount(1_234_567).to_string(), "1,234,567");
-        assert_eq!(DisplayPercent(9.97).to_string(), "10 %");
-        assert_eq!(DisplayPercent(0.01).to_string(), "< 0.1 %");
-        assert_eq!(DisplayPercent(3.12).to_string(), "3.1 %");
-        assert_eq!(DisplayWorkers(1.0).to_string(), "1 worker");
-        assert_eq!(DisplayWorkers(2.46).to_string(), "2.5 workers");
+        assert_eq!(show_count(0), "0");
+        assert_eq!(show_count(999), "999");
+        assert_eq!(show_count(1_234_567), "1,234,567");
+        assert_eq!(show_percent(9.97), "10 %");
+        assert_eq!(show_percent(0.01), "< 0.1 %");
+        assert_eq!(show_percent(3.12), "3.1 %");
+        assert_eq!(show_workers(1.0), "1 worker");
+        assert_eq!(show_workers(2.46), "2.5 workers");
     }
 }

@@ -6,11 +6,12 @@ use bytes::Bytes;
 use gristmill_pipeline::PipelineSource;
 use gristmill_policy::cost::FunctionShape;
 use gristmill_sources::{BlockRange, OpenedRecords};
+use parking_lot::Mutex;
 use std::{
     collections::VecDeque,
     ops::Range,
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, OnceLock,
         atomic::{AtomicUsize, Ordering},
     },
 };
@@ -30,12 +31,6 @@ pub(crate) struct RecordBlock {
     opened: OnceLock<Result<OpenedRecords, LeaseError>>,
     /// Bytes of memory.
     bytes: AtomicUsize,
-}
-
-impl std::fmt::Debug for RecordBlock {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("RecordBlock").field("rows", &self.rows).finish_non_exhaustive()
-    }
 }
 
 impl RecordBlock {
@@ -66,7 +61,7 @@ impl RecordBlock {
     /// All its records, decoded by the first who asks.
     fn open(&self, source: &PipelineSource) -> Result<&OpenedRecords, LeaseError> {
         let opened = self.opened.get_or_init(|| {
-            let parts = self.parts.get().map(|parts| std::mem::take(&mut *lock(parts)));
+            let parts = self.parts.get().map(|parts| std::mem::take(&mut *parts.lock()));
             let parts = parts.unwrap_or_default();
             let Range { start, end } = self.rows;
             let opened = self.file.index.open(start, end - start, source, &parts);
@@ -79,7 +74,6 @@ impl RecordBlock {
     }
 }
 
-/// Records `first .. first + n` out of neighbouring blocks.
 pub(crate) fn open(
     blocks: &[Arc<RecordBlock>],
     first: u32,
@@ -132,7 +126,7 @@ impl BlockCache {
         rows: Range<u32>,
         file: &Arc<IndexedFile>,
     ) -> Arc<RecordBlock> {
-        let mut blocks = lock(&self.blocks);
+        let mut blocks = self.blocks.lock();
         let is_it = |(of, block): &(u32, Arc<RecordBlock>)| {
             *of == number && block.rows == rows && Arc::ptr_eq(&block.file, file)
         };
@@ -149,10 +143,6 @@ impl BlockCache {
         blocks.truncate(kept);
         block
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -235,7 +225,7 @@ mod tests {
         };
         let blocks: Vec<_> = (0..5).map(|row| large(row..row + 1)).collect();
         cache.block(0, 9..10, &file);
-        assert_eq!(lock(&cache.blocks).len(), 4);
+        assert_eq!(cache.blocks.lock().len(), 4);
         assert!(Arc::ptr_eq(&blocks[4], &cache.block(0, 4..5, &file)));
         assert!(!Arc::ptr_eq(&blocks[0], &cache.block(0, 0..1, &file)));
     }

@@ -15,7 +15,7 @@ use gristmill_model::{
     stored::keys,
     wire::{AppliedReply, FlushCall, SkippedRecordLocation, WorkProfile},
 };
-use gristmill_ports::{ObjectPath, call_with_retry};
+use gristmill_ports::ObjectPath;
 use std::{sync::atomic::Ordering, time::Duration};
 use tokio::sync::mpsc::Receiver;
 
@@ -27,12 +27,12 @@ const FLUSH_PATIENCE: Duration = Duration::from_secs(60);
 /// Receives the lease's splits in order until the sender is dropped, then flushes the remaining commits. First come those
 /// of the lease `before`: memory holds no more finished splits than one lease may have.
 pub(crate) async fn commit_all(
-    run: &LeaseExecution<'_>,
+    run: &LeaseExecution,
     sink: &dyn SplitSink,
     before: PendingCommits<'_>,
     finished: Receiver<SplitHandover>,
 ) -> Result<(), LeaseError> {
-    let mut pending = Pending::new(run.lease.todo.len(), run.runner.clock.monotonic());
+    let mut pending = Pending::new(run.lease.todo.len(), run.context.runner.clock.monotonic());
     let committed = match await_commits(run, before, &mut pending).await {
         Ok(()) => commit_each(run, sink, finished, &mut pending).await,
         Err(error) => Err(error),
@@ -45,11 +45,11 @@ pub(crate) async fn commit_all(
 
 /// Waits for the commits of the lease before, and keeps this one meanwhile.
 async fn await_commits(
-    run: &LeaseExecution<'_>,
+    run: &LeaseExecution,
     mut before: PendingCommits<'_>,
     pending: &mut Pending,
 ) -> Result<(), LeaseError> {
-    let clock = &*run.runner.clock;
+    let clock = &*run.context.runner.clock;
     let mut finishing = std::pin::pin!(before.finish());
     loop {
         let heartbeat = pending.heartbeat_in(run, clock.monotonic());
@@ -62,12 +62,12 @@ async fn await_commits(
 }
 
 async fn commit_each(
-    run: &LeaseExecution<'_>,
+    run: &LeaseExecution,
     sink: &dyn SplitSink,
     mut finished: Receiver<SplitHandover>,
     pending: &mut Pending,
 ) -> Result<(), LeaseError> {
-    let clock = &*run.runner.clock;
+    let clock = &*run.context.runner.clock;
     loop {
         let heartbeat = pending.heartbeat_in(run, clock.monotonic());
         let received = tokio::select! {
@@ -104,7 +104,7 @@ async fn commit_each(
 /// Stores a split, and renews the lease if that takes long. Fails with [`LeaseError::OutOfTime`] shortly
 /// before the platform stops this worker.
 async fn store(
-    run: &LeaseExecution<'_>,
+    run: &LeaseExecution,
     sink: &dyn SplitSink,
     split: &FinishedSplit,
     pending: &mut Pending,
@@ -115,8 +115,8 @@ async fn store(
         sink.store(&name, split).await
     };
     let mut storing = std::pin::pin!(storing);
-    let clock = &*run.runner.clock;
-    let left = run.runner.remaining_ms(run.deadline_ms).saturating_sub(STOP_MARGIN_MS / 2);
+    let clock = &*run.context.runner.clock;
+    let left = run.context.runner.remaining_ms(run.deadline_ms).saturating_sub(STOP_MARGIN_MS / 2);
     let mut stopped = clock.sleep(Duration::from_millis(left));
     loop {
         let heartbeat = pending.heartbeat_in(run, clock.monotonic());
@@ -131,9 +131,9 @@ async fn store(
 
 /// Puts the side outputs of a split before it counts as done: cached objects for later epochs, a report of
 /// the skipped records, and, under the `quarantine` policy, the skipped records themselves.
-async fn set_aside(run: &LeaseExecution<'_>, split: &FinishedSplit) -> Result<(), LeaseError> {
-    let RunnerConfig { ns, bucket, .. } = &run.runner.config;
-    let (job, runner) = (&run.context.view.job, run.runner);
+async fn set_aside(run: &LeaseExecution, split: &FinishedSplit) -> Result<(), LeaseError> {
+    let (job, runner) = (&run.context.view.job, &*run.context.runner);
+    let RunnerConfig { ns, bucket, .. } = &runner.config;
     for (key, content) in &split.cached {
         // Every worker stores the same bytes for a split below this prefix. The index of several parts comes last.
         if !put_cached(runner, &ObjectPath::new(bucket, key), content).await? {
@@ -154,6 +154,7 @@ async fn set_aside(run: &LeaseExecution<'_>, split: &FinishedSplit) -> Result<()
     Ok(())
 }
 
+#[derive(Default)]
 struct Pending {
     commits: Vec<SplitCommit>,
     /// Splits that the sink has, or was about to have, and that no flush has committed.
@@ -170,15 +171,8 @@ struct Pending {
 
 impl Pending {
     fn new(splits: usize, now: Duration) -> Self {
-        Self {
-            commits: Vec::new(),
-            uncommitted: Vec::new(),
-            times: WorkerTimes::default(),
-            profile: None,
-            last_flush: now,
-            worth: splits.div_ceil(3),
-            remaining: splits,
-        }
+        let worth = splits.div_ceil(3);
+        Self { last_flush: now, worth, remaining: splits, ..Self::default() }
     }
 
     fn add(&mut self, commit: SplitCommit, times: WorkerTimes, profile: Option<WorkProfile>) {
@@ -198,30 +192,24 @@ impl Pending {
     }
 
     /// Time until the lease must be renewed if no flush comes before.
-    fn heartbeat_in(&self, run: &LeaseExecution<'_>, now: Duration) -> Duration {
+    fn heartbeat_in(&self, run: &LeaseExecution, now: Duration) -> Duration {
         let split_ms = run.split_ms.load(Ordering::Relaxed);
         let silent_ms = sign_of_life_ms(split_ms, run.lease.todo.len());
         (self.last_flush + Duration::from_millis(silent_ms)).saturating_sub(now)
     }
 
-    async fn flush(
-        &mut self,
-        run: &LeaseExecution<'_>,
-        next: Option<u8>,
-    ) -> Result<(), LeaseError> {
-        let splits = self.commits.len();
+    async fn flush(&mut self, run: &LeaseExecution, next: Option<u8>) -> Result<(), LeaseError> {
+        let (splits, runner) = (self.commits.len(), &run.context.runner);
         let call = FlushCall {
             lease: run.reference(),
             commits: std::mem::take(&mut self.commits),
             next,
-            remaining_ms: run.runner.remaining_ms(run.deadline_ms),
+            remaining_ms: runner.remaining_ms(run.deadline_ms),
             split_ms: run.split_ms.load(Ordering::Relaxed),
             times: std::mem::take(&mut self.times),
             profile: self.profile.take(),
         };
-        let runner = run.runner;
-        let AppliedReply {} =
-            call_with_retry(&*runner.coordinator, &*runner.clock, call, FLUSH_PATIENCE).await?;
+        let AppliedReply {} = runner.call(call, FLUSH_PATIENCE).await?;
         self.uncommitted.drain(..splits);
         self.last_flush = runner.clock.monotonic();
         tracing::info!(splits, "committed");
@@ -230,7 +218,7 @@ impl Pending {
 }
 
 /// A split that was computed and awaits its commit.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct FinishedSplit {
     pub position: Position,
     /// The chunk object; empty for an indexed file.
@@ -256,15 +244,10 @@ impl FinishedSplit {
     pub(crate) fn indexed(position: Position, records: u32, source_ms: u64) -> Self {
         Self {
             position,
-            object: Bytes::new(),
             outcome: SplitOutcome { rows: records, ..SplitOutcome::default() },
-            skipped: Vec::new(),
-            quarantined: Vec::new(),
             times: WorkerTimes { source_ms, ..WorkerTimes::default() },
             indexed: true,
-            cache_prefix: None,
-            cached: Vec::new(),
-            profile: None,
+            ..Self::default()
         }
     }
 

@@ -39,16 +39,9 @@ impl ComputeMode {
         }
     }
 
-    /// Runs `work` to its end. A panic is a temporary fault of this worker and does not fail the job.
-    pub async fn run<T: Send + 'static>(
-        self,
-        work: impl FnOnce() -> Result<T, LeaseError> + Send + 'static,
-    ) -> Result<T, LeaseError> {
-        self.start(work).await
-    }
-
-    /// Like [`run`](Self::run), but with threads the work begins before the future is polled.
-    pub(crate) fn start<T: Send + 'static, W>(
+    /// Runs `work` to its end; with threads it begins before the future is polled. A panic is a temporary fault of this
+    /// worker and does not fail the job.
+    pub(crate) fn run<T: Send + 'static, W>(
         self,
         work: W,
     ) -> impl Future<Output = Result<T, LeaseError>> + use<T, W>

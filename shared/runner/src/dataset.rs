@@ -20,16 +20,17 @@ use gristmill_model::{
 use gristmill_pipeline::{FileFormat, PipelineSource};
 use gristmill_ports::{ObjectPath, ObjectStore, get_long_range};
 use gristmill_sources::{BlockRange, images};
+use parking_lot::Mutex;
 use std::{
     collections::{BTreeMap, VecDeque},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
 /// Most file indices in the cache: a permuted epoch touches all files of a dataset in turn.
 const CACHED_INDICES: usize = 512;
 /// Most bytes of cached file indices, apart from the most recent one.
 const CACHED_BYTES: usize = 64 << 20;
-/// Concurrent reads of file parts or indices: enough to hide the time to first byte, few enough for the memory.
+/// Concurrent reads of file parts, indices or images: enough to hide the time to first byte, few enough for the memory.
 const READS_AHEAD: usize = 16;
 /// Reads of records that find their file changed, and with the same content, before the work is given back.
 const LOOKS: usize = 3;
@@ -38,6 +39,7 @@ const SPANS_AHEAD: usize = 8;
 
 /// Reader of one dataset version, shared by all jobs and invocations of a process.
 pub struct DatasetCache {
+    objects: Arc<dyn ObjectStore>,
     ns: Namespace,
     bucket: String,
     /// Makes an index that is missing.
@@ -65,14 +67,17 @@ impl DatasetCache {
         if manifest.members.count() != sources.len() {
             return Err(LeaseError::fatal(format!("{path} lists another number of datasets")));
         }
-        let (ns, bucket, compute) = (ns.clone(), bucket.clone(), *compute);
-        let (indices, blocks) = (Mutex::default(), BlockCache::for_process(*shape));
-        Ok(Self { ns, bucket, compute, version, sources, manifest, indices, blocks })
-    }
-
-    /// The dataset version this cache reads.
-    pub fn version(&self) -> Fingerprint {
-        self.version
+        Ok(Self {
+            objects: Arc::clone(objects),
+            ns: ns.clone(),
+            bucket: bucket.clone(),
+            compute: *compute,
+            version,
+            sources,
+            manifest,
+            indices: Mutex::default(),
+            blocks: BlockCache::for_process(*shape),
+        })
     }
 
     /// Divides the dataset, as transformed by `ops`, into splits of `split_records`.
@@ -82,15 +87,12 @@ impl DatasetCache {
         ops: &[DatasetOp],
     ) -> Result<SplitPlan, LeaseError> {
         let records = self.manifest.records();
-        let divided = self.manifest.members.divide(&records).ok_or_else(|| {
-            LeaseError::fatal("the manifest lacks files of its datasets".to_owned())
-        })?;
-        let sources = divided.into_iter().zip(&self.sources);
-        let member = |(records_per_file, source): (_, &Arc<PipelineSource>)| ZipMember {
-            records_per_file,
-            times: source.repeat,
-        };
-        let members: Vec<ZipMember<'_>> = sources.map(member).collect();
+        let lacks = || LeaseError::fatal("the manifest lacks files of its datasets");
+        let divided = self.manifest.members.divide(&records).ok_or_else(lacks)?;
+        let members = divided.into_iter().zip(&self.sources);
+        let members = members
+            .map(|(records_per_file, source)| ZipMember { records_per_file, times: source.repeat });
+        let members: Vec<ZipMember<'_>> = members.collect();
         SplitPlan::from_zip(&members, split_records, ops)
             .map_err(|error| LeaseError::fatal(error.to_string()))
     }
@@ -99,46 +101,37 @@ impl DatasetCache {
     /// to hold at once, reads only the first portion, and returns the others to be [`read`](Self::read) one by one.
     pub async fn begin(
         &self,
-        objects: &dyn ObjectStore,
         visit: SplitVisit,
     ) -> Result<(SplitSource, VecDeque<SplitVisit>), LeaseError> {
-        let files = self.files(objects, &visit).await?;
+        let files = self.files(&visit).await?;
         let file = |run: &RecordRange| file_of(&files, run.file);
         let mut bytes = 0_u64;
         for run in visit.runs.iter().chain(visit.zipped.iter().flatten()) {
             bytes = bytes.saturating_add(file(run)?.bytes_of(run));
         }
         if bytes <= PORTION_BYTES {
-            return Ok((self.read_of(objects, &visit, &files).await?, VecDeque::new()));
+            return Ok((self.read_of(&visit, &files).await?, VecDeque::new()));
         }
         let weigh = |run: &RecordRange| Ok(file(run)?.index.weights(run.first_record, run.records));
         let mut rest = VecDeque::from(portions::<LeaseError>(&visit, PORTION_BYTES, weigh)?);
         let first = rest.pop_front().unwrap_or(visit);
-        Ok((self.read_of(objects, &first, &files).await?, rest))
+        Ok((self.read_of(&first, &files).await?, rest))
     }
 
     /// Reads the records of a portion.
-    pub async fn read(
-        &self,
-        objects: &dyn ObjectStore,
-        portion: &SplitVisit,
-    ) -> Result<SplitSource, LeaseError> {
-        let files = self.files(objects, portion).await?;
-        self.read_of(objects, portion, &files).await
+    pub async fn read(&self, portion: &SplitVisit) -> Result<SplitSource, LeaseError> {
+        let files = self.files(portion).await?;
+        self.read_of(portion, &files).await
     }
 
     /// The files that hold the records of a visit.
-    async fn files(
-        &self,
-        objects: &dyn ObjectStore,
-        visit: &SplitVisit,
-    ) -> Result<IndexedFiles, LeaseError> {
+    async fn files(&self, visit: &SplitVisit) -> Result<IndexedFiles, LeaseError> {
         let datasets = std::iter::once(&visit.runs).chain(&visit.zipped).zip(&self.sources);
         let formats: BTreeMap<u32, &FileFormat> = datasets
             .flat_map(|(runs, source)| runs.iter().map(|run| (run.file, &source.format)))
             .collect();
         let reads = formats.iter().map(async |(&file, &format)| {
-            Ok::<_, LeaseError>((file, self.indexed(objects, format, file).await?))
+            Ok::<_, LeaseError>((file, self.indexed(format, file).await?))
         });
         let reads = stream::iter(reads.collect::<Vec<_>>()).buffered(READS_AHEAD);
         reads.try_collect().await
@@ -146,20 +139,16 @@ impl DatasetCache {
 
     async fn read_of(
         &self,
-        objects: &dyn ObjectStore,
         visit: &SplitVisit,
         files: &IndexedFiles,
     ) -> Result<SplitSource, LeaseError> {
         let shuffled = visit.shuffled.as_ref();
         let runs = std::iter::once(&visit.runs).chain(&visit.zipped);
         let reads = self.sources.iter().zip(runs);
-        let reads =
-            reads.map(|(source, runs)| self.read_runs(objects, source, runs, shuffled, files));
+        let reads = reads.map(|(source, runs)| self.read_runs(source, runs, shuffled, files));
         let mut zipped = try_join_all(reads).await?;
         if zipped.len() != self.sources.len() {
-            return Err(LeaseError::fatal(
-                "a split covers fewer datasets than are zipped".to_owned(),
-            ));
+            return Err(LeaseError::fatal("a split covers fewer datasets than are zipped"));
         }
         let first = zipped.remove(0);
         let copy = visit.runs.first().map_or(0, |run| run.copy);
@@ -169,7 +158,6 @@ impl DatasetCache {
     /// Reads the records of `runs` from one dataset, neighbours together.
     async fn read_runs(
         &self,
-        objects: &dyn ObjectStore,
         source: &Arc<PipelineSource>,
         runs: &[RecordRange],
         shuffled: Option<&KeyedPermutation>,
@@ -177,7 +165,7 @@ impl DatasetCache {
     ) -> Result<DatasetInput, LeaseError> {
         let spans = spans(runs);
         let shares = self.blocks.admits(shared_bytes(source, &spans, files)?);
-        let reads = spans.iter().map(|&span| self.read_span(objects, source, span, shares, files));
+        let reads = spans.iter().map(|&span| self.read_span(source, span, shares, files));
         let reads: Vec<_> = reads.collect();
         let fetched = stream::iter(reads).buffered(SPANS_AHEAD).try_collect().await?;
         let picks = picks(&spans, runs, shuffled);
@@ -186,7 +174,6 @@ impl DatasetCache {
 
     async fn read_span(
         &self,
-        objects: &dyn ObjectStore,
         source: &PipelineSource,
         span: PlannedRead,
         shares: bool,
@@ -198,19 +185,19 @@ impl DatasetCache {
         for _ in 0..LOOKS {
             let blocks = file.index.blocks(first_record, records, source).filter(|_| shares);
             let (stored, read_bytes) = match blocks {
-                Some(blocks) => self.read_blocks(objects, source, number, blocks, &file).await?,
+                Some(blocks) => self.read_blocks(source, number, blocks, &file).await?,
                 None => {
-                    let parts = self.read_parts(objects, source, span, &file).await?;
+                    let parts = self.read_parts(source, span, &file).await?;
                     let bytes = parts.iter().map(|part| part.len() as u64).sum();
                     (FetchedContent::Parts(parts), bytes)
                 }
             };
             // A file may have been rewritten since it was indexed.
-            if file.stamp.is_none() || objects.change_stamp(&file.path).await? == file.stamp {
+            if file.stamp.is_none() || self.objects.change_stamp(&file.path).await? == file.stamp {
                 return Ok(FetchedRecords { first, n_records: records, stored, read_bytes, file });
             }
-            self.lock().retain(|(cached, _)| *cached != number);
-            file = self.indexed(objects, &source.format, number).await?;
+            self.indices.lock().retain(|(cached, _)| *cached != number);
+            file = self.indexed(&source.format, number).await?;
         }
         Err(LeaseError::Passing(format!("{} is written to again and again", file.path)))
     }
@@ -218,7 +205,6 @@ impl DatasetCache {
     /// The blocks of a file, read but for those that are here, and the bytes that were read.
     async fn read_blocks(
         &self,
-        objects: &dyn ObjectStore,
         source: &PipelineSource,
         number: u32,
         blocks: Vec<BlockRange>,
@@ -227,7 +213,7 @@ impl DatasetCache {
         let (mut found, mut bytes) = (Vec::with_capacity(blocks.len()), 0);
         for BlockRange { rows, .. } in blocks {
             let block = self.blocks.block(number, rows, file);
-            let read = async |span| self.read_parts(objects, source, span, file).await;
+            let read = async |span| self.read_parts(source, span, file).await;
             bytes += block.fetch(read, number).await?;
             found.push(block);
         }
@@ -236,7 +222,6 @@ impl DatasetCache {
 
     async fn read_parts(
         &self,
-        objects: &dyn ObjectStore,
         source: &PipelineSource,
         span: PlannedRead,
         file: &IndexedFile,
@@ -248,31 +233,27 @@ impl DatasetCache {
             let bytes = file.index.byte_range(first_record, records).ok_or_else(not_there)?;
             let images = &pack.images[first_record as usize..][..records as usize];
             let bytes = bytes.end - bytes.start;
-            return Ok(vec![read_images(objects, &pack.bucket, images, bytes).await?]);
+            return Ok(vec![read_images(&*self.objects, &pack.bucket, images, bytes).await?]);
         }
         let etag = self.manifest.files[number as usize].file.etag.as_str();
         let ranges = file.index.stored_ranges(first_record, records, source);
         let ranges =
             ranges.map_err(|error| LeaseError::fatal(format!("{}: {error}", file.path)))?;
-        let reads =
-            ranges.into_iter().map(|range| get_long_range(objects, &file.path, range, Some(etag)));
+        let read = |range| get_long_range(&*self.objects, &file.path, range, Some(etag));
+        let reads = ranges.into_iter().map(read);
         Ok(stream::iter(reads).buffered(READS_AHEAD).try_collect().await?)
     }
 
     async fn indexed(
         &self,
-        objects: &dyn ObjectStore,
         format: &FileFormat,
         file: u32,
     ) -> Result<Arc<IndexedFile>, LeaseError> {
-        let cached = |indices: &VecDeque<(u32, Arc<IndexedFile>)>| {
-            indices.iter().find(|(f, _)| *f == file).map(|(_, index)| Arc::clone(index))
-        };
-        if let Some(index) = cached(&self.lock()) {
-            return Ok(index);
+        if let Some((_, index)) = self.indices.lock().iter().find(|(number, _)| *number == file) {
+            return Ok(Arc::clone(index));
         }
-        let indexed = Arc::new(self.read_index(objects, format, file).await?);
-        let mut indices = self.lock();
+        let indexed = Arc::new(self.read_index(format, file).await?);
+        let mut indices = self.indices.lock();
         indices.push_front((file, Arc::clone(&indexed)));
         let mut bytes = 0;
         let kept = indices.iter().take(CACHED_INDICES).take_while(|(_, indexed)| {
@@ -284,12 +265,8 @@ impl DatasetCache {
         Ok(indexed)
     }
 
-    async fn read_index(
-        &self,
-        objects: &dyn ObjectStore,
-        format: &FileFormat,
-        file: u32,
-    ) -> Result<IndexedFile, LeaseError> {
+    async fn read_index(&self, format: &FileFormat, file: u32) -> Result<IndexedFile, LeaseError> {
+        let objects = &*self.objects;
         let ManifestFile { file: source, records } = &self.manifest.files[file as usize];
         let path = ObjectPath::new(&self.manifest.bucket, &source.key);
         if format.definition().is_packed {
@@ -309,10 +286,6 @@ impl DatasetCache {
             return Err(damaged(objects, &manifest).await);
         }
         Ok(IndexedFile { path, index, stamp, pack: None })
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<(u32, Arc<IndexedFile>)>> {
-        self.indices.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -449,7 +422,6 @@ pub(crate) fn portions<E>(
     Ok(portions)
 }
 
-/// The records of `runs`, as runs of one record each.
 fn each(runs: &[RecordRange]) -> Vec<RecordRange> {
     let of_run = |run: &RecordRange| {
         let run = *run;
@@ -478,9 +450,6 @@ fn together(records: impl Iterator<Item = RecordRange>) -> Vec<RecordRange> {
     runs
 }
 
-/// Concurrent reads of images: enough to hide the time to first byte, few enough for the memory.
-const IMAGE_READS_AHEAD: usize = 16;
-
 /// Reads `images` into consecutive records, `bytes` in total; each record is the label (i64, little-endian)
 /// and the image's content.
 pub(crate) async fn read_images(
@@ -489,19 +458,16 @@ pub(crate) async fn read_images(
     images: &[PackedImage],
     bytes: u64,
 ) -> Result<Bytes, LeaseError> {
-    let read = |image: &PackedImage| {
-        let (path, label) = (ObjectPath::new(bucket, &image.key), i64::from(image.label));
-        let (size, etag) = (image.size, image.etag.clone());
-        async move {
-            let content = match size {
-                // An empty range cannot be requested.
-                0 => Bytes::new(),
-                _ => objects.get_range(&path, 0..size, Some(&etag)).await?,
-            };
-            Ok::<_, LeaseError>((label, content))
-        }
+    let read = async |image: &PackedImage| {
+        let path = ObjectPath::new(bucket, &image.key);
+        let content = match image.size {
+            // An empty range cannot be requested.
+            0 => Bytes::new(),
+            size => objects.get_range(&path, 0..size, Some(&image.etag)).await?,
+        };
+        Ok::<_, LeaseError>((i64::from(image.label), content))
     };
-    let mut reads = stream::iter(images.iter().map(read)).buffered(IMAGE_READS_AHEAD);
+    let mut reads = stream::iter(images.iter().map(read)).buffered(READS_AHEAD);
     let mut data = Vec::with_capacity(usize::try_from(bytes).unwrap_or(0));
     while let Some((label, content)) = reads.try_next().await? {
         data.extend_from_slice(&label.to_le_bytes());

@@ -55,11 +55,7 @@ impl From<CallError> for LeaseError {
                 Self::LeaseLost
             }
             // The worker cannot report the error: its lease expires, and another worker claims the bundle.
-            CallError::Unavailable(_)
-            | CallError::Throttled(_)
-            | CallError::Refused(_)
-            | CallError::Denied(_)
-            | CallError::Rejected(_) => Self::Passing(error.to_string()),
+            error => Self::Passing(error.to_string()),
         }
     }
 }

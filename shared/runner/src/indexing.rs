@@ -83,21 +83,16 @@ impl IndexStore<'_> {
         Ok(self.load(source).await?.index.len())
     }
 
-    /// The index of `source`.
     pub(crate) async fn load(&self, source: FormattedFile<'_>) -> Result<StampedIndex, LeaseError> {
         let stamp = self.objects.change_stamp(&source.path()).await?;
         let path = self.path_of(source, stamp.as_ref());
-        let is_damaged = match self.objects.get(&path).await {
-            Ok(stored) => match FileIndex::decode(&stored, source.format) {
-                Ok(index) => return Ok(StampedIndex { index, stamp }),
-                Err(error) => {
-                    tracing::warn!("{path}: {error}: it is made again");
-                    true
-                }
-            },
-            Err(ObjectError::NotFound(_)) => false,
-            Err(error) => return Err(error.into()),
-        };
+        let stored = found(self.objects.get(&path).await)?;
+        let is_damaged = stored.is_some();
+        match stored.map(|stored| FileIndex::decode(&stored, source.format)) {
+            Some(Ok(index)) => return Ok(StampedIndex { index, stamp }),
+            Some(Err(error)) => tracing::warn!("{path}: {error}: it is made again"),
+            None => {}
+        }
         let (index, content) = self.build(source, stamp.is_some()).await?;
         let stored = Bytes::from(index.encode());
         if let (Some(stamp), Some(content)) = (&stamp, content) {
@@ -225,9 +220,6 @@ impl IndexStore<'_> {
 
     /// The files `found` in `bucket` as a job that begins now reads them: those with another content than was first read under
     /// their etags are named by it.
-    ///
-    /// # Errors
-    /// The store fails.
     pub async fn as_they_are(
         &self,
         format: &FileFormat,
@@ -272,23 +264,22 @@ impl IndexStore<'_> {
     }
 
     async fn has(&self, path: &ObjectPath) -> Result<bool, ObjectError> {
-        match self.objects.get_range(path, 0..1, None).await {
-            Ok(_) => Ok(true),
-            Err(ObjectError::NotFound(_)) => Ok(false),
-            Err(error) => Err(error),
-        }
+        Ok(found(self.objects.get_range(path, 0..1, None).await)?.is_some())
     }
 
     async fn noted(&self, path: &ObjectPath) -> Result<Option<Fingerprint>, ObjectError> {
-        match self.objects.get(path).await {
-            Ok(stored) => Ok(content::decode(&stored)),
-            Err(ObjectError::NotFound(_)) => Ok(None),
-            Err(error) => Err(error),
-        }
+        Ok(found(self.objects.get(path).await)?.and_then(|stored| content::decode(&stored)))
     }
 }
 
-/// A file with the index of its records.
+/// None for an object that is not there.
+fn found(read: Result<Bytes, ObjectError>) -> Result<Option<Bytes>, ObjectError> {
+    match read {
+        Err(ObjectError::NotFound(_)) => Ok(None),
+        read => read.map(Some),
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct IndexedFile {
     pub path: ObjectPath,

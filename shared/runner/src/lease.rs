@@ -2,10 +2,10 @@
 //! on beside the next lease.
 
 use crate::{
-    FinishedSplit, JobContext, LeaseError, Runner, SplitSink, SplitTask, committer,
+    FinishedSplit, JobContext, LeaseError, Runner, SplitSink, committer,
     compute::join,
     indexing::{FormattedFile, IndexStore},
-    split::{TimedSplit, damaged_cache, from_the_source},
+    split::{SplitTask, TimedSplit, from_the_source},
 };
 use futures::future::BoxFuture;
 use gristmill_model::{
@@ -13,7 +13,6 @@ use gristmill_model::{
     splits::{SplitPlace, WorkerTimes},
     wire::{AppliedReply, CacheOrders, Lease, LeaseRef, LeaseWork, MarkCall},
 };
-use gristmill_ports::call_with_retry;
 use std::{
     collections::VecDeque,
     sync::{
@@ -54,8 +53,7 @@ pub(crate) struct SplitHandover {
 }
 
 /// A lease in progress.
-pub(crate) struct LeaseExecution<'a> {
-    pub runner: &'a Runner,
+pub(crate) struct LeaseExecution {
     pub context: JobContext,
     pub lease: Lease,
     pub nonce: Nonce,
@@ -64,10 +62,14 @@ pub(crate) struct LeaseExecution<'a> {
     pub split_ms: Arc<AtomicU64>,
 }
 
-impl<'a> LeaseExecution<'a> {
+impl LeaseExecution {
     /// The lease as calls name it.
     pub fn reference(&self) -> LeaseRef {
         self.lease.reference(&self.context.view.job, self.nonce)
+    }
+
+    fn place(&self, position: Position) -> SplitPlace {
+        SplitPlace::new(self.lease.epoch, position)
     }
 
     /// The name of the chunk of the split at `position`.
@@ -79,13 +81,13 @@ impl<'a> LeaseExecution<'a> {
 
     /// Computes the lease's splits, until it is complete, lost, or out of time. Returns how that ended, and the commits
     /// that go on; those of the lease before it come first. Commits made before an error stay valid.
-    pub async fn work(
+    pub async fn work<'a>(
         self: &Arc<Self>,
         sink: &'a dyn SplitSink,
         before: PendingCommits<'a>,
     ) -> (Result<(), LeaseError>, BoxFuture<'a, Result<(), LeaseError>>) {
         // Splits are stored while others are computed: memory for one object more than there are threads.
-        let (finished, queue) = mpsc::channel(self.runner.compute.at_once());
+        let (finished, queue) = mpsc::channel(self.context.runner.compute.at_once());
         let stop = Arc::new(AtomicBool::new(false));
         let (run, stops) = (Arc::clone(self), Arc::clone(&stop));
         let mut committing: BoxFuture<'a, _> = Box::pin(async move {
@@ -111,7 +113,7 @@ impl<'a> LeaseExecution<'a> {
     }
 
     async fn index_files(&self, finished: mpsc::Sender<SplitHandover>) -> Result<(), LeaseError> {
-        let listing = self.context.listing(self.runner).await?;
+        let listing = self.context.listing().await?;
         for &position in &self.lease.todo {
             let file = listing.files.get(position as usize).ok_or_else(|| {
                 LeaseError::fatal(format!("file {position} is not in the dataset's listing"))
@@ -120,8 +122,8 @@ impl<'a> LeaseExecution<'a> {
             let source = self.context.pipeline.source().members().nth(member).ok_or_else(|| {
                 LeaseError::fatal(format!("file {position} is of no dataset of the pipeline"))
             })?;
-            let started = self.runner.clock.monotonic();
-            let Runner { objects, config, compute, .. } = self.runner;
+            let Runner { objects, config, compute, clock, .. } = &*self.context.runner;
+            let started = clock.monotonic();
             let indices = IndexStore {
                 objects: &**objects,
                 compute: *compute,
@@ -143,10 +145,9 @@ impl<'a> LeaseExecution<'a> {
     /// Runs the lease's control, a committed split, and discards the result. A worker that dies here does
     /// not die of the suspect split that follows.
     async fn run_control(&self, stop: &Arc<AtomicBool>) -> Result<(), LeaseError> {
-        let Some(SplitPlace { epoch, position }) = self.lease.control else { return Ok(()) };
-        let orders = CacheOrders::default();
-        let source = self.context.read(self.runner, &orders, epoch, position).await?;
-        let (split, _) = self.compute(epoch, position, source, stop).await?;
+        let Some(place) = self.lease.control else { return Ok(()) };
+        let source = self.context.read(&CacheOrders::default(), place).await?;
+        let (split, _) = self.compute(place, source, stop).await?;
         self.context.recycle(split.object);
         Ok(())
     }
@@ -160,7 +161,7 @@ impl<'a> LeaseExecution<'a> {
     ) -> Result<(), LeaseError> {
         let orders = Arc::new(self.lease.cache.clone());
         // With marks, only one split runs at a time, so that a death can be blamed on it.
-        let at_once = if self.lease.marks() { 1 } else { self.runner.compute.at_once() };
+        let at_once = if self.lease.marks() { 1 } else { self.context.runner.compute.at_once() };
         let mut reads = Reads::new(self, &orders);
         let mut computing = VecDeque::with_capacity(at_once);
         let mut outcome = Ok(());
@@ -191,7 +192,7 @@ impl<'a> LeaseExecution<'a> {
             // its error is the one to report.
             let Ok(room) = finished.reserve().await else { return Ok(()) };
             let read_bytes = source.bytes();
-            let result = self.compute(self.lease.epoch, position, source, stop);
+            let result = self.compute(self.place(position), source, stop);
             computing.push_back(Computing { i, source_ms, read_bytes, room, result });
             if computing.len() == at_once
                 && let Some(first) = computing.pop_front()
@@ -216,14 +217,12 @@ impl<'a> LeaseExecution<'a> {
         stop: &Arc<AtomicBool>,
     ) -> Result<bool, LeaseError> {
         let Computing { i, source_ms, read_bytes, room, result } = split;
-        let position = self.lease.todo[i];
+        let place = self.place(self.lease.todo[i]);
         let (mut split, took) = match result.await {
             Err(LeaseError::BadCache(why)) if orders.get.is_some() => {
-                let orders = from_the_source(orders);
-                let epoch = self.lease.epoch;
-                damaged_cache(SplitPlace::new(epoch, position), &why);
-                let source = self.context.read(self.runner, &orders, epoch, position).await?;
-                self.compute(epoch, position, source, stop).await?
+                let source =
+                    self.context.read(&from_the_source(orders, place, &why), place).await?;
+                self.compute(place, source, stop).await?
             }
             // No cache was read: the split's output cannot be cached, and a retry cannot help.
             Err(LeaseError::BadCache(why)) => return Err(LeaseError::fatal(why)),
@@ -249,23 +248,23 @@ impl<'a> LeaseExecution<'a> {
     /// Starts to compute a split.
     fn compute(
         &self,
-        epoch: Epoch,
-        position: Position,
+        place: SplitPlace,
         source: SplitTask,
         stop: &Arc<AtomicBool>,
     ) -> impl Future<Output = Result<TimedSplit, LeaseError>> + use<> {
-        let (clock, deadline_ms) = (Arc::clone(&self.runner.clock), self.deadline_ms);
+        let runner = Arc::clone(&self.context.runner);
+        let (clock, deadline_ms) = (Arc::clone(&runner.clock), self.deadline_ms);
         let stop = Arc::clone(stop);
         let cancelled = move || {
             stop.load(Ordering::Relaxed) || clock.now_ms() + STOP_MARGIN_MS / 2 > deadline_ms
         };
-        let computing =
-            self.context.compute(self.runner, epoch, position, source, Arc::new(cancelled));
-        let (compute, clock) = (self.runner.compute, Arc::clone(&self.runner.clock));
+        let computing = self.context.compute(place, source, Arc::new(cancelled));
         async move {
             let (split, took) = computing.await?;
-            let Some(more) = compute.modelled(&*clock) else { return Ok((split, took)) };
-            clock.sleep(more).await;
+            let Some(more) = runner.compute.modelled(&*runner.clock) else {
+                return Ok((split, took));
+            };
+            runner.clock.sleep(more).await;
             Ok((split, took + more))
         }
     }
@@ -273,15 +272,12 @@ impl<'a> LeaseExecution<'a> {
     async fn mark(&self, position: Position) -> Result<(), LeaseError> {
         let SplitName { split_index, .. } = self.name(position);
         let call = MarkCall { lease: self.reference(), split_index };
-        let runner = self.runner;
-        let AppliedReply {} =
-            call_with_retry(&*runner.coordinator, &*runner.clock, call, MARK_PATIENCE).await?;
-        Ok(())
+        self.context.runner.call(call, MARK_PATIENCE).await.map(|AppliedReply {}| ())
     }
 
     fn out_of_time(&self) -> bool {
         let needed_ms = self.split_ms.load(Ordering::Relaxed) + STOP_MARGIN_MS;
-        self.runner.remaining_ms(self.deadline_ms) < needed_ms
+        self.context.runner.remaining_ms(self.deadline_ms) < needed_ms
     }
 
     /// Updates the predicted time per split: the mean of the old prediction and the last split.
@@ -292,7 +288,7 @@ impl<'a> LeaseExecution<'a> {
     }
 
     fn millis_since(&self, moment: Duration) -> u64 {
-        millis(self.runner.clock.monotonic().saturating_sub(moment))
+        millis(self.context.runner.clock.monotonic().saturating_sub(moment))
     }
 }
 
@@ -313,14 +309,14 @@ struct Computing<'a, F> {
 
 /// The sources of a lease's splits, read ahead of the computation.
 struct Reads<'a> {
-    run: &'a LeaseExecution<'a>,
+    run: &'a LeaseExecution,
     orders: Arc<CacheOrders>,
     not_begun: std::slice::Iter<'a, Position>,
     begun: VecDeque<JoinHandle<Result<SplitTask, LeaseError>>>,
 }
 
 impl<'a> Reads<'a> {
-    fn new(run: &'a LeaseExecution<'a>, orders: &Arc<CacheOrders>) -> Self {
+    fn new(run: &'a LeaseExecution, orders: &Arc<CacheOrders>) -> Self {
         let (orders, not_begun) = (Arc::clone(orders), run.lease.todo.iter());
         Reads { run, orders, not_begun, begun: VecDeque::new() }
     }
@@ -328,13 +324,13 @@ impl<'a> Reads<'a> {
     /// Returns the source of the split at `position`, the next in the lease's order, with the milliseconds
     /// waited for it, and starts to read further ones.
     async fn next(&mut self, position: Position) -> Result<(SplitTask, u64), LeaseError> {
-        let LeaseExecution { context, runner, lease, .. } = self.run;
-        let began = runner.clock.monotonic();
+        let LeaseExecution { context, lease, .. } = self.run;
+        let began = context.runner.clock.monotonic();
         let source = match self.begun.pop_front() {
             Some(reading) => join(reading).await?,
             None => {
                 self.not_begun.next();
-                context.read(runner, &self.orders, lease.epoch, position).await?
+                context.read(&self.orders, self.run.place(position)).await?
             }
         };
         let waited_ms = self.run.millis_since(began);
@@ -343,9 +339,9 @@ impl<'a> Reads<'a> {
         while self.begun.len() < ahead
             && let Some(&next) = self.not_begun.next()
         {
-            let (context, runner, epoch) = (context.clone(), (*runner).clone(), lease.epoch);
+            let (context, place) = (context.clone(), self.run.place(next));
             let orders = Arc::clone(&self.orders);
-            let reading = async move { context.read(&runner, &orders, epoch, next).await };
+            let reading = async move { context.read(&orders, place).await };
             self.begun.push_back(tokio::spawn(reading));
         }
         Ok((source, waited_ms))

@@ -20,12 +20,8 @@ mod worker;
 
 pub use committer::FinishedSplit;
 pub use compute::ComputeMode;
-pub use dataset::DatasetCache;
 pub use error::LeaseError;
 pub use indexing::IndexStore;
 pub use lease::SplitName;
-pub use sink::LEVELS;
-pub use sink::{ClaimableBundles, ObjectSink, SplitSink};
-pub use split::SplitTask;
-pub use split_source::SplitSource;
-pub use worker::{JobContext, Runner, RunnerConfig, WorkerStopReason, describe};
+pub use sink::{ClaimableBundles, LEVELS, ObjectSink, SplitSink};
+pub use worker::{JobContext, Runner, RunnerConfig, WorkerStopReason};

@@ -16,11 +16,8 @@ use gristmill_policy::{
     cost::FunctionShape,
 };
 use gristmill_ports::{ObjectError, ObjectPath, PutOutcome};
-use std::{
-    ops::RangeInclusive,
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use parking_lot::Mutex;
+use std::{ops::RangeInclusive, sync::Arc, time::Duration};
 
 /// The bundles that a worker may claim now.
 pub enum ClaimableBundles {
@@ -68,7 +65,7 @@ pub trait SplitSink: Send + Sync {
 
 /// Puts each split as one object, under a key that no other attempt uses.
 pub struct ObjectSink {
-    pub runner: Runner,
+    pub runner: Arc<Runner>,
     pub job: JobName,
 }
 
@@ -168,7 +165,6 @@ pub const LEVELS: RangeInclusive<i32> = 1..=3;
 /// Bytes of frames to try compression on.
 const TRIED_BYTES: usize = 2 << 20;
 
-/// An uncompressed split, to learn from.
 #[derive(Clone, Copy)]
 pub(crate) struct UncompressedSplit<'a> {
     pub object: &'a Bytes,
@@ -197,21 +193,17 @@ impl CodecChoice {
 
     /// The codec of the next split.
     pub fn codec(&self) -> FrameCodec {
-        self.decided().unwrap_or(FrameCodec::Stored)
-    }
-
-    fn decided(&self) -> Option<FrameCodec> {
-        *self.codec.lock().unwrap_or_else(PoisonError::into_inner)
+        self.codec.lock().unwrap_or(FrameCodec::Stored)
     }
 
     /// Decides the codec from an uncompressed split, if it is undecided. `now` is a monotonic clock.
     pub fn learn(&self, split: UncompressedSplit<'_>, now: impl Fn() -> Duration) {
-        let (None, Some(shape)) = (self.decided(), self.shape) else { return };
+        let (None, Some(shape)) = (*self.codec.lock(), self.shape) else { return };
         let Some(sample) = sample(split, now) else { return };
         let level = sample.best_level(&shape);
         let codec = level.map_or(FrameCodec::Stored, |level| FrameCodec::Zstd { level });
         tracing::info!(?codec, ?sample, "how frames are kept from here on");
-        *self.codec.lock().unwrap_or_else(PoisonError::into_inner) = Some(codec);
+        *self.codec.lock() = Some(codec);
     }
 }
 

@@ -1,10 +1,11 @@
 //! One split: reads its input, from the dataset or from a cache, and computes its result.
 
 use crate::{
-    FinishedSplit, JobContext, LeaseError, Runner, SplitSource,
+    FinishedSplit, JobContext, LeaseError, Runner,
     compute::join,
     parts,
     sink::{UncompressedSplit, put_cached},
+    split_source::SplitSource,
 };
 use bytes::Bytes;
 use futures::future::Either;
@@ -13,13 +14,13 @@ use gristmill_executor::{
     UnfinishedSplit,
 };
 use gristmill_model::{
-    Epoch, Position, RecordKey, SkippedRecord,
+    RecordKey, SkippedRecord,
     splits::{SplitKind, SplitOutcome, SplitPlace, SplitVisit, WorkerTimes},
     stored::keys,
     wire::{CacheOrders, CachePointOrder, OpWork, SkippedRecordLocation, WorkProfile},
 };
 use gristmill_pipeline::Pipeline;
-use gristmill_ports::{Clock, ObjectError, ObjectPath, get_long_range};
+use gristmill_ports::{ObjectError, ObjectPath, get_long_range};
 use std::{
     collections::VecDeque,
     sync::{
@@ -33,13 +34,11 @@ use std::{
 const FEW_BYTES: u64 = 64 << 10;
 
 /// The input of a split, with orders for side outputs.
-#[derive(Debug)]
 pub struct SplitTask {
     content: Content,
     extras: Extras,
 }
 
-#[derive(Debug)]
 enum Content {
     /// The first portion of records, and the portions to read after it.
     Source { first: SplitSource, rest: VecDeque<SplitVisit> },
@@ -82,32 +81,24 @@ struct Begun {
 #[derive(Clone)]
 struct Task {
     context: JobContext,
-    epoch: Epoch,
-    position: Position,
+    place: SplitPlace,
     cancelled: Arc<dyn Fn() -> bool + Send + Sync>,
-    clock: Arc<dyn Clock>,
 }
 
 impl JobContext {
     /// Reads and computes a split that was computed before; from its source, if what is cached of it is damaged.
-    ///
-    /// # Errors
-    /// As of reading and computing a split for the first time.
     pub async fn compute_again(
         &self,
-        runner: &Runner,
         orders: &CacheOrders,
         place: SplitPlace,
     ) -> Result<FinishedSplit, LeaseError> {
-        let SplitPlace { epoch, position } = place;
         let compute = async |orders: &CacheOrders| {
-            let read = self.read(runner, orders, epoch, position).await?;
-            self.compute(runner, epoch, position, read, Arc::new(|| false)).await
+            let read = self.read(orders, place).await?;
+            self.compute(place, read, Arc::new(|| false)).await
         };
         let (computed, _) = match compute(orders).await {
             Err(LeaseError::BadCache(why)) if orders.get.is_some() => {
-                damaged_cache(place, &why);
-                compute(&from_the_source(orders)).await?
+                compute(&from_the_source(orders, place, &why)).await?
             }
             computed => computed?,
         };
@@ -116,83 +107,80 @@ impl JobContext {
 
     /// Starts to run the pipeline over one split. Pure except for timings: all hosts compute the same bytes
     /// from the same arguments, which the redelivery of local splits relies on.
-    pub fn compute(
+    pub(crate) fn compute(
         &self,
-        runner: &Runner,
-        epoch: Epoch,
-        position: Position,
+        place: SplitPlace,
         read: SplitTask,
         cancelled: Arc<dyn Fn() -> bool + Send + Sync>,
     ) -> impl Future<Output = Result<TimedSplit, LeaseError>> + use<> {
-        let clock = Arc::clone(&runner.clock);
-        let task = Task { context: self.clone(), epoch, position, cancelled, clock };
+        let task = Task { context: self.clone(), place, cancelled };
         let SplitTask { content, extras } = read;
         match content {
             Content::Source { first, rest }
                 if !rest.is_empty() || (extras.put.is_some() && first.bytes() > FEW_BYTES) =>
             {
-                let portions = task.in_portions(runner.clone(), first, rest, extras);
-                Either::Left(Either::Left(join(tokio::spawn(portions))))
+                Either::Left(join(tokio::spawn(task.in_portions(first, rest, extras))))
             }
             Content::Cached { point, object, rest } if !rest.is_empty() => {
-                let parts = task.in_parts(runner.clone(), point, object, rest, extras);
-                Either::Left(Either::Right(join(tokio::spawn(parts))))
+                Either::Left(join(tokio::spawn(task.in_parts(point, object, rest, extras))))
             }
-            content => {
-                let clock = Arc::clone(&runner.clock);
-                Either::Right(runner.compute.start(move || {
-                    let began = clock.monotonic();
-                    let split = match content {
+            content => Either::Right(self.runner.compute.run(move || {
+                task.timed(|| {
+                    let all = match content {
                         Content::Source { first, .. } => {
-                            let (all, _) = task.portion(&extras, &first, None, None, 0)?;
-                            task.finish(&extras, all)?
+                            task.portion(&extras, &first, None, None, 0)?.0
                         }
                         Content::Cached { point, object, .. } => {
-                            let all = task.resume(point, object, None, true)?;
-                            task.finish_resumed(&extras, point, all)?
+                            task.resume(point, object, None, true)?
                         }
                     };
-                    Ok((split, clock.monotonic().saturating_sub(began)))
-                }))
-            }
+                    task.finish(&extras, all)
+                })
+            })),
         }
     }
 }
 
 impl Task {
+    /// Runs `work`, and measures it.
+    fn timed<T>(
+        &self,
+        work: impl FnOnce() -> Result<T, LeaseError>,
+    ) -> Result<(T, Duration), LeaseError> {
+        let clock = &self.context.runner.clock;
+        let began = clock.monotonic();
+        let done = work()?;
+        Ok((done, clock.monotonic().saturating_sub(began)))
+    }
+
     /// Reads each portion while the one before runs, and puts completed parts of the cached output.
     async fn in_portions(
         self,
-        runner: Runner,
         first: SplitSource,
         mut rest: VecDeque<SplitVisit>,
         mut extras: Extras,
     ) -> Result<TimedSplit, LeaseError> {
+        let Runner { clock, compute, .. } = &*self.context.runner;
         let (mut source, mut begun, mut took) = (Arc::new(first), None, Duration::ZERO);
         let begun = loop {
             let more = rest.iter().flat_map(|portion| &portion.runs).map(|run| run.records).sum();
-            let running = self.in_turns(&runner, &source, more, begun, extras.clone());
+            let running = self.in_turns(&source, more, begun, extras.clone());
             let reading = async {
                 let Some(portion) = rest.pop_front() else { return Ok(None) };
-                let began = runner.clock.monotonic();
-                let read = self.context.read_portion(&runner, &portion).await?;
-                let reading = micros(runner.clock.monotonic().saturating_sub(began));
-                Ok(Some((read, reading)))
+                let began = clock.monotonic();
+                let read = self.context.read_portion(&portion).await?;
+                Ok(Some((read, micros(clock.monotonic().saturating_sub(began)))))
             };
             let ((after, stored, computed), next) = tokio::try_join!(running, reading)?;
             took += computed;
             extras.stored = stored;
-            match next {
-                Some((next, reading)) => {
-                    extras.took.0 += next.bytes();
-                    extras.took.1 += reading;
-                    (source, begun) = (Arc::new(next), Some(after));
-                }
-                None => break after,
-            }
+            let Some((next, reading)) = next else { break after };
+            extras.took.0 += next.bytes();
+            extras.took.1 += reading;
+            (source, begun) = (Arc::new(next), Some(after));
         };
         let task = self.clone();
-        let split = runner.compute.run(move || task.finish(&extras, begun)).await?;
+        let split = compute.run(move || task.finish(&extras, begun)).await?;
         Ok((split, took))
     }
 
@@ -200,21 +188,18 @@ impl Task {
     /// be too large to hold. Returns the sizes of all parts so far, and the compute time.
     async fn in_turns(
         &self,
-        runner: &Runner,
         source: &Arc<SplitSource>,
         more: u32,
         mut begun: Option<Begun>,
         mut extras: Extras,
     ) -> Result<(Begun, Option<Vec<u64>>, Duration), LeaseError> {
+        let runner = &self.context.runner;
         let (mut begin, mut took) = (0, Duration::ZERO);
         loop {
             let (task, source, extras_of) = (self.clone(), Arc::clone(source), extras.clone());
-            let clock = Arc::clone(&runner.clock);
             let before = begun.take();
             let running = runner.compute.run(move || {
-                let began = clock.monotonic();
-                let after = task.portion(&extras_of, &source, before, Some(begin), more)?;
-                Ok((after, clock.monotonic().saturating_sub(began)))
+                task.timed(|| task.portion(&extras_of, &source, before, Some(begin), more))
             });
             let ((mut after, is_last), computed) = running.await?;
             took += computed;
@@ -249,7 +234,7 @@ impl Task {
         let spec = &self.context.view.spec;
         let opened = source.open()?;
         let input = SplitInput {
-            epoch: self.epoch,
+            epoch: self.place.epoch,
             seed: spec.seed,
             on_error: spec.settings.on_error,
             parts: source.parts(&opened),
@@ -261,47 +246,49 @@ impl Task {
             begin: begin.unwrap_or(0),
             in_turns: begin.is_some(),
         };
-        let all = input.n_records();
+        let run = |scratch: &mut ExecutorScratch, before| {
+            self.context.program.run_portion(scratch, before, &input, more, &*self.cancelled)
+        };
+        let begun = self.go_on(before, run, &|key| source.describe(key))?;
+        let is_last = begun.unfinished.ran() >= input.n_records();
+        Ok((begun, is_last))
+    }
+
+    /// Runs a portion or part of the split after those of `before`; `describe` locates a record for messages.
+    fn go_on(
+        &self,
+        before: Option<Begun>,
+        run: impl FnOnce(
+            &mut ExecutorScratch,
+            Option<UnfinishedSplit>,
+        ) -> Result<UnfinishedSplit, ExecError>,
+        describe: &dyn Fn(RecordKey) -> String,
+    ) -> Result<Begun, LeaseError> {
         let (mut scratch, before, mut skipped) = match before {
             Some(Begun { scratch, unfinished, skipped }) => (scratch, Some(unfinished), skipped),
             None => (self.context.take_scratch(), None, Vec::new()),
         };
-        let program = &self.context.program;
-        let run = program.run_portion(&mut scratch, before, &input, more, &*self.cancelled);
-        let unfinished = run.map_err(|error| run_error(error, &|key| source.describe(key)))?;
+        let unfinished = run(&mut scratch, before).map_err(|error| run_error(error, describe))?;
         let new = &unfinished.skipped()[skipped.len()..];
         skipped.extend(new.iter().map(|record| SkippedRecordLocation {
-            source: source.describe(record.key),
+            source: describe(record.key),
             record: record.clone(),
         }));
-        let is_last = unfinished.ran() >= all;
-        Ok((Begun { scratch, unfinished, skipped }, is_last))
+        Ok(Begun { scratch, unfinished, skipped })
     }
 
-    /// Ends a split after all portions were run.
+    /// Ends a split after all of it was run.
     fn finish(&self, extras: &Extras, begun: Begun) -> Result<FinishedSplit, LeaseError> {
         let Begun { mut scratch, unfinished, skipped } = begun;
-        let output = self.context.program.end_split(&mut scratch, unfinished);
+        let context = &self.context;
+        let output = context.program.end_split(&mut scratch, unfinished);
         let output = output.map_err(|error| run_error(error, &|key| key.to_string()))?;
-        self.context.return_scratch(scratch);
-        Ok(self.finished(extras, output, skipped))
-    }
-
-    fn finished(
-        &self,
-        extras: &Extras,
-        output: SplitOutput,
-        skipped: Vec<SkippedRecordLocation>,
-    ) -> FinishedSplit {
-        let profile =
-            extras.profile.then(|| profile_of(&self.context.pipeline, &output, extras.took));
+        context.return_scratch(scratch);
+        let profile = extras.profile.then(|| profile_of(&context.pipeline, &output, extras.took));
         let object = Bytes::from(output.object);
-        let stored = UncompressedSplit {
-            object: &object,
-            read_bytes: extras.took.0,
-            metrics: &output.metrics,
-        };
-        self.context.packing.learn(stored, || self.clock.monotonic());
+        let (read_bytes, metrics) = (extras.took.0, &*output.metrics);
+        let stored = UncompressedSplit { object: &object, read_bytes, metrics };
+        context.packing.learn(stored, || context.runner.clock.monotonic());
         let cached = match (&extras.put, output.cached, extras.stored.clone()) {
             (Some((_, key)), Some(last), Some(stored)) => {
                 parts::objects(key, stored, output.cached_before, last)
@@ -317,8 +304,8 @@ impl Task {
             remainder_rows: output.remainder_rows,
             skipped_records: u32::try_from(skipped.len()).unwrap_or(u32::MAX),
         };
-        FinishedSplit {
-            position: self.position,
+        Ok(FinishedSplit {
+            position: self.place.position,
             object,
             outcome,
             skipped,
@@ -328,7 +315,63 @@ impl Task {
             cache_prefix: extras.cache_prefix.clone(),
             cached,
             profile,
-        }
+        })
+    }
+
+    /// Runs the pipeline after `point` over the parts, reading each while the one before runs.
+    async fn in_parts(
+        self,
+        point: u32,
+        first: Bytes,
+        mut rest: VecDeque<(String, u64)>,
+        mut extras: Extras,
+    ) -> Result<TimedSplit, LeaseError> {
+        let runner = &*self.context.runner;
+        let (mut object, mut begun, mut took) = (first, None, Duration::ZERO);
+        let begun = loop {
+            let (task, is_last) = (self.clone(), rest.is_empty());
+            let running = runner
+                .compute
+                .run(move || task.timed(|| task.resume(point, object, begun, is_last)));
+            let reading = async {
+                let Some(next) = rest.pop_front() else { return Ok(None) };
+                let began = runner.clock.monotonic();
+                let read = part(runner, &next).await.map_err(|error| match error {
+                    // A part that is shorter than its index says is damaged.
+                    ObjectError::NotFound(_) | ObjectError::Rejected(_) => {
+                        LeaseError::BadCache(error.to_string())
+                    }
+                    error => error.into(),
+                })?;
+                extras.took.0 += read.len() as u64;
+                extras.took.1 += micros(runner.clock.monotonic().saturating_sub(began));
+                Ok(Some(read))
+            };
+            let ((after, computed), next) = tokio::try_join!(running, reading)?;
+            took += computed;
+            let Some(next) = next else { break after };
+            (object, begun) = (next, Some(after));
+        };
+        let task = self.clone();
+        let split = runner.compute.run(move || task.finish(&extras, begun)).await?;
+        Ok((split, took))
+    }
+
+    /// Runs the pipeline after `point` over one part of a split, after those of `before`.
+    fn resume(
+        &self,
+        point: u32,
+        object: Bytes,
+        before: Option<Begun>,
+        is_last: bool,
+    ) -> Result<Begun, LeaseError> {
+        let spec = &self.context.view.spec;
+        let (epoch, seed, on_error) = (self.place.epoch, spec.seed, spec.settings.on_error);
+        let input = ResumeInput { point, object, epoch, seed, on_error };
+        let run = |scratch: &mut ExecutorScratch, before| {
+            self.context.program.resume_part(scratch, before, &input, is_last, &*self.cancelled)
+        };
+        self.go_on(before, run, &|key| key.to_string())
     }
 }
 
@@ -336,13 +379,10 @@ fn micros(taken: Duration) -> u64 {
     u64::try_from(taken.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Says that a cached split is damaged.
-pub(crate) fn damaged_cache(SplitPlace { epoch, position }: SplitPlace, why: &str) {
+/// The same orders without reading the cache, for a cached split that is damaged, as `why` says.
+pub(crate) fn from_the_source(orders: &CacheOrders, place: SplitPlace, why: &str) -> CacheOrders {
+    let SplitPlace { epoch, position } = place;
     tracing::warn!("{why}: split {position} of epoch {epoch} is computed from its source");
-}
-
-/// The same orders without reading the cache, for a damaged cached split.
-pub(crate) fn from_the_source(orders: &CacheOrders) -> CacheOrders {
     // The damaged object stays; the split is computed with the draws that it should have had.
     CacheOrders { get: None, put: orders.get.clone(), ..orders.clone() }
 }
@@ -382,22 +422,19 @@ fn profile_of(pipeline: &Pipeline, output: &SplitOutput, took: (u64, u64)) -> Wo
 }
 
 impl JobContext {
-    /// Reads the input of the split at `position` of `epoch`: from the cache if ordered and present.
-    pub async fn read(
+    pub(crate) async fn read(
         &self,
-        runner: &Runner,
         orders: &CacheOrders,
-        epoch: Epoch,
-        position: Position,
+        place: SplitPlace,
     ) -> Result<SplitTask, LeaseError> {
+        let runner = &*self.runner;
         let began = runner.clock.monotonic();
         let order = orders.get.as_ref().or(orders.put.as_ref());
         // A random prefix that is cached for reuse always has the draws of the first epoch.
-        let drawn = if order.is_some_and(|order| order.random) { 0 } else { epoch };
+        let drawn = if order.is_some_and(|order| order.random) { 0 } else { place.epoch };
         let key = match order {
             Some(CachePointOrder { cache_prefix, .. }) => {
-                let visit = self.visit_number(runner, epoch, position).await?;
-                Some(keys::cached_split(cache_prefix, visit))
+                Some(keys::cached_split(cache_prefix, self.visit_number(place).await?))
             }
             None => None,
         };
@@ -405,16 +442,14 @@ impl JobContext {
             (Some(order), Some(key)) => cached(runner, order.point, key).await?,
             _ => None,
         };
-        let content = match cached {
-            Some(cached) => cached,
+        let (content, put) = match cached {
+            Some(cached) => (cached, None),
             None => {
-                let (first, rest) = self.read_source(runner, epoch, drawn, position).await?;
-                Content::Source { first, rest }
+                let (first, rest) = self.read_source(place, drawn).await?;
+                // If the cached object was missing, store it again.
+                (Content::Source { first, rest }, order.map(|order| order.point).zip(key))
             }
         };
-        // If the cached object was missing, store it again.
-        let missing = matches!(content, Content::Source { .. });
-        let put = order.filter(|_| missing).map(|order| order.point).zip(key);
         let bytes = match &content {
             Content::Source { first, .. } => first.bytes(),
             Content::Cached { object, .. } => object.len() as u64,
@@ -431,10 +466,7 @@ async fn cached(runner: &Runner, point: u32, key: &str) -> Result<Option<Content
     let path = ObjectPath::new(&runner.config.bucket, key);
     let read = async {
         let object = runner.objects.get(&path).await?;
-        let Some(parts) = parts::of_index(key, &object) else {
-            return Ok((object, VecDeque::new()));
-        };
-        let mut parts = VecDeque::from(parts);
+        let mut parts = VecDeque::from(parts::of_index(key, &object).unwrap_or_default());
         match parts.pop_front() {
             Some(first) => Ok((part(runner, &first).await?, parts)),
             None => Ok((object, parts)),
@@ -454,94 +486,6 @@ async fn cached(runner: &Runner, point: u32, key: &str) -> Result<Option<Content
 async fn part(runner: &Runner, (key, bytes): &(String, u64)) -> Result<Bytes, ObjectError> {
     let path = ObjectPath::new(&runner.config.bucket, key);
     get_long_range(&*runner.objects, &path, 0..*bytes, None).await
-}
-
-impl Task {
-    /// Runs the pipeline after `point` over the parts, reading each while the one before runs.
-    async fn in_parts(
-        self,
-        runner: Runner,
-        point: u32,
-        first: Bytes,
-        mut rest: VecDeque<(String, u64)>,
-        mut extras: Extras,
-    ) -> Result<TimedSplit, LeaseError> {
-        let (mut object, mut begun, mut took) = (first, None, Duration::ZERO);
-        let begun = loop {
-            let is_last = rest.is_empty();
-            let running = runner.compute.run({
-                let (task, clock) = (self.clone(), Arc::clone(&runner.clock));
-                move || {
-                    let began = clock.monotonic();
-                    let after = task.resume(point, object, begun, is_last)?;
-                    Ok((after, clock.monotonic().saturating_sub(began)))
-                }
-            });
-            let reading = async {
-                let Some(next) = rest.pop_front() else { return Ok(None) };
-                let began = runner.clock.monotonic();
-                let read = part(&runner, &next).await.map_err(|error| match error {
-                    // A part that is shorter than its index says is damaged.
-                    ObjectError::NotFound(_) | ObjectError::Rejected(_) => {
-                        LeaseError::BadCache(error.to_string())
-                    }
-                    error => error.into(),
-                })?;
-                extras.took.0 += read.len() as u64;
-                extras.took.1 += micros(runner.clock.monotonic().saturating_sub(began));
-                Ok(Some(read))
-            };
-            let ((after, computed), next) = tokio::try_join!(running, reading)?;
-            took += computed;
-            match next {
-                Some(next) => (object, begun) = (next, Some(after)),
-                None => break after,
-            }
-        };
-        let task = self.clone();
-        let finishing = move || task.finish_resumed(&extras, point, begun);
-        Ok((runner.compute.run(finishing).await?, took))
-    }
-
-    /// Runs the pipeline after `point` over one part of a split, after those of `before`.
-    fn resume(
-        &self,
-        point: u32,
-        object: Bytes,
-        before: Option<Begun>,
-        is_last: bool,
-    ) -> Result<Begun, LeaseError> {
-        let spec = &self.context.view.spec;
-        let (epoch, seed, on_error) = (self.epoch, spec.seed, spec.settings.on_error);
-        let input = ResumeInput { point, object, epoch, seed, on_error };
-        let (mut scratch, before) = match before {
-            Some(Begun { scratch, unfinished, .. }) => (scratch, Some(unfinished)),
-            None => (self.context.take_scratch(), None),
-        };
-        let (program, cancelled) = (&self.context.program, &*self.cancelled);
-        let resumed = program.resume_part(&mut scratch, before, &input, is_last, cancelled);
-        let unfinished = resumed.map_err(|error| run_error(error, &|key| key.to_string()))?;
-        Ok(Begun { scratch, unfinished, skipped: Vec::new() })
-    }
-
-    /// Ends a split after all parts were run.
-    fn finish_resumed(
-        &self,
-        extras: &Extras,
-        point: u32,
-        begun: Begun,
-    ) -> Result<FinishedSplit, LeaseError> {
-        let Begun { mut scratch, unfinished, .. } = begun;
-        let output = self.context.program.end_resumed(&mut scratch, point, unfinished);
-        self.context.return_scratch(scratch);
-        let output = output.map_err(|error| run_error(error, &|key| key.to_string()))?;
-        let located = |record: &SkippedRecord| SkippedRecordLocation {
-            source: record.key.to_string(),
-            record: record.clone(),
-        };
-        let skipped = output.skipped.iter().map(located).collect();
-        Ok(self.finished(extras, output, skipped))
-    }
 }
 
 /// Most splits to read ahead: concurrent reads are faster, up to the limit of a function's network.

@@ -14,7 +14,7 @@ use gristmill_sources::OpenedRecords;
 use std::sync::Arc;
 
 /// The input of a split.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct SplitSource {
     pub(crate) first: DatasetInput,
     /// Inputs from the other datasets of a zip.
@@ -23,8 +23,7 @@ pub struct SplitSource {
     pub(crate) copy: u32,
 }
 
-/// The input from one dataset.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) struct DatasetInput {
     pub fetched: Vec<FetchedRecords>,
     /// Records to run, in order; none for all of them in stored order.
@@ -33,18 +32,17 @@ pub(crate) struct DatasetInput {
 }
 
 /// Neighbouring records of a file, as read.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) struct FetchedRecords {
     pub first: RecordKey,
     pub n_records: u32,
     pub stored: FetchedContent,
-    /// Bytes that were read.
     pub read_bytes: u64,
     pub file: Arc<IndexedFile>,
 }
 
 /// The content of a span.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) enum FetchedContent {
     /// The byte ranges of the file that its index asked for.
     Parts(Vec<Bytes>),
@@ -61,9 +59,6 @@ pub struct OpenedSplit {
 
 impl SplitSource {
     /// Decodes what was read. Slow for compressed files and Parquet.
-    ///
-    /// # Errors
-    /// [`LeaseError::Fatal`], naming the file, if its content does not match its index.
     pub fn open(&self) -> Result<OpenedSplit, LeaseError> {
         let zipped = self.zipped.iter().map(DatasetInput::open).collect::<Result<_, _>>()?;
         Ok(OpenedSplit { first: self.first.open()?, zipped })

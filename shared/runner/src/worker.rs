@@ -1,31 +1,34 @@
 //! The life of one worker: claim bundles until there is no work or no time.
 
 use crate::{
-    ComputeMode, DatasetCache, LeaseError, SplitSink, SplitSource,
+    ComputeMode, LeaseError, SplitSink,
+    dataset::DatasetCache,
     described::read_listing,
     lease::{LeaseExecution, PendingCommits},
     sink::{ClaimableBundles, CodecChoice},
     split::ReadAhead,
+    split_source::SplitSource,
 };
 use bytes::Bytes;
 use gristmill_executor::{CompiledPipeline, ExecutorScratch, PipelineCompiler};
 use gristmill_model::{
-    Compression, Epoch, ErrorPolicy, Fingerprint, InvocationId, JobName, Namespace, Nonce,
-    Position,
+    Compression, Epoch, ErrorPolicy, InvocationId, JobName, Namespace, Nonce, Position,
     splits::{SplitPlace, SplitPlan, SplitVisit},
     stored::keys,
     wire::{
-        ClaimCall, ClaimReply, Dataset, DescribeCall, EpochPlan, FailCall, IdleReason, JobView,
-        Lease,
+        ClaimCall, ClaimReply, CoordinatorCall, Dataset, DescribeCall, EpochPlan, FailCall,
+        IdleReason, JobView, Lease, LeaseRef,
     },
 };
 use gristmill_pipeline::{OperatorRegistry, Pipeline};
 use gristmill_policy::cost::FunctionShape;
 use gristmill_ports::{Clock, Coordinator, ObjectPath, ObjectStore, call_with_retry};
+use parking_lot::Mutex;
 use std::{
     collections::{BTreeMap, VecDeque},
+    fmt::Display,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -50,8 +53,7 @@ pub struct RunnerConfig {
     pub shape: Option<FunctionShape>,
 }
 
-/// The ports and configuration of a worker; cheap to clone.
-#[derive(Clone)]
+/// The ports and configuration of a worker.
 pub struct Runner {
     pub coordinator: Arc<dyn Coordinator>,
     pub objects: Arc<dyn ObjectStore>,
@@ -71,9 +73,11 @@ pub enum WorkerStopReason {
     OutOfTime,
 }
 
-/// A job as a worker holds it: described and compiled once; the dataset is opened when the first split needs it.
+/// A job as a worker holds it: described and compiled once; the dataset is opened when the first split needs it. Clones
+/// share it.
 #[derive(Clone)]
 pub struct JobContext {
+    pub runner: Arc<Runner>,
     pub view: Arc<JobView>,
     pub program: Arc<CompiledPipeline>,
     pub pipeline: Arc<Pipeline>,
@@ -92,19 +96,22 @@ pub struct JobContext {
 
 impl JobContext {
     /// Asks the coordinator for the job and compiles its pipeline.
-    pub async fn load(runner: &Runner, job: &JobName) -> Result<Self, LeaseError> {
-        let view = describe(runner, job).await?;
+    pub async fn load(runner: Arc<Runner>, job: &JobName) -> Result<Self, LeaseError> {
+        let view = runner.describe(job).await?;
+        let refused = |why: &dyn Display| LeaseError::fatal(format!("the job's pipeline: {why}"));
         let pipeline = Pipeline::from_canonical(&view.spec.pipeline, &runner.operators)
-            .map_err(|error| LeaseError::fatal(format!("the job's pipeline: {error}")))?;
-        let assets = assets(runner, &pipeline).await?;
-        let compiler = PipelineCompiler::new().assets(&assets);
-        let program = compiler.compile(&pipeline);
-        let program =
-            program.map_err(|error| LeaseError::fatal(format!("the job's pipeline: {error}")))?;
-        let packing = Arc::new(packing(runner, view.spec.compress));
+            .map_err(|error| refused(&error))?;
+        // The files that operators need.
+        let mut assets = BTreeMap::new();
+        for hash in pipeline.assets() {
+            let path = ObjectPath::new(&runner.config.bucket, keys::asset(&runner.config.ns, hash));
+            assets.insert(hash, runner.objects.get(&path).await?);
+        }
+        let program = PipelineCompiler { assets: &assets, fuse: true }.compile(&pipeline);
+        let program = program.map_err(|error| refused(&error))?;
         Ok(Self {
+            packing: Arc::new(runner.packing(view.spec.compress)),
             view: Arc::new(view),
-            packing,
             program: Arc::new(program),
             pipeline: Arc::new(pipeline),
             scratches: Arc::default(),
@@ -113,7 +120,14 @@ impl JobContext {
             read_ahead: Arc::default(),
             dataset: Arc::default(),
             listing: Arc::default(),
+            runner,
         })
+    }
+
+    /// This job for another worker, which shares all that was read of it.
+    #[must_use]
+    pub fn for_runner(self, runner: Arc<Runner>) -> Self {
+        Self { runner, ..self }
     }
 
     /// This job with the treatment of bad records of a lease or a commit: it may have changed since.
@@ -126,22 +140,21 @@ impl JobContext {
         context
     }
 
-    /// This job as it is under `lease`.
     #[must_use]
-    pub(crate) fn under(&self, lease: &Lease, runner: &Runner) -> Self {
+    pub(crate) fn under(&self, lease: &Lease) -> Self {
         let mut context = self.treating(lease.on_error);
         if context.view.spec.compress != lease.compress {
             Arc::make_mut(&mut context.view).spec.compress = lease.compress;
-            context.packing = Arc::new(packing(runner, lease.compress));
+            context.packing = Arc::new(self.runner.packing(lease.compress));
         }
         context
     }
 
     /// Scratch buffers of an earlier split if there are any, otherwise new ones.
     pub(crate) fn take_scratch(&self) -> ExecutorScratch {
-        let idle = self.scratches.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let idle = self.scratches.lock().pop();
         let mut scratch = idle.unwrap_or_else(|| self.program.scratch());
-        if let Some(buffer) = self.recycled() {
+        if let Some(buffer) = self.buffers.lock().pop() {
             scratch.recycle(buffer);
         }
         scratch.set_codec(self.packing.codec());
@@ -150,86 +163,72 @@ impl JobContext {
 
     /// Returns scratch buffers for reuse.
     pub(crate) fn return_scratch(&self, scratch: ExecutorScratch) {
-        self.scratches.lock().unwrap_or_else(PoisonError::into_inner).push(scratch);
+        self.scratches.lock().push(scratch);
     }
 
     /// Reuses the buffer of a stored object, unless it is still shared. The worker's memory then stays at
     /// what its first splits took, and the kernel need not clear new pages for each object.
     pub(crate) fn recycle(&self, object: Bytes) {
         let Ok(buffer) = object.try_into_mut() else { return };
-        let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut buffers = self.buffers.lock();
         if buffers.len() < self.most_buffers {
             buffers.push(Vec::from(buffer));
         }
     }
 
-    /// The buffer of an earlier object, if there is one.
-    fn recycled(&self) -> Option<Vec<u8>> {
-        self.buffers.lock().unwrap_or_else(PoisonError::into_inner).pop()
-    }
-
     /// The dataset's files as listed at registration.
-    pub(crate) async fn listing(&self, runner: &Runner) -> Result<&Dataset, LeaseError> {
+    pub(crate) async fn listing(&self) -> Result<&Dataset, LeaseError> {
         let read = || async {
-            let RunnerConfig { ns, bucket, .. } = &runner.config;
-            let path = ObjectPath::new(bucket, keys::listing(ns, self.view.dataset_version));
-            let (objects, version) = (&*runner.objects, self.view.dataset_version);
-            read_listing(objects, &path, version, &self.pipeline.source().stored_as()).await
+            let Runner { objects, config: RunnerConfig { ns, bucket, .. }, .. } = &*self.runner;
+            let version = self.view.dataset_version;
+            let path = ObjectPath::new(bucket, keys::listing(ns, version));
+            read_listing(&**objects, &path, version, &self.pipeline.source().stored_as()).await
         };
         self.listing.get_or_try_init(read).await
     }
 
-    /// Reads the source of the split at `position` of `epoch`, composed as in epoch `drawn`: all of it, or
+    /// Reads the source of a split, composed as in epoch `drawn`: all of it, or
     /// the first portion together with the portions to read after it.
     pub(crate) async fn read_source(
         &self,
-        runner: &Runner,
-        epoch: Epoch,
+        SplitPlace { epoch, position }: SplitPlace,
         drawn: Epoch,
-        position: Position,
     ) -> Result<(SplitSource, VecDeque<SplitVisit>), LeaseError> {
-        let (dataset, plan, splits) = self.dataset(runner).await?;
+        let (dataset, plan, splits) = self.dataset().await?;
         let visit = splits.visit_as(plan.copies, self.view.spec.seed, epoch, drawn, position);
         let visit = visit.ok_or_else(|| not_planned(position))?;
-        dataset.begin(&*runner.objects, visit).await
+        dataset.begin(visit).await
     }
 
-    /// Reads one portion of a split.
     pub(crate) async fn read_portion(
         &self,
-        runner: &Runner,
         portion: &SplitVisit,
     ) -> Result<SplitSource, LeaseError> {
-        let (dataset, ..) = self.dataset(runner).await?;
-        dataset.read(&*runner.objects, portion).await
+        let (dataset, ..) = self.dataset().await?;
+        dataset.read(portion).await
     }
 
-    /// The visit's number, which names the cached output of the split at `position` of `epoch`.
+    /// The visit's number, which names the cached output of the split.
     pub(crate) async fn visit_number(
         &self,
-        runner: &Runner,
-        epoch: Epoch,
-        position: Position,
+        SplitPlace { epoch, position }: SplitPlace,
     ) -> Result<u64, LeaseError> {
-        let (_, plan, splits) = self.dataset(runner).await?;
+        let (_, plan, splits) = self.dataset().await?;
         let number = splits.visit_number(plan.copies, self.view.spec.seed, epoch, position);
         number.ok_or_else(|| not_planned(position))
     }
 
-    async fn dataset(
-        &self,
-        runner: &Runner,
-    ) -> Result<&(DatasetCache, EpochPlan, SplitPlan), LeaseError> {
+    async fn dataset(&self) -> Result<&(DatasetCache, EpochPlan, SplitPlan), LeaseError> {
         let open = || async {
             // A job that was described while indexing has no plan yet: ask again.
             let plan = match self.view.plan {
                 Some(plan) => plan,
-                None => describe(runner, &self.view.job).await?.plan.ok_or_else(|| {
+                None => self.runner.describe(&self.view.job).await?.plan.ok_or_else(|| {
                     LeaseError::Passing("a split was leased before the job had a plan".into())
                 })?,
             };
             let (source, version) = (self.pipeline.source(), self.view.dataset_version);
-            let dataset = DatasetCache::open(runner, source, version).await?;
+            let dataset = DatasetCache::open(&self.runner, source, version).await?;
             let splits = dataset.split_plan(plan.split_records, &self.pipeline.dataset_ops())?;
             Ok::<_, LeaseError>((dataset, plan, splits))
         };
@@ -237,87 +236,72 @@ impl JobContext {
     }
 }
 
-/// How a worker keeps frames if `asked`. Chunks that stay on the trainer's host are not compressed.
-fn packing(runner: &Runner, asked: Compression) -> CodecChoice {
-    let asked = if runner.config.local { Compression::None } else { asked };
-    CodecChoice::new(asked, runner.config.shape)
-}
-
 fn not_planned(position: Position) -> LeaseError {
     LeaseError::fatal(format!("position {position} is not in the plan"))
 }
 
-/// Reads the files that the pipeline's operators need, by fingerprint.
-async fn assets(
-    runner: &Runner,
-    pipeline: &Pipeline,
-) -> Result<BTreeMap<Fingerprint, Bytes>, LeaseError> {
-    let RunnerConfig { ns, bucket, .. } = &runner.config;
-    let mut assets = BTreeMap::new();
-    for hash in pipeline.assets() {
-        let path = ObjectPath::new(bucket, keys::asset(ns, hash));
-        assets.insert(hash, runner.objects.get(&path).await?);
-    }
-    Ok(assets)
-}
-
-/// Asks the coordinator for the job's current state.
-pub async fn describe(runner: &Runner, job: &JobName) -> Result<JobView, LeaseError> {
-    let call = DescribeCall { job: job.clone() };
-    Ok(call_with_retry(&*runner.coordinator, &*runner.clock, call, CLAIM_PATIENCE).await?)
-}
-
 impl Runner {
+    /// Asks the coordinator for the job's current state.
+    pub async fn describe(&self, job: &JobName) -> Result<JobView, LeaseError> {
+        self.call(DescribeCall { job: job.clone() }, CLAIM_PATIENCE).await
+    }
+
+    pub(crate) async fn call<C: CoordinatorCall>(
+        &self,
+        call: C,
+        patience: Duration,
+    ) -> Result<C::Reply, LeaseError> {
+        Ok(call_with_retry(&*self.coordinator, &*self.clock, call, patience).await?)
+    }
+
+    /// How a worker keeps frames if `asked`. Chunks that stay on the trainer's host are not compressed.
+    fn packing(&self, asked: Compression) -> CodecChoice {
+        let asked = if self.config.local { Compression::None } else { asked };
+        CodecChoice::new(asked, self.config.shape)
+    }
+
     /// Milliseconds until `deadline_ms`.
     pub(crate) fn remaining_ms(&self, deadline_ms: u64) -> u64 {
         deadline_ms.saturating_sub(self.clock.now_ms())
     }
 
-    /// Claims and works until there is nothing to claim or `deadline_ms` is near.
-    ///
-    /// # Errors
-    /// The job cannot go on, or the coordinator does not answer.
-    pub async fn work(
-        &self,
-        context: &JobContext,
-        invocation: &InvocationId,
-        deadline_ms: u64,
-        sink: &dyn SplitSink,
-    ) -> Result<WorkerStopReason, LeaseError> {
-        let (mut tail, failure) = (PendingCommits::default(), Arc::default());
-        let (split_ms, context) = (Arc::default(), context.clone());
-        let shift = WorkerLoop { runner: self, invocation, deadline_ms, split_ms, failure };
-        let ended = shift.work(context, sink, &mut tail).await;
-        tail.finish().await;
-        match shift.failed() {
-            Some(LeaseError::OutOfTime) => Ok(WorkerStopReason::OutOfTime),
-            Some(error) => Err(error),
-            None => ended,
-        }
-    }
-
-    /// Reports to the coordinator that this attempt is over. Best effort: the lease expires anyway.
-    pub(crate) async fn give_back(
-        &self,
-        context: &JobContext,
-        lease: &Lease,
-        nonce: Nonce,
-        error: &LeaseError,
-    ) {
+    /// Reports to the coordinator that the attempt at `lease` is over. Best effort: the lease expires anyway.
+    async fn give_back(&self, lease: LeaseRef, error: &LeaseError) {
         let (fatal, record) = match error {
             LeaseError::Fatal { record, .. } => (true, record.clone()),
             _ => (false, None),
         };
         let call = FailCall {
-            lease: lease.reference(&context.view.job, nonce),
+            lease,
             error: error.to_string(),
             fatal,
             record,
             blameless: matches!(error, LeaseError::NoRoom),
         };
-        let sent = call_with_retry(&*self.coordinator, &*self.clock, call, CLAIM_PATIENCE).await;
-        if let Err(refusal) = sent {
+        if let Err(refusal) = self.call(call, CLAIM_PATIENCE).await {
             tracing::warn!(%refusal, %error, "cannot return the bundle; its lease will expire");
+        }
+    }
+}
+
+impl JobContext {
+    /// Claims and works until there is nothing to claim or `deadline_ms` is near. Fails if the job cannot go on, or the
+    /// coordinator does not answer.
+    pub async fn work(
+        &self,
+        invocation: &InvocationId,
+        deadline_ms: u64,
+        sink: &dyn SplitSink,
+    ) -> Result<WorkerStopReason, LeaseError> {
+        let (mut tail, failure) = (PendingCommits::default(), Arc::default());
+        let shift = WorkerLoop { invocation, deadline_ms, split_ms: Arc::default(), failure };
+        let ended = shift.work(self.clone(), sink, &mut tail).await;
+        tail.finish().await;
+        let failed = shift.failure.lock().take();
+        match failed {
+            Some(LeaseError::OutOfTime) => Ok(WorkerStopReason::OutOfTime),
+            Some(error) => Err(error),
+            None => ended,
         }
     }
 }
@@ -326,28 +310,18 @@ impl Runner {
 const MIN_CLAIM_MS: u64 = 5_000;
 
 /// One worker between its first claim and its end.
-pub(crate) struct WorkerLoop<'a> {
-    pub runner: &'a Runner,
-    pub invocation: &'a InvocationId,
-    pub deadline_ms: u64,
+struct WorkerLoop<'a> {
+    invocation: &'a InvocationId,
+    deadline_ms: u64,
     /// Predicted milliseconds per split; 0 before the first.
-    pub split_ms: Arc<AtomicU64>,
+    split_ms: Arc<AtomicU64>,
     /// Why commits that went on beside another lease end the worker, if they do.
-    pub failure: Arc<Mutex<Option<LeaseError>>>,
+    failure: Arc<Mutex<Option<LeaseError>>>,
 }
 
 impl<'a> WorkerLoop<'a> {
-    /// Takes out why the worker is to end.
-    pub fn failed(&self) -> Option<LeaseError> {
-        self.failure.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
-
-    fn has_failed(&self) -> bool {
-        self.failure.lock().unwrap_or_else(PoisonError::into_inner).is_some()
-    }
-
     /// Claims and works until there is nothing to claim or no time; `tail` is left to be finished.
-    pub async fn work(
+    async fn work(
         &self,
         mut context: JobContext,
         sink: &'a dyn SplitSink,
@@ -362,11 +336,11 @@ impl<'a> WorkerLoop<'a> {
                 }
             };
             let split_ms = self.split_ms.load(Ordering::Relaxed);
-            if self.runner.remaining_ms(self.deadline_ms) < MIN_CLAIM_MS + split_ms {
+            if context.runner.remaining_ms(self.deadline_ms) < MIN_CLAIM_MS + split_ms {
                 return Ok(WorkerStopReason::OutOfTime);
             }
             // Every claim has a new nonce: it names this attempt's objects and proves ownership.
-            let nonce = self.runner.clock.nonce();
+            let nonce = context.runner.clock.nonce();
             let reply = tail.beside(self.claim(&context, nonce, needed)).await?;
             drop(turn);
             sink.answered(&reply);
@@ -374,7 +348,7 @@ impl<'a> WorkerLoop<'a> {
                 ClaimReply::Leased(lease) => lease,
                 ClaimReply::Idle(idle) => return Ok(WorkerStopReason::Idle(idle.reason)),
             };
-            context = context.under(&lease, self.runner);
+            context = context.under(&lease);
             let Lease { epoch, bundle, attempt, .. } = lease;
             let span =
                 tracing::info_span!("lease", job = %context.view.job, epoch, bundle, attempt);
@@ -384,7 +358,6 @@ impl<'a> WorkerLoop<'a> {
                 tail.finish().await;
             }
             let run = Arc::new(LeaseExecution {
-                runner: self.runner,
                 context: context.clone(),
                 lease,
                 nonce,
@@ -392,7 +365,7 @@ impl<'a> WorkerLoop<'a> {
                 split_ms: Arc::clone(&self.split_ms),
             });
             *tail = self.run(run, sink, std::mem::take(tail)).instrument(span).await;
-            if self.has_failed() {
+            if self.failure.lock().is_some() {
                 return Ok(WorkerStopReason::OutOfTime);
             }
         }
@@ -410,20 +383,19 @@ impl<'a> WorkerLoop<'a> {
             nonce,
             invocation: self.invocation.clone(),
             numerics: gristmill_executor::NUMERICS.to_owned(),
-            remaining_ms: self.runner.remaining_ms(self.deadline_ms),
+            remaining_ms: context.runner.remaining_ms(self.deadline_ms),
             split_ms: self.split_ms.load(Ordering::Relaxed),
-            local: self.runner.config.local,
+            local: context.runner.config.local,
             resent: false,
             needed,
         };
-        let Runner { coordinator, clock, .. } = self.runner;
-        Ok(call_with_retry(&**coordinator, &**clock, call, CLAIM_PATIENCE).await?)
+        context.runner.call(call, CLAIM_PATIENCE).await
     }
 
     /// Computes a lease. Returns its commits, which go on, unless it ended with an error or has marks.
     async fn run(
         &self,
-        run: Arc<LeaseExecution<'a>>,
+        run: Arc<LeaseExecution>,
         sink: &'a dyn SplitSink,
         before: PendingCommits<'a>,
     ) -> PendingCommits<'a> {
@@ -435,14 +407,11 @@ impl<'a> WorkerLoop<'a> {
                 Ok(()) | Err(LeaseError::LeaseLost) => return,
                 Err(error) => error,
             };
-            run.runner.give_back(&run.context, &run.lease, run.nonce, &error).await;
+            run.context.runner.give_back(run.reference(), &error).await;
             match error {
                 LeaseError::NoRoom => {}
                 LeaseError::Passing(_) => tracing::warn!(%error, "bundle given back"),
-                error => {
-                    let mut failure = failure.lock().unwrap_or_else(PoisonError::into_inner);
-                    failure.get_or_insert(error);
-                }
+                error => drop(failure.lock().get_or_insert(error)),
             }
         });
         if is_alone {

@@ -1,7 +1,7 @@
 //! The position of a trainer, the job it belongs to, and the file that stores it.
 
 use gristmill_model::wire::JobView;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{
     ffi::{OsStr, OsString},
     fs, io,
@@ -52,17 +52,15 @@ impl StreamIdentity {
         if self.dataset != served.dataset {
             return Some(differs("dataset", &self.dataset, &served.dataset));
         }
-        let differing = self.fingerprint != served.fingerprint;
-        differing.then(|| {
+        (self.fingerprint != served.fingerprint).then(|| {
             differs("pipeline, seed or split size", &self.fingerprint, &served.fingerprint)
         })
     }
 }
 
 /// Makes an untrusted name safe for a line of text.
-fn short_name(name: &str) -> String {
-    let plain = name.chars().filter(|c| !c.is_control());
-    plain.take(63).collect()
+pub(crate) fn short_name(name: &str) -> String {
+    name.chars().filter(|c| !c.is_control()).take(63).collect()
 }
 
 /// A stored position with its identity.
@@ -78,14 +76,16 @@ pub struct SavedCursor {
 
 impl SavedCursor {
     /// Reads a JSON object; further fields are ignored.
-    ///
-    /// # Errors
-    /// The mistake in it.
     pub fn parse(text: &[u8]) -> Result<Self, String> {
-        let fields: serde_json::Map<String, serde_json::Value> =
-            serde_json::from_slice(text).map_err(|_| "it is not a JSON object".to_owned())?;
-        serde_json::from_value(fields.into()).map_err(|error| error.to_string())
+        parse_object(text)
     }
+}
+
+/// Reads a value from a JSON object; an array of its fields is none.
+pub(crate) fn parse_object<T: DeserializeOwned>(text: &[u8]) -> Result<T, String> {
+    let fields: serde_json::Map<String, serde_json::Value> =
+        serde_json::from_slice(text).map_err(|_| "it is not a JSON object".to_owned())?;
+    serde_json::from_value(fields.into()).map_err(|error| error.to_string())
 }
 
 /// Stores the position of a server's trainer.
@@ -129,9 +129,6 @@ pub struct CursorFile {
 
 impl CursorFile {
     /// Opens and locks the file; creates it if there is none.
-    ///
-    /// # Errors
-    /// The file cannot be created, or another process uses it.
     pub fn open(path: &Path) -> io::Result<Self> {
         let named = |what: String| io::Error::other(format!("{}: {what}", path.display()));
         // Opening a device may have side effects or block.
@@ -184,8 +181,7 @@ impl CursorFile {
         }
         written?;
         self.file = file;
-        let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        fs::File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+        fs::File::open(folder_of(&self.path))?.sync_all()
     }
 }
 
@@ -199,10 +195,9 @@ impl CursorStore for CursorFile {
         if text.is_empty() {
             return Ok(None);
         }
-        let saved = SavedCursor::parse(&text).map_err(|error| {
+        SavedCursor::parse(&text).map(Some).map_err(|error| {
             named(format!("not a state file ({error}): name another --state, or remove it"))
-        })?;
-        Ok(Some(saved))
+        })
     }
 
     fn save(&mut self, saved: &SavedCursor) -> io::Result<()> {
@@ -227,17 +222,19 @@ impl Drop for CursorFile {
     }
 }
 
-/// The name of process `pid`'s draft of the file `name`.
 fn draft_name(name: &OsStr, pid: &str) -> OsString {
     let mut draft = name.to_owned();
     draft.push(format!(".{pid}.draft"));
     draft
 }
 
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
 /// Removes the drafts of processes killed while writing the file at `path`; call it with the lock held.
 fn clear_drafts(path: &Path) {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let Ok(found) = fs::read_dir(folder.unwrap_or(Path::new("."))) else { return };
+    let Ok(found) = fs::read_dir(folder_of(path)) else { return };
     let name = path.file_name().unwrap_or_default();
     for entry in found.flatten() {
         let own = entry.file_name();

@@ -42,7 +42,7 @@
 //! position is safe, which speaks for all ranks of the fetcher. A rank gets `GMBE` after its last step, and, if it
 //! is still there, another once the job is closed: the payload's `closed` distinguishes them.
 
-use crate::cursor::StreamIdentity;
+use crate::cursor::{StreamIdentity, parse_object};
 use bytes::Bytes;
 use gristmill_model::Epoch;
 use gristmill_model::splits::Cursor;
@@ -139,14 +139,8 @@ impl ClientHello {
     }
 
     /// Parses the JSON of a trainer of all batches.
-    ///
-    /// # Errors
-    /// The mistake in it.
     pub fn parse(text: &[u8]) -> Result<Self, String> {
-        let fields: serde_json::Map<String, serde_json::Value> =
-            serde_json::from_slice(text).map_err(|_| "it is not a JSON object".to_owned())?;
-        let hello: Self =
-            serde_json::from_value(fields.into()).map_err(|error| error.to_string())?;
+        let hello: Self = parse_object(text)?;
         if hello.epoch.is_some() == hello.batch_index.is_some() {
             Ok(hello)
         } else {
@@ -155,9 +149,6 @@ impl ClientHello {
     }
 
     /// Parses the JSON of a rank.
-    ///
-    /// # Errors
-    /// The mistake in it.
     pub fn parse_of_rank(text: &[u8]) -> Result<Self, String> {
         let hello = Self::parse(text)?;
         let rank = serde_json::from_slice(text).map_err(|error| error.to_string())?;
@@ -229,9 +220,6 @@ impl SocketFrame {
 }
 
 /// Reads the next frame.
-///
-/// # Errors
-/// The connection ended, or what came is not a frame.
 pub async fn read_frame(reader: &mut (impl AsyncRead + Unpin)) -> io::Result<SocketFrame> {
     let mut header = [0; HEADER_BYTES];
     reader.read_exact(&mut header).await?;

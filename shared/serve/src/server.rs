@@ -58,9 +58,6 @@ pub enum ServeError {
 }
 
 /// The position stored in `cursors`, which must be of the job `identity`; none if there is none.
-///
-/// # Errors
-/// It cannot be read, or belongs to another job.
 pub fn kept(
     cursors: &mut dyn CursorStore,
     identity: &StreamIdentity,
@@ -144,9 +141,6 @@ pub struct RankServer {
 
 impl RankServer {
     /// `fetcher` is open at the known beginning, and is not announced.
-    ///
-    /// # Errors
-    /// The job cannot be served to ranks.
     pub fn new(
         fetcher: Fetcher,
         cursors: Box<dyn CursorStore>,
@@ -209,7 +203,6 @@ impl RankServer {
         self.steps.fetcher()
     }
 
-    /// The ranks that are served.
     fn own(&self) -> ServedRanks {
         self.fetcher().own()
     }
@@ -230,13 +223,10 @@ impl RankServer {
     }
 
     /// Writes every frame to `out`, starting with a hello. Written batches count as acknowledged.
-    ///
-    /// # Errors
-    /// Why serving ended before the job was delivered.
-    pub async fn write_all<S>(&mut self, out: S) -> Result<(), ServeError>
-    where
-        S: AsyncRead + AsyncWrite + Send + 'static,
-    {
+    pub async fn write_all(
+        &mut self,
+        out: impl AsyncRead + AsyncWrite + Send + 'static,
+    ) -> Result<(), ServeError> {
         self.acknowledged = AckTiming::Taken;
         self.states = self.states_at(self.opened);
         let (sender, visitors) = mpsc::channel(1);
@@ -246,16 +236,10 @@ impl RankServer {
     }
 
     /// Serves ranks until the job is delivered and acknowledged by all of them.
-    ///
-    /// # Errors
-    /// Why serving ended before.
-    pub async fn serve<S>(
+    pub async fn serve(
         &mut self,
-        mut visitors: mpsc::Receiver<ConnectedClient<S>>,
-    ) -> Result<(), ServeError>
-    where
-        S: AsyncRead + AsyncWrite + Send + 'static,
-    {
+        mut visitors: mpsc::Receiver<ConnectedClient<impl AsyncRead + AsyncWrite + Send + 'static>>,
+    ) -> Result<(), ServeError> {
         let (sender, mut events) = mpsc::channel(MAX_WAITING_MESSAGES);
         let served = self.run(&mut visitors, &sender, &mut events).await;
         let end = Cursor::start_of(self.view.spec.epochs);
@@ -284,14 +268,14 @@ impl RankServer {
     }
 
     /// Waits for a client, to tell it why serving has ended.
-    async fn await_one<S>(
+    async fn await_one(
         &mut self,
-        visitors: &mut mpsc::Receiver<ConnectedClient<S>>,
+        visitors: &mut mpsc::Receiver<
+            ConnectedClient<impl AsyncRead + AsyncWrite + Send + 'static>,
+        >,
         events: mpsc::Sender<links::RankLinkEvent>,
         why: &str,
-    ) where
-        S: AsyncRead + AsyncWrite + Send + 'static,
-    {
+    ) {
         let seconds = END_NOTICE.as_secs();
         tracing::warn!("{why} (waiting {seconds} s for a trainer, to report this to it)");
         self.activity.send_replace(ServerActivity::Over);
@@ -304,7 +288,6 @@ impl RankServer {
         }
     }
 
-    /// The payload of the server's hello.
     fn hello(&self) -> OutgoingFrame {
         let ServedRanks { run, range, .. } = self.own();
         let hello = serde_json::json!({
@@ -340,7 +323,6 @@ impl RankServer {
         .to_string()
     }
 
-    /// The text of the checkpoint at `next`.
     fn checkpoint(&self, next: Cursor) -> String {
         Checkpoint::new(&self.view, next).to_string()
     }
@@ -364,12 +346,9 @@ impl RankServer {
     }
 
     fn save(&mut self, cursor: Cursor) -> Result<(), ServeError> {
-        let split_batches = self.view.split_batches().unwrap_or(0);
-        self.cursors.save(&SavedCursor {
-            identity: self.identity.clone(),
-            split_batches,
-            cursor,
-        })?;
+        let (identity, split_batches) = (self.identity.clone(), self.view.split_batches());
+        let split_batches = split_batches.unwrap_or(0);
+        self.cursors.save(&SavedCursor { identity, split_batches, cursor })?;
         self.saved = cursor;
         Ok(())
     }

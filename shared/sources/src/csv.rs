@@ -6,8 +6,9 @@ pub(crate) mod reader;
 use crate::{FeatureDType, FeatureMap, FileNameRules, FormatDefinition, SourceFormat};
 use gristmill_model::DeclaredCost;
 use gristmill_syntax::{
-    DefaultValue, MappingReader, Parameter, ParameterKind, PipelineError, SyntaxNode,
+    MappingReader, Parameter, ParameterKind, PipelineError, SyntaxNode,
     node::{NodeValue, shown},
+    table::{absent, or},
 };
 use serde::ser::SerializeMap;
 use std::collections::BTreeMap;
@@ -18,40 +19,29 @@ const TSV: &str = "tsv";
 const MAX_COLUMNS: usize = 4096;
 
 const PARAMETERS: &[Parameter] = &[
-    Parameter::new(
+    or(
         "delimiter",
         ParameterKind::Other("one ASCII character"),
-        DefaultValue::Value("\",\""),
+        "\",\"",
         "The character between values; a tab by default for `tsv`.",
     ),
-    Parameter::new(
-        "header",
-        ParameterKind::Bool,
-        DefaultValue::Value("true"),
-        "Whether the first line names the columns.",
-    ),
-    Parameter::new(
-        "quotes",
-        ParameterKind::Bool,
-        DefaultValue::Value("true"),
-        "Whether values may be quoted with `\"`.",
-    ),
-    Parameter::new(
+    or("header", ParameterKind::Bool, "true", "Whether the first line names the columns."),
+    or("quotes", ParameterKind::Bool, "true", "Whether values may be quoted with `\"`."),
+    absent(
         "columns",
         ParameterKind::List(&ParameterKind::Text),
-        DefaultValue::Absent,
         "The names of all columns, with `header: false`.",
     ),
-    Parameter::new(
+    or(
         "missing",
         ParameterKind::List(&ParameterKind::Text),
-        DefaultValue::Value("[]"),
+        "[]",
         "Texts, beside an empty one, that stand for a missing value.",
     ),
-    Parameter::new(
+    or(
         "defaults",
         ParameterKind::Map(&ParameterKind::Other("a number or a text")),
-        DefaultValue::Value("{}"),
+        "{}",
         "By field, the value to read in place of a missing one. Without it the record is bad.",
     ),
 ];
@@ -101,21 +91,16 @@ impl SourceFormat for Csv {
         features: &FeatureMap,
     ) -> Result<Self, PipelineError> {
         let delimiter = match table.get("delimiter") {
-            Some(node) => one_character(node)?,
+            Some(node) => self::delimiter("`delimiter`", node)?,
             None if name == TSV => b'\t',
             None => b',',
         };
         let header = table.bool("header", true)?;
         let quotes = table.bool("quotes", true)?;
         let columns = columns(table, header, features)?;
-        let missing = match table.get("missing") {
-            Some(node) => texts(table, "missing", node, MAX_COLUMNS)?,
-            None => Vec::new(),
-        };
-        let defaults = match table.get("defaults") {
-            Some(node) => defaults(node, features)?,
-            None => BTreeMap::new(),
-        };
+        let missing = texts(table, "missing", MAX_COLUMNS)?;
+        let defaults = table.get("defaults").map(|node| defaults(node, features)).transpose()?;
+        let defaults = defaults.unwrap_or_default();
         Ok(Csv { layout: CsvLayout { delimiter, header, quotes }, columns, missing, defaults })
     }
 
@@ -174,10 +159,7 @@ fn columns(
     header: bool,
     features: &FeatureMap,
 ) -> Result<Vec<String>, PipelineError> {
-    let columns = match table.get("columns") {
-        Some(node) => texts(table, "columns", node, MAX_COLUMNS)?,
-        None => Vec::new(),
-    };
+    let columns = texts(table, "columns", MAX_COLUMNS)?;
     match (header, columns.is_empty()) {
         (true, false) => {
             return Err(table.error(
@@ -247,12 +229,13 @@ fn default(node: &SyntaxNode) -> Result<String, PipelineError> {
     }
 }
 
+/// The texts of a list, which are any; none if it is left out.
 pub(crate) fn texts(
-    table: &MappingReader<'_>,
-    key: &str,
-    node: &SyntaxNode,
+    table: &mut MappingReader<'_>,
+    key: &'static str,
     most: usize,
 ) -> Result<Vec<String>, PipelineError> {
+    let Some(node) = table.get(key) else { return Ok(Vec::new()) };
     match &node.value {
         NodeValue::Seq(items) if items.len() <= most => {
             let text = |item: &SyntaxNode| match &item.value {
@@ -265,20 +248,22 @@ pub(crate) fn texts(
     }
 }
 
-fn one_character(node: &SyntaxNode) -> Result<u8, PipelineError> {
-    let only = match &node.value {
-        NodeValue::Str(text) => match text.as_bytes() {
-            [byte] => Some(*byte),
-            _ => None,
-        },
-        _ => None,
-    };
-    // Quotes and line ends have a meaning of their own.
-    let only = only.filter(|c| c.is_ascii() && !matches!(c, b'"' | b'\n' | b'\r' | b'\0'));
-    only.ok_or_else(|| {
-        let found = node.shown();
-        node.error(format!(
-            "`delimiter` must be one ASCII character such as \";\" or \"\\t\", not {found}"
-        ))
-    })
+/// The character between values; `what` is the parameter in messages.
+///
+/// # Errors
+/// It is not one ASCII character, or has a meaning of its own, as quotes and line ends.
+pub fn delimiter(what: &str, node: &SyntaxNode) -> Result<u8, PipelineError> {
+    match &node.value {
+        NodeValue::Str(text)
+            if let &[byte] = text.as_bytes()
+                && byte.is_ascii()
+                && !matches!(byte, b'"' | b'\n' | b'\r' | b'\0') =>
+        {
+            Ok(byte)
+        }
+        _ => Err(node.error(format!(
+            "{what} must be one ASCII character such as \";\" or \"\\t\", not {}",
+            node.shown()
+        ))),
+    }
 }

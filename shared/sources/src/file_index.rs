@@ -477,8 +477,6 @@ fn apart(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     joined
 }
 
-// Parts of opened records, for readers that keep them.
-
 impl OpenedRecords {
     /// Records `first .. first + n` of these, which have an index of their own; none if they are not all there. Shares
     /// the bytes.

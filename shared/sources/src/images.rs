@@ -13,8 +13,9 @@ use crate::{
 };
 use gristmill_model::DeclaredCost;
 use gristmill_syntax::{
-    DefaultValue, MappingReader, Parameter, ParameterKind, PipelineError,
+    MappingReader, Parameter, ParameterKind, PipelineError,
     node::{NodeValue, shown},
+    table::absent,
 };
 use serde::ser::SerializeMap;
 
@@ -27,10 +28,9 @@ const CLASSES: &str = "classes";
 /// Most classes that a pipeline names.
 const MAX_CLASSES: usize = 100_000;
 
-const PARAMETERS: &[Parameter] = &[Parameter::new(
+const PARAMETERS: &[Parameter] = &[absent(
     CLASSES,
     ParameterKind::Other("a list of names, or a folder of this machine"),
-    DefaultValue::Absent,
     "The classes in order of their labels: their names, or the folder whose directories they are, such as that of the \
      training images. By default the directories that are found, those without an image included.",
 )];
@@ -114,7 +114,7 @@ impl SourceFormat for Images {
             Some(node) => match &node.value {
                 NodeValue::Str(path) if !path.is_empty() => ImageClasses::OfFolder(path.clone()),
                 _ => {
-                    let names = texts(table, CLASSES, node, MAX_CLASSES)?;
+                    let names = texts(table, CLASSES, MAX_CLASSES)?;
                     let mut sorted = names.clone();
                     sorted.sort_unstable();
                     if let Some([twice, _]) = sorted.array_windows().find(|[a, b]| a == b) {

@@ -58,16 +58,19 @@ pub trait ReadableFormat: SourceFormat {
 
 /// Finds the features of a pipeline in records; feature i, by name, goes to cell i.
 pub trait ReadRecord: Debug + Send + Sync {
-    /// Checks a stored record and finds its features. Returns what cells refer to, and the bytes of
-    /// the features' values.
+    /// Finds the features in a record, to which cells refer. Returns the bytes of their values.
     ///
     /// # Errors
     /// The record's fault, in one line.
-    fn read<'a>(
-        &self,
-        stored: &'a [u8],
-        cells: &mut [FieldCell],
-    ) -> Result<(&'a [u8], usize), String>;
+    fn find(&self, record: &[u8], cells: &mut [FieldCell]) -> Result<usize, String>;
+
+    /// The record in its stored form.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find).
+    fn checked<'a>(&self, stored: &'a [u8]) -> Result<&'a [u8], String> {
+        Ok(stored)
+    }
 
     /// The record as a person wants to see it; any bytes are accepted.
     fn raw<'a>(&self, stored: &'a [u8]) -> &'a [u8] {

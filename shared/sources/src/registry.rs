@@ -6,7 +6,7 @@ mod tests;
 use crate::{FORMATS, FeatureMap, FormatDefinition, feature};
 
 use gristmill_syntax::{
-    DefaultValue, MappingReader, Parameter, PipelineError, SyntaxNode,
+    MappingReader, Parameter, PipelineError, SyntaxNode,
     node::NodeValue,
     table::{nearest, one_of},
 };
@@ -103,7 +103,10 @@ macro_rules! formats {
                 cells: &mut [gristmill_kernel::FieldCell],
             ) -> Result<(&'a [u8], usize), String> {
                 match self {
-                    $(RecordReader::$name(reader) => reader.read(stored, cells)),+
+                    $(RecordReader::$name(reader) => {
+                        let record = reader.checked(stored)?;
+                        Ok((record, reader.find(record, cells)?))
+                    }),+
                 }
             }
 
@@ -314,7 +317,6 @@ fn named<'a>(
         [] => {
             let names: Vec<&str> = crate::FORMATS.iter().map(|format| format.name).collect();
             let paths: Vec<String> = names.iter().map(|name| format!("`{name}: PATH`")).collect();
-            let paths: Vec<&str> = paths.iter().map(String::as_str).collect();
             let entries = table.entries()?;
             let meant = entries.iter().find_map(|(name, ..)| Some((name, nearest(name, &names)?)));
             let meant = meant.map_or(String::new(), |(name, meant)| {
@@ -350,7 +352,9 @@ fn tables() -> Vec<String> {
     let parameters = with_parameters.map(|format| {
         let mut out = format!("| beside `{}` | value | default | meaning |\n", format.name);
         out.push_str("|---|---|---|---|\n");
-        format.parameters.iter().for_each(|parameter| row(&mut out, parameter));
+        for Parameter { name, kind, default, doc } in format.parameters {
+            let _ = writeln!(out, "| `{name}` | {kind} | {default} | {doc} |");
+        }
         out
     });
     std::iter::once(out).chain(parameters).collect()
@@ -375,13 +379,4 @@ pub fn with_tables(page: &str) -> Result<String, String> {
         page.replace_range(start..start + length, &table);
     }
     Ok(page)
-}
-
-fn row(out: &mut String, Parameter { name, kind, default, doc }: &Parameter) {
-    let default = match default {
-        DefaultValue::Required => "required".to_owned(),
-        DefaultValue::Absent => "none".to_owned(),
-        DefaultValue::Value(value) => format!("`{value}`"),
-    };
-    let _ = writeln!(out, "| `{name}` | {kind} | {default} | {doc} |");
 }

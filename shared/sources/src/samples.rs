@@ -2,84 +2,31 @@
 
 use crate::tfrecord::reader::masked_crc32c;
 use bytes::Bytes;
+use gristmill_synthetic::tfrecord::{
+    BytesList, FloatList, IntList, TfExample, TfFeatureKind, TfFeatures,
+};
 use prost::Message;
-use std::collections::BTreeMap;
-
-/// `tf.train.Example`, written for tests.
-#[derive(Clone, PartialEq, Message)]
-pub struct SampleExample {
-    #[prost(message, optional, tag = "1")]
-    pub features: Option<SampleFeatures>,
-}
-
-/// Features by key.
-#[derive(Clone, PartialEq, Message)]
-pub struct SampleFeatures {
-    #[prost(btree_map = "string, message", tag = "1")]
-    pub feature: BTreeMap<String, SampleFeature>,
-}
-
-/// One feature: a list of values of one kind.
-#[derive(Clone, PartialEq, Message)]
-pub struct SampleFeature {
-    #[prost(oneof = "SampleFeatureKind", tags = "1, 2, 3")]
-    pub kind: Option<SampleFeatureKind>,
-}
-
-/// The values of a feature.
-#[derive(Clone, PartialEq, prost::Oneof)]
-pub enum SampleFeatureKind {
-    #[prost(message, tag = "1")]
-    Bytes(BytesList),
-    #[prost(message, tag = "2")]
-    Floats(FloatList),
-    #[prost(message, tag = "3")]
-    Ints(IntList),
-}
-
-/// Byte strings.
-#[derive(Clone, PartialEq, Message)]
-pub struct BytesList {
-    #[prost(bytes = "bytes", repeated, tag = "1")]
-    pub value: Vec<Bytes>,
-}
-
-/// Values of f32.
-#[derive(Clone, PartialEq, Message)]
-pub struct FloatList {
-    #[prost(float, repeated, tag = "1")]
-    pub value: Vec<f32>,
-}
-
-/// Values of i64.
-#[derive(Clone, PartialEq, Message)]
-pub struct IntList {
-    #[prost(int64, repeated, tag = "1")]
-    pub value: Vec<i64>,
-}
 
 /// A feature of one byte string.
-pub fn bytes(value: &[u8]) -> SampleFeatureKind {
-    SampleFeatureKind::Bytes(BytesList { value: vec![Bytes::copy_from_slice(value)] })
+pub fn bytes(value: &[u8]) -> TfFeatureKind {
+    TfFeatureKind::Bytes(BytesList { value: vec![Bytes::copy_from_slice(value)] })
 }
 
 /// A feature of whole numbers.
-pub fn ints(value: &[i64]) -> SampleFeatureKind {
-    SampleFeatureKind::Ints(IntList { value: value.to_vec() })
+pub fn ints(value: &[i64]) -> TfFeatureKind {
+    TfFeatureKind::Ints(IntList { value: value.to_vec() })
 }
 
 /// A feature of f32.
-pub fn floats(value: &[f32]) -> SampleFeatureKind {
-    SampleFeatureKind::Floats(FloatList { value: value.to_vec() })
+pub fn floats(value: &[f32]) -> TfFeatureKind {
+    TfFeatureKind::Floats(FloatList { value: value.to_vec() })
 }
 
 /// The bytes of an example with these features.
-pub fn example(features: impl IntoIterator<Item = (&'static str, SampleFeatureKind)>) -> Vec<u8> {
-    let feature = features
-        .into_iter()
-        .map(|(key, kind)| (key.to_owned(), SampleFeature { kind: Some(kind) }))
-        .collect();
-    SampleExample { features: Some(SampleFeatures { feature }) }.encode_to_vec()
+pub fn example(features: impl IntoIterator<Item = (&'static str, TfFeatureKind)>) -> Vec<u8> {
+    let example = TfExample { features: Some(TfFeatures::default()) };
+    let example = features.into_iter().fold(example, |all, (key, kind)| all.with(key, kind));
+    example.encode_to_vec()
 }
 
 /// A record of a TFRecord file.

@@ -4,10 +4,10 @@
 use crate::{
     DeliveredBatch, EpochTotals, FetchError,
     batch_source::{StreamStart, add, beyond},
-    delivery_waits::{BatchStage, StageClock},
+    delivery_waits::BatchStage,
     downloader::{ArrivingSplit, MemoryBudget, MemoryShare},
-    progress::FetcherProgress,
     served_ranks::PickedBatches,
+    waiting::StreamState,
 };
 use bytes::Bytes;
 use gristmill_chunk::{Chunk, ChunkFormatError, ChunkFrame, ChunkLimits, join_rows};
@@ -16,7 +16,7 @@ use gristmill_model::splits::batches::{BatchLocation, PlannedBatch, SplitRows};
 use gristmill_model::splits::{Cursor, SplitKind, SplitPlace};
 use gristmill_model::wire::{EpochPlan, ReadySplit};
 use gristmill_model::{Epoch, Position};
-use gristmill_ports::{BufferPool, Clock};
+use gristmill_ports::BufferPool;
 use std::{collections::BTreeMap, ops::Range, sync::Arc};
 use tokio::sync::mpsc;
 
@@ -53,18 +53,9 @@ pub(crate) struct BatchAssembler {
     from: Cursor,
     totals: EpochTotals,
     rows: LeftoverRows,
-    /// Buffers of batches joined here.
     buffers: BufferPool,
-    output: AssemblerOutput,
-}
-
-/// The receivers of an assembler's batches and of its progress.
-pub(crate) struct AssemblerOutput {
-    pub queue: mpsc::Sender<AssembledItem>,
-    pub progress: Arc<FetcherProgress>,
-    /// Records the stage of the next batch.
-    pub stages: Arc<StageClock>,
-    pub clock: Arc<dyn Clock>,
+    queue: mpsc::Sender<AssembledItem>,
+    state: StreamState,
 }
 
 impl BatchAssembler {
@@ -75,7 +66,8 @@ impl BatchAssembler {
         plan: EpochPlan,
         epochs: Epoch,
         start: &StreamStart,
-        output: AssemblerOutput,
+        queue: mpsc::Sender<AssembledItem>,
+        state: StreamState,
     ) -> Self {
         let buffers = BufferPool::default();
         Self {
@@ -87,7 +79,8 @@ impl BatchAssembler {
             from: start.at,
             totals: start.totals,
             buffers,
-            output,
+            queue,
+            state,
         }
     }
 
@@ -127,17 +120,16 @@ impl BatchAssembler {
             }
             // Leftover rows count as delivered: otherwise splits smaller than a batch would block the
             // window.
-            self.output.progress.acks().passed(entry.place.next(self.plan.n_splits));
+            self.state.progress.acks().passed(entry.place.next(self.plan.n_splits));
         }
         if self.totals.epoch >= self.epochs {
-            let _ = self.output.queue.send(AssembledItem::End).await;
+            let _ = self.queue.send(AssembledItem::End).await;
         }
         Ok(())
     }
 
     fn enter(&self, stage: BatchStage) {
-        let AssemblerOutput { stages, clock, .. } = &self.output;
-        stages.enter(stage, clock.monotonic());
+        self.state.stages.enter(stage, self.state.clock.monotonic());
     }
 
     /// Consumes one split; returns false if the trainer is gone.
@@ -159,7 +151,7 @@ impl BatchAssembler {
         }
         if let Some(Range { start: first, end: next }) = picked.others {
             let others = AssembledItem::OfOthers { first, next, resume_place };
-            if self.output.queue.send(others).await.is_err() {
+            if self.queue.send(others).await.is_err() {
                 return Ok(false);
             }
         }
@@ -190,7 +182,7 @@ impl BatchAssembler {
         let PlannedBatch { batch_index, rows, source } = batch;
         let epoch = entry.place.epoch;
         // Reserve room first: a joined batch that waits would exceed the memory budget.
-        let Ok(room) = self.output.queue.reserve().await else { return Ok(false) };
+        let Ok(room) = self.queue.reserve().await else { return Ok(false) };
         // Joined rows are copies.
         let mut held = MemoryShare::default();
         let frame = match source {
@@ -232,7 +224,7 @@ impl BatchAssembler {
         let next = self.totals.epoch + 1;
         let fresh = EpochTotals { epoch: next, ..EpochTotals::default() };
         let totals = std::mem::replace(&mut self.totals, fresh);
-        self.output.progress.acks().passed(SplitPlace::start_of(next));
+        self.state.progress.acks().passed(SplitPlace::start_of(next));
         let end = Cursor::new(totals.epoch, totals.batches);
         if self.from.batch_index > 0 && end <= self.from {
             // Its splits were made again, to learn where it ends. The trainer has it.
@@ -242,7 +234,7 @@ impl BatchAssembler {
                 Err(beyond(self.from, &format!("the epoch has {} batches", totals.batches)))
             };
         }
-        Ok(self.output.queue.send(AssembledItem::EpochEnd(totals)).await.is_ok())
+        Ok(self.queue.send(AssembledItem::EpochEnd(totals)).await.is_ok())
     }
 }
 

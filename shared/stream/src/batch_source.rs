@@ -2,18 +2,18 @@
 
 use crate::{
     EpochTotals, FetchError, ServedRanks,
-    assembler::{AssembledItem, AssemblerOutput, BatchAssembler},
-    delivery_waits::StageClock,
+    assembler::{AssembledItem, BatchAssembler},
     downloader::{MemoryBudget, SplitDownloader, ahead},
     ledger::SplitLedger,
     served_ranks::BatchPicker,
+    waiting::StreamState,
 };
 use gristmill_executor::BatchFinisher;
 use gristmill_model::Epoch;
 use gristmill_model::splits::batches::{BatchJoiner, BatchRules};
 use gristmill_model::splits::{Cursor, SplitPlace};
 use gristmill_model::wire::{EpochPlan, ReadySplit};
-use gristmill_runner::{JobContext, Runner};
+use gristmill_runner::JobContext;
 use std::{
     sync::{Arc, OnceLock},
     time::Duration,
@@ -28,8 +28,6 @@ const QUEUE_BATCHES: usize = 1;
 #[derive(Clone)]
 pub(crate) struct BatchSource {
     pub downloader: SplitDownloader,
-    pub stages: Arc<StageClock>,
-    /// The ranks served here.
     pub own: ServedRanks,
     /// Set once the dataset is indexed.
     pub plan: Arc<OnceLock<EpochPlan>>,
@@ -47,8 +45,7 @@ impl BatchSource {
     async fn run(self, at: Cursor, queue: mpsc::Sender<AssembledItem>) {
         // Keep the queue open until the error is recorded, so that a waiting trainer sees the error.
         let _open = queue.clone();
-        let SplitDownloader { ledger, progress, runner: Runner { clock, .. }, .. } =
-            self.downloader.clone();
+        let StreamState { ledger, progress, clock, .. } = self.downloader.state.clone();
         let Err(error) = self.batches(at, queue).await else { return };
         // An object may also be missing because the checkpoint is too old. The answer to the first report
         // then gives the better error; wait for it, because the first recorded error stays.
@@ -68,31 +65,29 @@ impl BatchSource {
         at: Cursor,
         queue: mpsc::Sender<AssembledItem>,
     ) -> Result<(), FetchError> {
-        let Self { downloader, stages, own, plan: known } = self;
-        let progress = Arc::clone(&downloader.progress);
+        let Self { downloader, own, plan: known } = self;
+        let state = downloader.state.clone();
         // The ranks served here, if other readers serve the rest.
         let part = (!own.are_all()).then_some(own);
-        let view = downloader.ledger.planned().await?;
+        let view = state.ledger.planned().await?;
         let Some(plan) = view.plan else { return Ok(()) };
         known.get_or_init(|| plan);
         // Operators may drop elements or repeat them; then the number of batches is known at the end of an epoch.
         let most = downloader.context.pipeline.is_one_to_one().then(|| plan.most_batches());
-        let start =
-            StreamStart::seek(&downloader.ledger, &plan, view.spec.epochs, at, most).await?;
+        let epochs = view.spec.epochs;
+        let start = StreamStart::seek(&state.ledger, &plan, epochs, at, most).await?;
         let (durable, needed) = start.durable_at(at, plan.n_splits);
         let (at, place) = (start.at, start.place);
-        progress.starts_at(at, durable, needed, SplitPlace::new(at.epoch, start.joiner.position()));
+        let next = SplitPlace::new(at.epoch, start.joiner.position());
+        state.progress.starts_at(at, durable, needed, next);
         let own = BatchPicker::new(part, at, cut(&plan), plan.n_splits, start.joiner.clone());
         let (sender, arrivals) = mpsc::channel(ahead(part));
-        let JobContext { program, pipeline, .. } = &*downloader.context;
+        let JobContext { program, pipeline, .. } = &downloader.context;
         let finisher = BatchFinisher::compile(pipeline);
         let finisher = finisher.map_err(|error| FetchError::Refused(error.to_string()))?;
         let program = Arc::clone(program);
-        let clock = Arc::clone(&downloader.runner.clock);
-        let output = AssemblerOutput { queue, progress, stages, clock };
-        let epochs = view.spec.epochs;
-        let budget = Arc::new(MemoryBudget::new(Arc::clone(&downloader.bound)));
-        let assembler = BatchAssembler::new(program, finisher, plan, epochs, &start, output);
+        let budget = Arc::new(MemoryBudget::new(Arc::clone(&state.bound)));
+        let assembler = BatchAssembler::new(program, finisher, plan, epochs, &start, queue, state);
         let downloading = downloader.run(place, own, plan, Arc::clone(&budget), sender);
         tokio::try_join!(downloading, assembler.run(arrivals, &budget)).map(|_| ())
     }
@@ -232,7 +227,6 @@ async fn is_end(
     Ok(true)
 }
 
-/// How an epoch's rows are cut into batches.
 pub(crate) fn cut(plan: &EpochPlan) -> BatchRules {
     BatchRules { size: plan.batch_size, drop_last: plan.drop_last, in_order: plan.in_order }
 }

@@ -117,10 +117,6 @@ const MAX_SENT_BYTES: usize = 1 << 20;
 const FILE_OVERHEAD_BYTES: usize = 48;
 
 /// The registration, with the list of files stored in `own_bucket` if it is long.
-///
-/// # Errors
-/// [`FetchError::Refused`] if the list has more files than workers can read, or the bucket refuses it;
-/// [`FetchError::Unreachable`].
 pub(crate) async fn tell(
     ports: &FetcherPorts,
     ns: &Namespace,

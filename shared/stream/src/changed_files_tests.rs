@@ -12,7 +12,7 @@ use gristmill_model::wire::{CacheOrders, Dataset, DatasetManifest, ManifestFile,
 use gristmill_pipeline::Pipeline;
 use gristmill_ports::memory::MemoryObjects;
 use gristmill_ports::{ObjectPath, ObjectStore as _};
-use gristmill_runner::{ComputeMode, IndexStore, JobContext, LeaseError, Runner};
+use gristmill_runner::{ComputeMode, IndexStore, JobContext, LeaseError};
 use gristmill_sources::samples::{example, framed, ints};
 use std::sync::Arc;
 
@@ -139,21 +139,17 @@ impl World {
             compute: ComputeMode::Inline,
             ..FetcherPorts::new(job, Arc::clone(&self.objects) as _)
         };
-        let runner = ports.runner(&config);
-        let context = JobContext::load(&runner, &config.job).await.unwrap();
-        (version, runner, context)
+        (version, JobContext::load(ports.runner(&config), &config.job).await.unwrap())
     }
 }
 
-async fn read(
-    (_, runner, context): &(Fingerprint, Runner, JobContext),
-) -> Result<Bytes, LeaseError> {
+async fn read((_, context): &(Fingerprint, JobContext)) -> Result<Bytes, LeaseError> {
     let orders = CacheOrders::default();
-    Ok(context.compute_again(runner, &orders, SplitPlace::default()).await?.object)
+    Ok(context.compute_again(&orders, SplitPlace::default()).await?.object)
 }
 
 /// A job that reads a changed file fails, and says so in one line.
-async fn finds_changed(job: &(Fingerprint, Runner, JobContext), name: &str) {
+async fn finds_changed(job: &(Fingerprint, JobContext), name: &str) {
     let error = read(job).await.unwrap_err().to_string();
     assert!(error.contains("s3://data/file has changed"), "{name}: {error}");
     assert!(!error.contains('\n'), "{name}: {error}");

@@ -1,13 +1,9 @@
 //! Causes of a trainer's waits.
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use std::{
-    ops::AddAssign,
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::{ops::AddAssign, time::Duration};
 
-/// The stage of the next batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BatchStage {
     /// Its split is not committed.
@@ -116,7 +112,7 @@ impl StageClock {
     }
 
     fn with<T>(&self, now: Duration, change: impl FnOnce(&mut Inner) -> T) -> T {
-        let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut inner = self.0.lock();
         inner.pass(now);
         change(&mut inner)
     }
@@ -133,7 +129,7 @@ impl StageClock {
 
     /// The stage of the next batch, and whether no worker has its split.
     pub fn stage(&self) -> (BatchStage, bool) {
-        let inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let inner = self.0.lock();
         (inner.stage, inner.unclaimed)
     }
 
@@ -152,7 +148,6 @@ pub(super) struct TrainerWait {
     computes: bool,
     /// Start of the present wait, and the stage clock at that time.
     began: Option<(Duration, DeliveryWaits)>,
-    /// Waits that are over.
     total: Duration,
 }
 

@@ -4,11 +4,10 @@ pub(crate) use crate::memory::MemoryBudget;
 pub use crate::memory::MemoryShare;
 use crate::{
     FetchError, ServedRanks,
-    ledger::{FetchErrorSource, SplitLedger},
-    local::{LocalStore, committed_as, open, open_index, recompute},
-    memory::MemoryBound,
-    progress::FetcherProgress,
+    ledger::FetchErrorSource,
+    local::{committed_as, open, open_index, recompute},
     served_ranks::{BatchPicker, PickedBatches},
+    waiting::StreamState,
 };
 use bytes::Bytes;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
@@ -19,7 +18,7 @@ use gristmill_model::splits::{SplitKind, SplitPlace};
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{CacheOrders, CachedChunk, CachingView, EpochPlan, ReadySplit};
 use gristmill_ports::{ObjectError, ObjectPath, get_long_range};
-use gristmill_runner::{JobContext, LeaseError, Runner};
+use gristmill_runner::{JobContext, LeaseError};
 use std::{
     collections::{BTreeMap, BTreeSet},
     ops::Range,
@@ -55,20 +54,14 @@ pub(crate) struct ArrivingSplit {
 pub(crate) struct ArrivingObject {
     pub entry: ReadySplit,
     pub chunk: oneshot::Receiver<Result<Chunk, FetchError>>,
-    /// Its share of the memory budget.
     pub room: MemoryShare,
 }
 
 /// Downloads the splits of one job.
 #[derive(Clone)]
 pub(crate) struct SplitDownloader {
-    pub runner: Runner,
-    pub context: Arc<JobContext>,
-    pub ledger: Arc<SplitLedger>,
-    pub progress: Arc<FetcherProgress>,
-    pub local: Arc<LocalStore>,
-    /// The bound on objects fetched or in use.
-    pub bound: Arc<MemoryBound>,
+    pub context: JobContext,
+    pub state: StreamState,
 }
 
 impl SplitDownloader {
@@ -81,24 +74,25 @@ impl SplitDownloader {
         budget: Arc<MemoryBudget>,
         arrivals: mpsc::Sender<ArrivingSplit>,
     ) -> Result<(), FetchError> {
+        let StreamState { ledger, local, bound, .. } = self.state.clone();
         let n_splits = plan.n_splits;
         let mut needs = SplitNeeds::new(plan.batch_size, own.is_part());
-        self.local.begins_at(start);
+        local.begins_at(start);
         let mut downloads = JoinSet::new();
         let mut place = start;
         while place.epoch < self.context.view.spec.epochs && n_splits > 0 {
-            let entry = self.ledger.take(place).await?;
+            let entry = ledger.take(place).await?;
             let picked = own.push(place, entry.outcome.counts());
             let shares = needs.parts_of_split(&entry, &picked);
-            self.bound.learn(&plan, place, &entry.outcome);
+            bound.learn(&plan, place, &entry.outcome);
             let mut contents = Vec::with_capacity(shares.len());
             let room = if shares.is_empty() {
                 MemoryShare::default()
             } else {
-                let is_here = self.local.holds(&entry);
+                let is_here = local.holds(&entry);
                 // Bytes that were computed here are all in memory.
                 let bytes_of = |(of, share): &(ReadySplit, NeededPart)| {
-                    let all = self.bound.size_of(of);
+                    let all = bound.size_of(of);
                     if is_here && of.place == place { all } else { share.bytes(of, all) }
                 };
                 let bytes = shares.iter().map(bytes_of).fold(0, u64::saturating_add);
@@ -106,11 +100,12 @@ impl SplitDownloader {
                 let is_next = || arrivals.capacity() == arrivals.max_capacity();
                 budget.take(bytes, is_next).await
             };
-            let mut here = self.local.take(&entry);
+            let mut here = local.take(&entry);
             for (entry, part) in shares {
                 let here = here.take_if(|_| entry.place == place);
                 let (sender, chunk) = oneshot::channel();
-                let fetch = self.fetch(entry.clone(), part, here);
+                let (source, of) = (self.clone(), entry.clone());
+                let fetch = async move { source.chunk(&of, &part, here).await };
                 downloads.spawn(async move { drop(sender.send(fetch.await)) });
                 contents.push(ArrivingObject { entry, chunk, room: room.clone() });
             }
@@ -120,20 +115,10 @@ impl SplitDownloader {
             while downloads.try_join_next().is_some() {}
             place = place.next(n_splits);
         }
-        self.local.end();
+        local.end();
         // Dropping the set would cancel the last downloads.
         while downloads.join_next().await.is_some() {}
         Ok(())
-    }
-
-    fn fetch(
-        &self,
-        entry: ReadySplit,
-        part: NeededPart,
-        here: Option<Bytes>,
-    ) -> impl Future<Output = Result<Chunk, FetchError>> + Send + use<> {
-        let source = self.clone();
-        async move { source.chunk(&entry, &part, here).await }
     }
 }
 
@@ -154,9 +139,10 @@ impl SplitDownloader {
         share: &NeededPart,
         here: Option<Bytes>,
     ) -> Result<Chunk, FetchError> {
-        let cached = self.ledger.cached_chunk(entry.place);
-        let caching = self.ledger.view().and_then(|view| view.caching);
-        let key = key_of(&self.runner, &self.context, entry, cached, caching.as_ref());
+        let StreamState { ledger, progress, .. } = &self.state;
+        let cached = ledger.cached_chunk(entry.place);
+        let caching = ledger.view().and_then(|view| view.caching);
+        let key = key_of(&self.context, entry, cached, caching.as_ref());
         let opened = |bytes| open(bytes, entry, &key);
         let lacking = match (entry.outcome.kind, here) {
             (_, Some(object)) => return opened(object),
@@ -170,10 +156,10 @@ impl SplitDownloader {
             // A too old checkpoint lacks many objects; wait for its refusal before recomputing any.
             tokio::select! {
                 biased;
-                error = self.ledger.failed() => return Err(error),
-                () = self.progress.admitted() => {}
+                error = ledger.failed() => return Err(error),
+                () = progress.admitted() => {}
             }
-            let healed = self.ledger.note_healed();
+            let healed = ledger.note_healed();
             // An old checkpoint may lack thousands.
             if healed.is_power_of_two() {
                 tracing::warn!(
@@ -198,20 +184,20 @@ impl SplitDownloader {
         entry: &ReadySplit,
         at: &(SplitPlace, CacheOrders),
     ) -> Result<Bytes, LeaseError> {
-        let Runner { clock, .. } = &self.runner;
+        let StreamState { ledger, clock, .. } = &self.state;
         let mut rest = FIRST_REST;
         loop {
-            match recompute(&self.runner, &self.context, entry, at).await {
+            match recompute(&self.context, entry, at).await {
                 Err(LeaseError::Passing(why)) => {
-                    self.ledger.set_trouble(FetchErrorSource::Objects, Some(why.clone()));
+                    ledger.set_trouble(FetchErrorSource::Objects, Some(why.clone()));
                     tokio::select! {
                         biased;
-                        _ = self.ledger.failed() => return Err(LeaseError::Passing(why)),
+                        _ = ledger.failed() => return Err(LeaseError::Passing(why)),
                         () = clock.sleep(rest) => rest = (rest * 2).min(LONGEST_REST),
                     }
                 }
                 computed => {
-                    self.ledger.set_trouble(FetchErrorSource::Objects, None);
+                    ledger.set_trouble(FetchErrorSource::Objects, None);
                     return computed;
                 }
             }
@@ -225,7 +211,7 @@ impl SplitDownloader {
         share: &NeededPart,
         key: &str,
     ) -> Result<Result<Chunk, String>, FetchError> {
-        let path = ObjectPath::new(&self.runner.config.bucket, key);
+        let path = ObjectPath::new(&self.context.runner.config.bucket, key);
         let damaged = |error: ChunkFormatError| format!("{path}: {error}");
         let object_bytes = entry.outcome.object_bytes;
         let NeededPart::Frames { frames, .. } = share else {
@@ -266,13 +252,14 @@ impl SplitDownloader {
         path: &ObjectPath,
         range: Range<u64>,
     ) -> Result<Result<Bytes, String>, FetchError> {
-        let Runner { objects, clock, .. } = &self.runner;
+        let StreamState { ledger, clock, .. } = &self.state;
+        let objects = &*self.context.runner.objects;
         let mut rest = FIRST_REST;
         loop {
-            let error = match get_long_range(&**objects, path, range.clone(), None).await {
+            let error = match get_long_range(objects, path, range.clone(), None).await {
                 Ok(bytes) => {
-                    self.ledger.set_trouble(FetchErrorSource::Objects, None);
-                    self.ledger.note_fetched(bytes.len() as u64);
+                    ledger.set_trouble(FetchErrorSource::Objects, None);
+                    ledger.note_fetched(bytes.len() as u64);
                     return Ok(Ok(bytes));
                 }
                 Err(ObjectError::NotFound(_)) => return Ok(Err(format!("{path} is gone"))),
@@ -281,10 +268,10 @@ impl SplitDownloader {
                 Err(error) => error.to_string(),
             };
             let trouble = format!("{path} cannot be read: {error}");
-            self.ledger.set_trouble(FetchErrorSource::Objects, Some(trouble));
+            ledger.set_trouble(FetchErrorSource::Objects, Some(trouble));
             tokio::select! {
                 biased;
-                error = self.ledger.failed() => return Err(error),
+                error = ledger.failed() => return Err(error),
                 () = clock.sleep(rest) => rest = (rest * 2).min(LONGEST_REST),
             }
         }
@@ -300,14 +287,13 @@ fn index_bytes(entry: &ReadySplit) -> u64 {
 /// The key of a chunk: among the job's own objects, below a cache prefix of this job, or below the cache prefix of the job that
 /// cached it. Reads are limited to the committed length: a larger object is not the committed one.
 fn key_of(
-    runner: &Runner,
     context: &JobContext,
     entry: &ReadySplit,
     cached: Option<CachedChunk>,
     caching: Option<&CachingView>,
 ) -> String {
     let own = || {
-        let ns = &runner.config.ns;
+        let ns = &context.runner.config.ns;
         keys::bundle_prefix(ns, &context.view.job, entry.place.epoch, entry.bundle)
     };
     let delivered = caching.and_then(|caching| caching.delivered_prefix(entry.place.epoch));
@@ -324,7 +310,6 @@ fn key_of(
 /// Objects up to this size are read whole: a second request takes longer than the bytes that it saves.
 const SMALL_BYTES: u64 = 16 << 10;
 
-/// The part of an object that is needed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum NeededPart {
     Whole,

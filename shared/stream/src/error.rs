@@ -1,6 +1,7 @@
 //! Errors of a trainer's stream, by what the trainer does next.
 
 use gristmill_model::splits::Cursor;
+use gristmill_model::wire::RefusalKind;
 use gristmill_ports::CallError;
 use std::path::PathBuf;
 
@@ -43,22 +44,16 @@ pub enum FetchError {
 
 impl FetchError {
     /// The same, with local paths in place of bucket names.
-    pub fn in_words(self, folders: &FolderBuckets) -> Self {
-        let words = |text: String| folders.in_words(&text);
-        match self {
-            Self::JobFailed(text) => Self::JobFailed(words(text)),
-            Self::Unreachable { waited_s, error } => {
-                Self::Unreachable { waited_s, error: words(error) }
-            }
-            Self::Unusable(text) => Self::Unusable(words(text)),
-            Self::Refused(text) => Self::Refused(words(text)),
-            Self::BadObject(text) => Self::BadObject(words(text)),
-            named @ (Self::JobStopped
-            | Self::Fenced(_)
-            | Self::RunBegan { .. }
-            | Self::Misplaced(_)
-            | Self::Collected(_)) => named,
+    pub fn in_words(mut self, folders: &FolderBuckets) -> Self {
+        if let Self::JobFailed(text)
+        | Self::Unreachable { error: text, .. }
+        | Self::Unusable(text)
+        | Self::Refused(text)
+        | Self::BadObject(text) = &mut self
+        {
+            *text = folders.in_words(text);
         }
+        self
     }
 
     /// Whether the error concerns only the trainer's start; it may begin elsewhere.
@@ -69,15 +64,12 @@ impl FetchError {
 
 impl From<CallError> for FetchError {
     fn from(error: CallError) -> Self {
-        match &error {
-            CallError::Refused(refusal) => match refusal.kind {
-                gristmill_model::wire::RefusalKind::Fenced => Self::Fenced(refusal.message.clone()),
-                _ => Self::Refused(refusal.message.clone()),
-            },
-            CallError::Unavailable(_)
-            | CallError::Throttled(_)
-            | CallError::Denied(_)
-            | CallError::Rejected(_) => Self::Unusable(error.to_string()),
+        match error {
+            CallError::Refused(refusal) if refusal.kind == RefusalKind::Fenced => {
+                Self::Fenced(refusal.message)
+            }
+            CallError::Refused(refusal) => Self::Refused(refusal.message),
+            error => Self::Unusable(error.to_string()),
         }
     }
 }

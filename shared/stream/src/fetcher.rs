@@ -8,15 +8,15 @@ use crate::{
     assembler::AssembledItem,
     batch_source::BatchSource,
     calls::{beginning, insist},
-    delivery_waits::{DeliveryWaits, StageClock, TrainerWait},
+    delivery_waits::{DeliveryWaits, TrainerWait},
     downloader::SplitDownloader,
     ledger::SplitLedger,
-    local::{self, LocalSink, LocalStore},
+    local::{self, LocalSink},
     memory::MemoryBound,
-    poller::{CacheManifestReader, CoordinatorPoller},
+    poller::CoordinatorPoller,
     progress::{BatchTimes, FetcherProgress},
-    progress_watchdog::ProgressWatchdog,
-    waiting::WaitExplainer,
+    progress_watchdog::watch_progress,
+    waiting::{StreamState, WaitExplainer},
 };
 pub use config::{FetcherConfig, FetcherPorts};
 pub use delivery::{DeliveredBatch, EpochTotals, JobStatistics, StreamDelivery};
@@ -25,14 +25,13 @@ use gristmill_model::wire::{EpochPlan, JobView};
 use gristmill_model::{Epoch, ErrorPolicy, Visitation};
 use gristmill_pipeline::Pipeline;
 use gristmill_ports::{Clock, outlast};
-use gristmill_runner::{JobContext, LeaseError, Runner};
+use gristmill_runner::{JobContext, LeaseError};
 use std::{pin::pin, sync::Arc, time::Duration};
 use tokio::{sync::mpsc, task::JoinSet};
 
 /// A job's stream of batches. Dropping it stops its background tasks.
 pub struct Fetcher {
-    ledger: Arc<SplitLedger>,
-    progress: Arc<FetcherProgress>,
+    state: StreamState,
     ports: FetcherPorts,
     config: FetcherConfig,
     batches: mpsc::Receiver<AssembledItem>,
@@ -46,7 +45,6 @@ pub struct Fetcher {
     last_handed_over: Option<Duration>,
     last_batch: Option<Cursor>,
     ended: bool,
-    stages: Arc<StageClock>,
     wait: TrainerWait,
     /// Waits of the epoch so far.
     waits: DeliveryWaits,
@@ -64,16 +62,16 @@ impl Fetcher {
         let at = match (self.visitation, self.last_batch) {
             (Visitation::ExactlyOnce, _) => at,
             (Visitation::ZeroOnceOrMore, Some(last)) => at.max(last.next()),
-            _ => at.max(self.progress.acks().durable()),
+            _ => at.max(self.state.progress.acks().durable()),
         };
-        if !self.has_named_run() && !self.progress.acks().may_go_on_at(at) {
+        if !self.has_named_run() && !self.state.progress.acks().may_go_on_at(at) {
             self.source.own = self.config.one(self.ports.clock.nonce(), at);
-            self.progress.acks().serve(self.source.own);
+            self.state.progress.acks().serve(self.source.own);
         }
-        self.progress.reopen(at);
+        self.state.progress.reopen(at);
         let start = SplitPlace::start_of(at.epoch);
-        self.ledger.reopen(start);
-        self.source.downloader.local.reopen(start);
+        self.state.ledger.reopen(start);
+        self.state.local.reopen(start);
         self.batches = self.source.stream(at, &mut self.streaming);
         self.begin = at;
         (self.held, self.last_batch, self.ended) = (None, None, false);
@@ -86,7 +84,7 @@ impl Fetcher {
     pub async fn begin_run(&mut self, from: Cursor) {
         if self.has_named_run() {
             self.source.own.run.ranks.from = from;
-            self.progress.acks().serve(self.source.own);
+            self.state.progress.acks().serve(self.source.own);
         }
         self.reopen(from).await;
     }
@@ -98,14 +96,14 @@ impl Fetcher {
     pub async fn located(&self) -> Result<(), FetchError> {
         tokio::select! {
             biased;
-            error = self.ledger.failed() => Err(error),
-            () = self.progress.located() => Ok(()),
+            error = self.state.ledger.failed() => Err(error),
+            () = self.state.progress.located() => Ok(()),
         }
     }
 
     /// Announces to the coordinator that the trainer begins where the stream does; it may refuse.
     pub fn announce(&self) {
-        self.progress.announce();
+        self.state.progress.announce();
     }
 
     /// Resolves once the coordinator has accepted the announced start.
@@ -117,8 +115,8 @@ impl Fetcher {
     pub async fn admitted(&self) -> Result<(), FetchError> {
         tokio::select! {
             biased;
-            error = self.ledger.failed() => Err(error),
-            () = self.progress.admitted() => Ok(()),
+            error = self.state.ledger.failed() => Err(error),
+            () = self.state.progress.admitted() => Ok(()),
         }
     }
 
@@ -128,21 +126,21 @@ impl Fetcher {
             return Ok(StreamDelivery::End);
         }
         // A call after a cancelled wait continues that wait.
-        self.wait.request(self.ports.clock.monotonic(), &self.stages);
+        self.wait.request(self.ports.clock.monotonic(), &self.state.stages);
         if let (Visitation::ZeroOnceOrMore, Some(last)) = (self.visitation, self.last_batch) {
-            self.progress.acks().make_durable(last.next());
+            self.state.progress.acks().make_durable(last.next());
         }
         let queued = self.batches.len() + usize::from(self.held.is_some());
         let assembled = self.take().await?;
         let now = self.ports.clock.monotonic();
-        let (waited, waits) = self.wait.end(now, &self.stages);
+        let (waited, waits) = self.wait.end(now, &self.state.stages);
         self.waits += waits;
         match assembled {
             AssembledItem::Batch { batch, resume_place } => {
                 let before = self.last_handed_over.replace(now).unwrap_or(now - waited);
                 let fetching = waits.fetch + waits.decode;
                 let times = BatchTimes { since_last: now - before, waited, fetching };
-                self.progress.meter().handed_over(times, queued);
+                self.state.progress.meter().handed_over(times, queued);
                 if resume_place.is_some() {
                     self.last_batch = Some(batch.cursor());
                 }
@@ -159,7 +157,7 @@ impl Fetcher {
                 Ok(StreamDelivery::OfOthers { next })
             }
             AssembledItem::EpochEnd(totals) => {
-                self.progress.acks().passed_epoch(totals.epoch, totals.batches);
+                self.state.progress.acks().passed_epoch(totals.epoch, totals.batches);
                 let waits = std::mem::take(&mut self.waits);
                 let plan = self.view().and_then(|view| view.plan);
                 if let Some(why) = plan.and_then(|plan| totals.why_empty(&plan)) {
@@ -179,7 +177,7 @@ impl Fetcher {
     async fn take(&mut self) -> Result<AssembledItem, FetchError> {
         if self.held.is_none() {
             if self.batches.is_empty() {
-                self.progress.soon.notify_one();
+                self.state.progress.soon.notify_one();
             }
             let next = self.batches.recv().await;
             self.hold(next);
@@ -192,25 +190,25 @@ impl Fetcher {
             let next = batch.cursor().next();
             tokio::select! {
                 biased;
-                () = self.progress.consumed(next) => {}
-                error = self.ledger.failed() => return Err(error),
+                () = self.state.progress.consumed(next) => {}
+                error = self.state.ledger.failed() => return Err(error),
             }
         }
         let broken = || FetchError::BadObject("the stream of batches broke off".into());
-        self.held.take().ok_or_else(|| self.ledger.stream_error().unwrap_or_else(broken))
+        self.held.take().ok_or_else(|| self.state.ledger.stream_error().unwrap_or_else(broken))
     }
 
     /// Holds the next item until it is handed over; with at-most-once delivery, reports it as consumed at once.
     fn hold(&mut self, next: Option<AssembledItem>) {
         if let Some(AssembledItem::Batch { batch, resume_place: Some(resume_place) }) = &next {
-            self.progress.acks().next_is(batch.cursor(), *resume_place);
+            self.state.progress.acks().next_is(batch.cursor(), *resume_place);
             if self.visitation == Visitation::AtMostOnce {
-                self.progress.acks().make_durable(batch.cursor().next());
-                self.progress.urgent.notify_one();
+                self.state.progress.acks().make_durable(batch.cursor().next());
+                self.state.progress.urgent.notify_one();
             }
         }
         if let Some(AssembledItem::OfOthers { first, resume_place, .. }) = next {
-            self.progress.acks().next_is(first, resume_place);
+            self.state.progress.acks().next_is(first, resume_place);
         }
         self.held = next;
     }
@@ -258,7 +256,7 @@ impl Fetcher {
 
     /// Number of batches per epoch; none if it is not known in advance.
     pub fn batches_per_epoch(&self) -> Option<u64> {
-        let view = self.ledger.view()?;
+        let view = self.state.ledger.view()?;
         let plan = view.plan?;
         let one_to_one = self.source.downloader.context.pipeline.is_one_to_one();
         (one_to_one && view.spec.settings.on_error == ErrorPolicy::Fail)
@@ -272,45 +270,38 @@ impl Fetcher {
 
     /// Resolves when the run has failed, even while no batches are taken.
     pub async fn failed(&self) -> FetchError {
-        self.ledger.failed().await
+        self.state.ledger.failed().await
     }
 
     /// Records that everything up to and including `batch` is safe in a checkpoint.
     pub fn checkpointed(&self, batch: Cursor) {
-        self.progress.acks().make_durable(batch.next());
+        self.state.progress.acks().make_durable(batch.next());
     }
 
     /// The end of `epoch`, if the stream has passed it.
     pub fn end_of(&self, epoch: Epoch) -> Option<Cursor> {
-        self.progress.acks().end_of(epoch)
+        self.state.progress.acks().end_of(epoch)
     }
 
     /// Records that everything before `next` is safe in a checkpoint.
     pub fn checkpointed_before(&self, next: Cursor) {
-        self.progress.acks().make_durable(next);
+        self.state.progress.acks().make_durable(next);
     }
 
     /// Records that all epochs before `epoch` are safe in a checkpoint.
     pub fn checkpointed_epochs(&self, epoch: Epoch) {
-        self.progress.acks().make_durable(Cursor::start_of(epoch));
-        self.progress.urgent.notify_one();
+        self.state.progress.acks().make_durable(Cursor::start_of(epoch));
+        self.state.progress.urgent.notify_one();
     }
 
     /// A handle that reports what the next batch waits for, and the numbers of the stream.
     pub fn watcher(&self) -> WaitExplainer {
-        let SplitDownloader { bound, local, .. } = &self.source.downloader;
-        WaitExplainer {
-            ledger: Arc::clone(&self.ledger),
-            progress: Arc::clone(&self.progress),
-            stages: Arc::clone(&self.stages),
-            bound: Arc::clone(bound),
-            local: Arc::clone(local),
-        }
+        WaitExplainer(self.state.clone())
     }
 
     /// The state of the job, for people.
     pub fn snapshot(&self) -> JobStatistics {
-        self.watcher().snapshot()
+        self.state.snapshot()
     }
 
     /// The last delivered batch.
@@ -320,33 +311,35 @@ impl Fetcher {
 
     /// The job as last reported.
     pub fn view(&self) -> Option<JobView> {
-        self.ledger.view()
+        self.state.ledger.view()
     }
 
     /// The plan once the dataset is indexed. Cancel safe.
-    ///
-    /// # Errors
-    /// The run ended.
     pub fn indexed(&self) -> impl Future<Output = Result<EpochPlan, FetchError>> + use<> {
-        let ledger = Arc::clone(&self.ledger);
+        let ledger = Arc::clone(&self.state.ledger);
         async move { ledger.indexed().await }
     }
 
     /// Whether the stream is known to begin at the end of the job, so that no batch follows.
     pub fn is_at_end(&self) -> bool {
         let epochs = self.view().map(|view| view.spec.epochs);
-        self.progress.acks().begins_at().zip(epochs).is_some_and(|(at, epochs)| at.epoch >= epochs)
+        self.state
+            .progress
+            .acks()
+            .begins_at()
+            .zip(epochs)
+            .is_some_and(|(at, epochs)| at.epoch >= epochs)
     }
 
     /// Whether the job was closed, as last reported.
     pub fn is_job_done(&self) -> bool {
-        self.ledger.is_done()
+        self.state.ledger.is_done()
     }
 
     /// Resolves once the job is closed.
     pub async fn job_done(&self) {
-        while !self.ledger.is_done() {
-            self.ledger.changed().await;
+        while !self.state.ledger.is_done() {
+            self.state.ledger.changed().await;
         }
     }
 
@@ -363,21 +356,18 @@ impl Fetcher {
     }
 
     /// As [`Fetcher::finish`], without consuming the fetcher. Cancel safe.
-    ///
-    /// # Errors
-    /// As [`Fetcher::finish`].
     pub async fn settle(&self) -> Result<(), FetchError> {
         self.acknowledger().settle().await
     }
 
     #[cfg(test)]
     pub(crate) fn progress(&self) -> Arc<FetcherProgress> {
-        Arc::clone(&self.progress)
+        Arc::clone(&self.state.progress)
     }
 
     fn report_if_due(&self) {
-        if self.ledger.window_waits(&self.progress) {
-            self.progress.soon.notify_one();
+        if self.state.ledger.window_waits(&self.state.progress) {
+            self.state.progress.soon.notify_one();
         }
     }
 }
@@ -395,8 +385,7 @@ impl Fetcher {
     /// As [`Fetcher::start`], but only prefetches: [`Fetcher::announce`] takes the job over, once the trainer's
     /// start is known.
     pub async fn open(ports: FetcherPorts, config: FetcherConfig) -> Result<Self, FetchError> {
-        let runner = ports.runner(&config);
-        let (context, job_epochs) = load(&runner, &config).await?;
+        let (context, job_epochs) = load(&ports, &config).await?;
         let visitation = context.view.spec.settings.visitation;
         let resume = beginning(&ports, &config, visitation).await?;
         let own = config.own.unwrap_or_else(|| config.one(ports.clock.nonce(), resume));
@@ -404,49 +393,28 @@ impl Fetcher {
         // Batches are counted from the start of the resumed epoch: request the entries of all its splits again.
         let start = SplitPlace::start_of(resume.epoch);
         let ledger = SplitLedger::new((*context.view).clone(), start, config.folders.clone());
-        let ledger = Arc::new(ledger.with_job_epochs(job_epochs));
-        let progress = Arc::new(FetcherProgress::new(own, resume));
+        let ledger = ledger.with_job_epochs(job_epochs);
+        let progress = FetcherProgress::new(own, resume);
         if visitation == Visitation::AtMostOnce {
             progress.acknowledge_always();
         }
-        let bound = bound(&config, own);
-        let store = Arc::new(LocalStore::new(Arc::clone(&bound), is_shared));
+        let FetcherConfig { prefetch, local_workers, object_sizes, patience, .. } = config;
+        let ranks = own.range.count.get();
+        let bound = MemoryBound::new(prefetch, local_workers, ranks, object_sizes);
+        let state = StreamState::new(ledger, progress, bound, is_shared, Arc::clone(&ports.clock));
         let (mut tasks, mut streaming) = (JoinSet::new(), JoinSet::new());
-        let stages = Arc::new(StageClock::new(ports.clock.monotonic()));
-        let (objects, bucket) = (Arc::clone(&ports.objects), config.bucket.clone());
-        let poller = CoordinatorPoller {
-            stages: Arc::clone(&stages),
-            manifests: CacheManifestReader { objects, bucket },
-            job: config.job.clone(),
-            registered_ms: context.view.registered_ms,
-            coordinator: Arc::clone(&ports.coordinator),
-            clock: Arc::clone(&ports.clock),
-            ledger: Arc::clone(&ledger),
-            progress: Arc::clone(&progress),
-        };
-        tasks.spawn(poller.run());
-        let (clock, limit) = (Arc::clone(&ports.clock), config.patience);
-        let (ledger_of, progress_of) = (Arc::clone(&ledger), Arc::clone(&progress));
-        let patience = ProgressWatchdog { clock, ledger: ledger_of, progress: progress_of, limit };
-        tasks.spawn(patience.run());
-        for _ in 0..config.local_workers {
-            let sink = LocalSink::new(&runner, &context, Arc::clone(&store), Arc::clone(&ledger));
-            tasks.spawn(local::work(runner.clone(), Arc::clone(&context), sink));
+        tasks.spawn(CoordinatorPoller { context: context.clone(), state: state.clone() }.run());
+        let StreamState { ledger, progress, local, clock, .. } = state.clone();
+        tasks.spawn(watch_progress(clock, Arc::clone(&ledger), progress, patience));
+        for _ in 0..local_workers {
+            let sink = LocalSink::new(&context, Arc::clone(&local), Arc::clone(&ledger));
+            tasks.spawn(local::work(context.clone(), sink));
         }
-        let downloader = SplitDownloader {
-            runner,
-            context,
-            ledger: Arc::clone(&ledger),
-            progress: Arc::clone(&progress),
-            local: store,
-            bound,
-        };
-        let (stages_of, plan) = (Arc::clone(&stages), Arc::clone(&config.plan));
-        let source = BatchSource { downloader, stages: stages_of, own, plan };
+        let downloader = SplitDownloader { context, state: state.clone() };
+        let source = BatchSource { downloader, own, plan: Arc::clone(&config.plan) };
         let batches = source.stream(resume, &mut streaming);
         Ok(Self {
-            ledger,
-            progress,
+            state,
             ports,
             config,
             batches,
@@ -457,7 +425,6 @@ impl Fetcher {
             last_handed_over: None,
             last_batch: None,
             ended: false,
-            stages,
             wait: Default::default(),
             waits: DeliveryWaits::default(),
             streaming,
@@ -479,25 +446,20 @@ fn is_shared(own: ServedRanks, visitation: Visitation) -> Result<bool, FetchErro
     }
 }
 
-/// The bound on objects ahead of the trainer.
-fn bound(config: &FetcherConfig, own: ServedRanks) -> Arc<MemoryBound> {
-    let ranks = own.range.count.get();
-    Arc::new(MemoryBound::new(config.prefetch, config.local_workers, ranks, config.object_sizes))
-}
-
 /// Reads the job, with the epochs to read of its own, and compiles its pipeline. Returns the job's epochs as well.
 async fn load(
-    runner: &Runner,
+    ports: &FetcherPorts,
     config: &FetcherConfig,
-) -> Result<(Arc<JobContext>, Epoch), FetchError> {
-    let loading = async || JobContext::load(runner, &config.job).await;
+) -> Result<(JobContext, Epoch), FetchError> {
+    let runner = ports.runner(config);
+    let loading = async || JobContext::load(Arc::clone(&runner), &config.job).await;
     let refused = |error: LeaseError| FetchError::Refused(error.to_string());
     let passes = |error: &LeaseError| matches!(error, LeaseError::Passing(_));
     let mut context = insist(&*runner.clock, config.patience, loading, passes, refused).await?;
     let job_epochs = context.view.spec.epochs;
     let epochs = config.own.and_then(|own| own.run.epochs).or(config.epochs);
     context.view = Arc::new((*context.view).clone().read_until(epochs));
-    Ok((Arc::new(context), job_epochs))
+    Ok((context, job_epochs))
 }
 
 // Reports about a trainer's checkpoints, while another thread waits for the next batch.
@@ -505,9 +467,7 @@ async fn load(
 /// Records which batches of a fetcher are safe in a checkpoint.
 #[derive(Clone)]
 pub struct BatchAcknowledger {
-    progress: Arc<FetcherProgress>,
-    ledger: Arc<SplitLedger>,
-    clock: Arc<dyn Clock>,
+    state: StreamState,
     patience: Duration,
     /// Whether the fetcher serves all ranks.
     is_alone: bool,
@@ -516,26 +476,24 @@ pub struct BatchAcknowledger {
 impl BatchAcknowledger {
     /// Records that everything before `next` is safe in a checkpoint.
     pub fn checkpointed_before(&self, next: Cursor) {
-        self.progress.acks().make_durable(next);
+        self.state.progress.acks().make_durable(next);
     }
 
     /// As [`Fetcher::finish`], while the fetcher lives. Cancel safe.
-    ///
-    /// # Errors
-    /// As [`Fetcher::finish`].
     pub async fn settle(&self) -> Result<(), FetchError> {
-        let epochs = self.ledger.view().map_or(0, |view| view.spec.epochs);
-        self.progress.acknowledge_always();
-        let mut over = pin!(outlast(&*self.clock, self.patience));
+        let StreamState { ledger, progress, clock, .. } = &self.state;
+        let epochs = ledger.view().map_or(0, |view| view.spec.epochs);
+        progress.acknowledge_always();
+        let mut over = pin!(outlast(&**clock, self.patience));
         let mut is_over = false;
         // Progress is not fully reported before the first answer, and the last answer closes the job.
         let is_closed = || {
-            let acks = self.progress.acks();
+            let acks = progress.acks();
             let closes = acks.durable().epoch >= epochs;
-            acks.is_settled() && (!closes || self.ledger.has_no_more_to_close())
+            acks.is_settled() && (!closes || ledger.has_no_more_to_close())
         };
         while !is_closed() {
-            if let Some(error) = self.ledger.stream_error() {
+            if let Some(error) = ledger.stream_error() {
                 return Err(error);
             }
             // Other readers may take any time.
@@ -549,7 +507,7 @@ impl BatchAcknowledger {
             tokio::select! {
                 biased;
                 () = &mut over, if !is_over => is_over = true,
-                () = self.clock.sleep(Duration::from_millis(5)) => {}
+                () = clock.sleep(Duration::from_millis(5)) => {}
             }
         }
         Ok(())
@@ -560,9 +518,7 @@ impl Fetcher {
     /// A handle that records checkpoints while another thread waits for the next batch.
     pub fn acknowledger(&self) -> BatchAcknowledger {
         BatchAcknowledger {
-            progress: Arc::clone(&self.progress),
-            ledger: Arc::clone(&self.ledger),
-            clock: Arc::clone(&self.ports.clock),
+            state: self.state.clone(),
             patience: self.config.patience,
             is_alone: self.own().are_all(),
         }

@@ -11,9 +11,10 @@ use gristmill_model::splits::{SplitPlace, WorkerTimes};
 use gristmill_model::wire::{
     CacheManifest, CachedChunk, EpochPlan, JobState, JobView, PollReply, ReadySplit,
 };
+use parking_lot::Mutex;
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 use tokio::sync::Notify;
@@ -21,7 +22,6 @@ use tokio::sync::Notify;
 /// A reader that leads because an earlier one is missing leads again within this time.
 const LEADS_AGAIN: Duration = Duration::from_secs(15);
 
-/// Sources of errors that are retried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum FetchErrorSource {
     Coordinator,
@@ -79,7 +79,6 @@ impl Inner {
         chunks.get(usize::try_from(visit_number(*copies, copy, split)).ok()?).copied()
     }
 
-    /// The entry at `place` if its epoch is cached.
     fn cached_entry(&self, place: SplitPlace) -> Option<ReadySplit> {
         let chunk = self.cached_chunk(place)?;
         let CachedChunk { bundle, attempt, nonce, outcome, .. } = chunk;
@@ -109,32 +108,28 @@ impl SplitLedger {
 
     /// This ledger for a job that may go on after the epochs that are read here.
     pub fn with_job_epochs(self, epochs: Epoch) -> Self {
-        self.lock().job_epochs = epochs;
+        self.inner.lock().job_epochs = epochs;
         self
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The first place without a known entry.
     pub fn known_until(&self) -> SplitPlace {
-        self.lock().known_until
+        self.inner.lock().known_until
     }
 
     /// The job as last reported.
     pub fn view(&self) -> Option<JobView> {
-        self.lock().view.clone()
+        self.inner.lock().view.clone()
     }
 
     /// The numbers that are shown to people, as far as they are known here.
     pub fn snapshot(&self) -> JobStatistics {
-        self.lock().seen.clone()
+        self.inner.lock().seen.clone()
     }
 
     /// Clears the committed entries; polls then request entries from `start` on.
     pub fn reopen(&self, start: SplitPlace) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         inner.entries.clear();
         (inner.known_until, inner.first_uncommitted, inner.misplaced) = (start, None, None);
         inner.asking.awaited = None;
@@ -145,7 +140,7 @@ impl SplitLedger {
 
     /// Records the answer to a poll for entries from `from` on.
     pub fn merge(&self, polled: PollReply, from: SplitPlace) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         inner.seen.active_workers = polled.active_workers();
         for entry in polled.ready {
             inner.entries.insert(entry.place, entry);
@@ -184,7 +179,7 @@ impl SplitLedger {
     /// Whether the window may block workers until the coordinator learns which splits were consumed.
     pub fn window_waits(&self, progress: &FetcherProgress) -> bool {
         let epoch = progress.acks().delivered().epoch;
-        let inner = self.lock();
+        let inner = self.inner.lock();
         // A cached epoch has no workers.
         let plan = inner.view.as_ref().and_then(|view| view.plan);
         let Some(plan) = plan.filter(|_| !inner.is_cached(epoch)) else { return false };
@@ -196,7 +191,7 @@ impl SplitLedger {
     /// Ends the run: all waiting tasks get `error`. The first error stays. An error about the place where the
     /// stream begins ends only the stream.
     pub fn fail(&self, error: FetchError) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         if error.is_of_place() {
             inner.misplaced.get_or_insert(error);
         } else {
@@ -208,19 +203,19 @@ impl SplitLedger {
 
     /// The error that ended the stream, if any.
     pub fn stream_error(&self) -> Option<FetchError> {
-        let inner = self.lock();
+        let inner = self.inner.lock();
         inner.ended.clone().or_else(|| inner.misplaced.clone())
     }
 
     /// A measure of what has arrived here; it changes whenever something does.
     pub fn advance(&self) -> (SplitPlace, u64, u32) {
-        let inner = self.lock();
+        let inner = self.inner.lock();
         (inner.known_until, inner.seen.fetched_bytes, inner.seen.indexed_files)
     }
 
     /// Records which ranks the job waits for.
     pub fn set_uncovered(&self, uncovered: Option<String>) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         let at = inner.known_until;
         // Only a reader that leads learns it, and without the first one the next leads now and then.
         if uncovered.is_some() || inner.uncovered.as_ref().is_some_and(|(.., of)| *of != at) {
@@ -230,19 +225,19 @@ impl SplitLedger {
 
     /// Counts a split that is recomputed here because its object was missing or damaged. Returns how many there were.
     pub fn note_healed(&self) -> u32 {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         inner.seen.healed += 1;
         inner.seen.healed
     }
 
     /// Counts bytes that were read from the object store.
     pub fn note_fetched(&self, bytes: u64) {
-        self.lock().seen.fetched_bytes += bytes;
+        self.inner.lock().seen.fetched_bytes += bytes;
     }
 
     /// The facts that explain a wait; `stage` is the next batch's stage, and whether its split is unclaimed.
     pub fn facts(&self, stage: (BatchStage, bool)) -> WaitFacts {
-        let inner = self.lock();
+        let inner = self.inner.lock();
         let view = inner.view.as_ref();
         let is_planned = view.is_some_and(|view| view.plan.is_some());
         let n_files = view.map_or(0, |view| view.n_files);
@@ -267,7 +262,7 @@ impl SplitLedger {
 
     /// Why the run ended, if it did.
     pub fn error(&self) -> Option<FetchError> {
-        self.lock().ended.clone()
+        self.inner.lock().ended.clone()
     }
 
     /// Resolves once `ready` returns a value, or with the error that ended the run.
@@ -278,7 +273,7 @@ impl SplitLedger {
         loop {
             let changed = self.changed.notified();
             {
-                let mut inner = self.lock();
+                let mut inner = self.inner.lock();
                 if let Some(error) = inner.ended.as_ref().or(inner.misplaced.as_ref()) {
                     return Err(error.clone());
                 }
@@ -292,12 +287,12 @@ impl SplitLedger {
 
     /// Whether every epoch is closed.
     pub fn is_done(&self) -> bool {
-        self.lock().view.as_ref().is_some_and(|view| view.state == JobState::Done)
+        self.inner.lock().view.as_ref().is_some_and(|view| view.state == JobState::Done)
     }
 
     /// Whether the job is closed, or goes on after the epochs that are read here.
     pub fn has_no_more_to_close(&self) -> bool {
-        let inner = self.lock();
+        let inner = self.inner.lock();
         let read_here = inner.view.as_ref().map_or(0, |view| view.spec.epochs);
         let goes_on = inner.job_epochs > read_here;
         drop(inner);
@@ -336,25 +331,25 @@ impl SplitLedger {
 
     /// The cached chunk at `place`, if an earlier epoch or another job cached it.
     pub fn cached_chunk(&self, place: SplitPlace) -> Option<CachedChunk> {
-        self.lock().cached_chunk(place)
+        self.inner.lock().cached_chunk(place)
     }
 
     /// The cache prefix that epochs are delivered from without workers, if its manifest is not known yet.
     pub fn unknown_prefix(&self) -> Option<String> {
-        let inner = self.lock();
+        let inner = self.inner.lock();
         let caching = inner.view.as_ref()?.caching.as_ref()?;
         caching.whole_prefix().filter(|_| inner.cached.is_none()).map(str::to_owned)
     }
 
     /// Sets the manifest of that cache prefix.
     pub fn set_cached(&self, manifest: CacheManifest) {
-        self.lock().cached = Some(manifest);
+        self.inner.lock().cached = Some(manifest);
         self.changed.notify_waiters();
     }
 
     /// Drops the entries before `place`.
     pub fn forget_before(&self, place: SplitPlace) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         inner.entries = inner.entries.split_off(&place);
     }
 
@@ -402,7 +397,7 @@ fn end(inner: &mut Inner, error: FetchError) {
 impl SplitLedger {
     /// Records the latest error of a call that is retried; `None` once it succeeds.
     pub fn set_trouble(&self, of: FetchErrorSource, trouble: Option<String>) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         match trouble.map(|trouble| inner.folders.in_words(&trouble)) {
             Some(trouble) => {
                 if of != FetchErrorSource::Job {
@@ -416,7 +411,7 @@ impl SplitLedger {
 
     /// The latest error of a call or a read since the last look, or one that stands.
     pub fn take_failure(&self) -> Option<(FetchErrorSource, String)> {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         let stands = [FetchErrorSource::Coordinator, FetchErrorSource::Objects];
         let stands = stands.map(|of| Some((of, inner.troubles.get(&of)?.clone())));
         inner.failure.take().or(stands.into_iter().flatten().next())
@@ -453,7 +448,7 @@ pub(crate) struct ClaimTurn {
 
 impl Drop for ClaimTurn {
     fn drop(&mut self) {
-        self.ledger.lock().asking.is_asking = false;
+        self.ledger.inner.lock().asking.is_asking = false;
     }
 }
 
@@ -461,7 +456,7 @@ impl SplitLedger {
     /// The turn to ask for the split that the downloader waits for, if nobody works on it. There is one at a time, and
     /// one for each answer to a poll.
     pub fn turn(self: &Arc<Self>) -> Option<ClaimTurn> {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         let Inner { asking, view, .. } = &mut *inner;
         // Without a plan, the stream waits for the index, which is claimed under any place.
         let is_indexed = view.as_ref().is_some_and(|view| view.plan.is_some());
@@ -476,12 +471,12 @@ impl SplitLedger {
 
     /// The split that the downloader waits for, while it waits.
     pub fn awaited(&self) -> Option<SplitPlace> {
-        self.lock().asking.awaited
+        self.inner.lock().asking.awaited
     }
 
     /// The job's plan, once its dataset is indexed.
     pub fn plan(&self) -> Option<EpochPlan> {
-        self.lock().view.as_ref()?.plan
+        self.inner.lock().view.as_ref()?.plan
     }
 }
 

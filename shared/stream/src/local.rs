@@ -10,13 +10,14 @@ use gristmill_model::wire::{
 };
 use gristmill_model::{Epoch, InvocationId, Nonce, Position};
 use gristmill_runner::{
-    ClaimableBundles, FinishedSplit, JobContext, LEVELS, LeaseError, ObjectSink, Runner, SplitName,
+    ClaimableBundles, FinishedSplit, JobContext, LEVELS, LeaseError, ObjectSink, SplitName,
     SplitSink, WorkerStopReason,
 };
+use parking_lot::Mutex;
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -42,13 +43,9 @@ pub(crate) struct LocalSink {
 
 impl LocalSink {
     /// The sink of one worker.
-    pub fn new(
-        runner: &Runner,
-        context: &JobContext,
-        store: Arc<LocalStore>,
-        ledger: Arc<SplitLedger>,
-    ) -> Self {
-        let objects = ObjectSink { runner: runner.clone(), job: context.view.job.clone() };
+    pub fn new(context: &JobContext, store: Arc<LocalStore>, ledger: Arc<SplitLedger>) -> Self {
+        let (runner, job) = (Arc::clone(&context.runner), context.view.job.clone());
+        let objects = ObjectSink { runner, job };
         Self { store, ledger, objects, has_nothing: AtomicBool::new(false) }
     }
 }
@@ -125,23 +122,23 @@ impl SplitSink for LocalSink {
 }
 
 /// Claims and works in this process until the job ends or the run fails.
-pub(crate) async fn work(runner: Runner, context: Arc<JobContext>, sink: LocalSink) {
-    let ledger = Arc::clone(&sink.ledger);
-    let invocation = InvocationId(format!("local-{}", runner.clock.nonce()));
+pub(crate) async fn work(context: JobContext, sink: LocalSink) {
+    let (ledger, clock) = (&sink.ledger, &context.runner.clock);
+    let invocation = InvocationId(format!("local-{}", clock.nonce()));
     while ledger.error().is_none() {
-        let deadline_ms = runner.clock.now_ms() + NO_DEADLINE_MS;
-        match runner.work(&context, &invocation, deadline_ms, &sink).await {
+        let deadline_ms = clock.now_ms() + NO_DEADLINE_MS;
+        match context.work(&invocation, deadline_ms, &sink).await {
             Ok(WorkerStopReason::Idle(IdleReason::JobEnded)) => return,
             Ok(_) => {}
             // The coordinator knows of fatal errors and ends the job for all workers.
             Err(error) => {
                 tracing::warn!(%error, "local worker");
-                runner.clock.sleep(REST_AFTER_ERROR).await;
+                clock.sleep(REST_AFTER_ERROR).await;
             }
         }
         tokio::select! {
             biased;
-            () = runner.clock.sleep(REST) => {}
+            () = clock.sleep(REST) => {}
             () = ledger.changed() => {}
             () = sink.store.freed(), if !sink.store.has_room() => {}
         }
@@ -168,13 +165,12 @@ pub(crate) fn committed_as(
 /// Recomputes a split: a local one after a restart, or one whose object is missing or damaged. The result must
 /// equal the committed one.
 pub(crate) async fn recompute(
-    runner: &Runner,
     context: &JobContext,
     entry: &ReadySplit,
     (place, orders): &(SplitPlace, CacheOrders),
 ) -> Result<Bytes, LeaseError> {
     let context = context.treating(entry.outcome.on_error());
-    let split = context.compute_again(runner, orders, *place).await?;
+    let split = context.compute_again(orders, *place).await?;
     let object = as_committed(split.object, entry);
     let object = object.map_err(|error| LeaseError::fatal(error.to_string()))?;
     object.ok_or_else(|| {
@@ -287,15 +283,11 @@ impl LocalStore {
         Self { inner: Mutex::default(), bound, is_shared, freed: Notify::new() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Keeps a finished split, unless the stream is past it. If it is an object too, keeps as many of the next ones as
     /// there is room for.
     pub fn put(&self, place: SplitPlace, nonce: Nonce, object: Bytes) {
         let bytes = self.bound.size(place, object.len() as u64);
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         if place < inner.needed {
             return;
         }
@@ -313,14 +305,14 @@ impl LocalStore {
 
     /// Whether the split committed as `entry` is held.
     pub fn holds(&self, entry: &ReadySplit) -> bool {
-        self.lock().outputs.contains_key(&(entry.place, entry.nonce))
+        self.inner.lock().outputs.contains_key(&(entry.place, entry.nonce))
     }
 
     /// Takes the split committed as `entry`, if this process computed it. Other results for its place are of no use,
     /// nor are those of earlier places.
     pub fn take(&self, entry: &ReadySplit) -> Option<Bytes> {
         let SplitPlace { epoch, position } = entry.place;
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         let object = inner.remove(&(entry.place, entry.nonce));
         inner.pass(SplitPlace::new(epoch, position.saturating_add(1)));
         drop(inner);
@@ -330,19 +322,19 @@ impl LocalStore {
 
     /// Drops a split that did not become known as committed.
     pub fn discard(&self, place: SplitPlace, nonce: Nonce) {
-        self.lock().remove(&(place, nonce));
+        self.inner.lock().remove(&(place, nonce));
         self.freed.notify_waiters();
     }
 
     /// The stream begins at `place`.
     pub fn begins_at(&self, place: SplitPlace) {
-        self.lock().pass(place);
+        self.inner.lock().pass(place);
         self.freed.notify_waiters();
     }
 
     /// The stream will begin again, and may need splits from `place` on. What is held may be needed too.
     pub fn reopen(&self, place: SplitPlace) {
-        self.lock().needed = place;
+        self.inner.lock().needed = place;
     }
 
     /// The stream is at its end.
@@ -352,12 +344,12 @@ impl LocalStore {
 
     /// Whether there is room for more results.
     pub fn has_room(&self) -> bool {
-        self.is_shared || self.lock().held_bytes < self.bound.bytes()
+        self.is_shared || self.inner.lock().held_bytes < self.bound.bytes()
     }
 
     /// The bytes for which the splits count that are held.
     pub fn held_bytes(&self) -> u64 {
-        self.lock().held_bytes
+        self.inner.lock().held_bytes
     }
 
     /// Resolves once a split has left.
@@ -376,7 +368,7 @@ mod tests {
     };
     use futures::FutureExt as _;
     use gristmill_model::Nonce;
-    use gristmill_model::splits::{ObjectSizes, WorkerTimes};
+    use gristmill_model::splits::ObjectSizes;
     use gristmill_model::wire::{IdleReply, PollReply};
     use gristmill_ports::ObjectStore;
 
@@ -384,25 +376,14 @@ mod tests {
     fn finished() -> (SplitName, FinishedSplit) {
         let mut writer = gristmill_chunk::ChunkWriter::new(FrameCodec::Stored);
         let outcome = entry(0, 1, 0).outcome;
-        let finished = FinishedSplit {
-            position: 1,
-            object: writer.finish().unwrap().into(),
-            outcome,
-            skipped: Vec::new(),
-            quarantined: Vec::new(),
-            times: WorkerTimes::default(),
-            indexed: false,
-            cache_prefix: None,
-            cached: Vec::new(),
-            profile: None,
-        };
+        let object = writer.finish().unwrap().into();
+        let finished = FinishedSplit { position: 1, object, outcome, ..FinishedSplit::default() };
         let nonce = Nonce([1; 8]);
         let name =
             SplitName { epoch: 0, position: 1, bundle: 0, split_index: 1, attempt: 1, nonce };
         (name, finished)
     }
 
-    /// A sink over a store of `bytes`, and the objects that it puts.
     async fn sink(bytes: u64, is_shared: bool) -> (LocalSink, Arc<dyn ObjectStore>, String) {
         let (_, ports, config) = SampleJob::new(0, 0).await;
         let bound = MemoryBound::new(PrefetchMemory::Bytes(bytes), 1, 1, ObjectSizes::Real);

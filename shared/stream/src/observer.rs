@@ -140,9 +140,6 @@ impl RunObserver {
     }
 
     /// Records a delivery of `run`.
-    ///
-    /// # Errors
-    /// If a batch cannot be read.
     pub async fn delivered(
         &mut self,
         delivery: &StepDelivery,

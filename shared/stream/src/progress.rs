@@ -12,12 +12,10 @@ use gristmill_model::splits::{Cursor, ProgressAck, SplitPlace};
 use gristmill_model::wire::{PollReply, ReaderStanding};
 pub(crate) use meter::BatchTimes;
 use meter::DeliveryMeter;
+use parking_lot::{Mutex, MutexGuard};
 use std::{
     num::NonZeroU32,
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 use tokio::sync::{Notify, watch};
@@ -37,10 +35,6 @@ pub(crate) struct FetcherProgress {
     acknowledged: watch::Sender<Cursor>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl FetcherProgress {
     /// A reader of `own` that resumes at batch `durable`. Nothing is reported until the splits that it needs are
     /// known; see [`FetcherProgress::starts_at`].
@@ -57,12 +51,12 @@ impl FetcherProgress {
 
     /// The cursor protocol.
     pub fn acks(&self) -> MutexGuard<'_, AckTracker> {
-        lock(&self.acks)
+        self.acks.lock()
     }
 
     /// The measurements.
     pub fn meter(&self) -> MutexGuard<'_, DeliveryMeter> {
-        lock(&self.meter)
+        self.meter.lock()
     }
 
     /// The trainer has confirmed where it begins; the next poll reports it to the coordinator.

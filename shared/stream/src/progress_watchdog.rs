@@ -15,41 +15,30 @@ const LOOK: Duration = Duration::from_secs(1);
 ///
 /// Only time in which this process ran counts. A batch, a byte, a committed split or an indexed file is progress; a
 /// call that succeeds is none.
-pub(crate) struct ProgressWatchdog {
-    pub clock: Arc<dyn Clock>,
-    pub ledger: Arc<SplitLedger>,
-    pub progress: Arc<FetcherProgress>,
-    pub limit: Duration,
-}
-
-impl ProgressWatchdog {
-    /// Watches until the stream fails, which it does when nothing has arrived for the limit.
-    pub async fn run(self) {
-        let Self { clock, ledger, progress, limit } = self;
-        let reached = || (ledger.advance(), progress.acks().delivered());
-        let (mut last, mut left) = (reached(), limit);
-        loop {
-            let ran = time_run(&*clock, LOOK.min(limit)).await;
-            let now = reached();
-            if now != last {
-                (last, left) = (now, limit);
-                ledger.take_failure();
-            } else if let Some((of, error)) = ledger.take_failure() {
-                left = left.saturating_sub(ran);
-                if left.is_zero() {
-                    return ledger.fail(over(of, error, limit.as_secs()));
-                }
+pub(crate) async fn watch_progress(
+    clock: Arc<dyn Clock>,
+    ledger: Arc<SplitLedger>,
+    progress: Arc<FetcherProgress>,
+    limit: Duration,
+) {
+    let reached = || (ledger.advance(), progress.acks().delivered());
+    let (mut last, mut left) = (reached(), limit);
+    loop {
+        let ran = time_run(&*clock, LOOK.min(limit)).await;
+        let now = reached();
+        if now != last {
+            (last, left) = (now, limit);
+            ledger.take_failure();
+        } else if let Some((of, error)) = ledger.take_failure() {
+            left = left.saturating_sub(ran);
+            if left.is_zero() {
+                let waited_s = limit.as_secs();
+                return ledger.fail(if of == FetchErrorSource::Objects {
+                    FetchError::BadObject(format!("{error}, for {waited_s} s"))
+                } else {
+                    FetchError::Unreachable { waited_s, error }
+                });
             }
-        }
-    }
-}
-
-/// The error of a run that ends with `error` after `waited_s`.
-fn over(of: FetchErrorSource, error: String, waited_s: u64) -> FetchError {
-    match of {
-        FetchErrorSource::Objects => FetchError::BadObject(format!("{error}, for {waited_s} s")),
-        FetchErrorSource::Coordinator | FetchErrorSource::Job => {
-            FetchError::Unreachable { waited_s, error }
         }
     }
 }
@@ -101,13 +90,9 @@ mod tests {
         let acting = Arc::clone(&ledger);
         let script = move |number: u32| Duration::from_secs(script(number, &acting));
         let clock = Arc::new(ScriptedClock { now: Mutex::default(), script });
-        let patience = ProgressWatchdog {
-            clock: Arc::clone(&clock) as Arc<dyn Clock>,
-            ledger: Arc::clone(&ledger),
-            progress: Arc::new(FetcherProgress::new(own, samples::batch(0, 0))),
-            limit: Duration::from_secs(10),
-        };
-        patience.run().await;
+        let progress = Arc::new(FetcherProgress::new(own, samples::batch(0, 0)));
+        let limit = Duration::from_secs(10);
+        watch_progress(Arc::clone(&clock) as _, Arc::clone(&ledger), progress, limit).await;
         let looks = clock.now.lock().unwrap().0;
         (looks, ledger.error().unwrap().to_string())
     }

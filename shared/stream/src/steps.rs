@@ -128,9 +128,6 @@ impl StepStream {
     }
 
     /// The next step, the end of an epoch, or the end of the job. Cancel safe.
-    ///
-    /// # Errors
-    /// As [`Fetcher::next`].
     pub async fn next(&mut self) -> Result<StepDelivery, FetchError> {
         self.prepare().await?;
         let Some(assigned) = self.ranks.assign_batches(self.step, self.known) else {
@@ -143,9 +140,6 @@ impl StepStream {
     }
 
     /// Resolves once [`StepStream::next`] need not wait. Cancel safe.
-    ///
-    /// # Errors
-    /// As [`Fetcher::next`].
     pub async fn prepare(&mut self) -> Result<(), FetchError> {
         while !self.ended && self.ranks.assign_batches(self.step, self.known).is_none() {
             match self.fetcher.next().await? {

@@ -11,9 +11,10 @@ use crate::{
 use async_trait::async_trait;
 use gristmill_model::splits::SplitPlace;
 use gristmill_model::wire::{AnyCall, AnyReply};
-use gristmill_ports::{CallError, Coordinator};
+use gristmill_ports::{CallError, Clock, Coordinator};
+use parking_lot::Mutex;
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -94,18 +95,39 @@ pub(crate) fn reason(facts: &WaitFacts) -> WaitReason {
     })
 }
 
-/// Explains at any time why a fetcher's next batch is missing.
+/// The state that the tasks of one stream share.
 #[derive(Clone)]
-pub struct WaitExplainer {
-    pub(crate) ledger: Arc<SplitLedger>,
-    pub(crate) progress: Arc<FetcherProgress>,
-    pub(crate) stages: Arc<StageClock>,
-    pub(crate) bound: Arc<MemoryBound>,
-    pub(crate) local: Arc<LocalStore>,
+pub(crate) struct StreamState {
+    pub ledger: Arc<SplitLedger>,
+    pub progress: Arc<FetcherProgress>,
+    pub stages: Arc<StageClock>,
+    /// The bound on objects fetched or in use.
+    pub bound: Arc<MemoryBound>,
+    pub local: Arc<LocalStore>,
+    pub clock: Arc<dyn Clock>,
 }
 
-impl WaitExplainer {
-    /// The state of the job, for people.
+impl StreamState {
+    /// The state before the first poll; `is_shared` if other readers of the run need every split.
+    pub fn new(
+        ledger: SplitLedger,
+        progress: FetcherProgress,
+        bound: MemoryBound,
+        is_shared: bool,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        let bound = Arc::new(bound);
+        Self {
+            ledger: Arc::new(ledger),
+            progress: Arc::new(progress),
+            stages: Arc::new(StageClock::new(clock.monotonic())),
+            local: Arc::new(LocalStore::new(Arc::clone(&bound), is_shared)),
+            bound,
+            clock,
+        }
+    }
+
+    /// The numbers of the stream, for people.
     pub fn snapshot(&self) -> JobStatistics {
         JobStatistics {
             metrics: self.progress.meter().metrics(),
@@ -114,20 +136,29 @@ impl WaitExplainer {
             ..self.ledger.snapshot()
         }
     }
+}
+
+/// Explains at any time why a fetcher's next batch is missing.
+#[derive(Clone)]
+pub struct WaitExplainer(pub(crate) StreamState);
+
+impl WaitExplainer {
+    /// The state of the job, for people.
+    pub fn snapshot(&self) -> JobStatistics {
+        self.0.snapshot()
+    }
 
     /// The reason as of now.
     pub fn waiting(&self) -> WaitReason {
-        reason(&self.ledger.facts(self.stages.stage()))
+        reason(&self.0.ledger.facts(self.0.stages.stage()))
     }
-}
 
-impl WaitExplainer {
     /// Resolves, with the reason, once the stream has waited for other readers for `patience`.
     pub async fn left_alone(&self, patience: Duration) -> String {
         let mut began = None;
         loop {
             tokio::time::sleep(LOOK).await;
-            let uncovered = self.ledger.facts(self.stages.stage()).uncovered;
+            let uncovered = self.0.ledger.facts(self.0.stages.stage()).uncovered;
             began = uncovered.is_some().then(|| began.unwrap_or_else(Instant::now));
             if let Some((why, began)) = uncovered.zip(began)
                 && began.elapsed() >= patience
@@ -228,18 +259,14 @@ impl TrackedCoordinator {
         Self { coordinator, known: Mutex::default() }
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Records the problem that the service reports.
     pub fn service_says(&self, trouble: Option<String>) {
-        self.known().service = trouble;
+        self.known.lock().service = trouble;
     }
 
     /// The reason for a wait for the coordinator's answer.
     pub fn waiting(&self) -> WaitReason {
-        let call = self.known().call.clone();
+        let call = self.known.lock().call.clone();
         self.or(match call {
             Some(error) => WaitReason::fault(format!("the service to answer: {error}")),
             None => WaitReason::patiently("the service to take in dataset and job"),
@@ -248,7 +275,7 @@ impl TrackedCoordinator {
 
     /// The service's problem, or else `waiting`.
     pub fn or(&self, waiting: WaitReason) -> WaitReason {
-        match &self.known().service {
+        match &self.known.lock().service {
             Some(trouble) => WaitReason::fault(format!("the service to continue: {trouble}")),
             None => waiting,
         }
@@ -260,7 +287,7 @@ impl Coordinator for TrackedCoordinator {
     async fn exchange(&self, call: &AnyCall) -> Result<AnyReply, CallError> {
         let answer = self.coordinator.exchange(call).await;
         let trouble = answer.as_ref().err().map(ToString::to_string);
-        self.known().call = trouble;
+        self.known.lock().call = trouble;
         answer
     }
 

@@ -18,8 +18,6 @@ pub use table::{DefaultValue, Parameter, ParameterKind};
 /// Largest pipeline text, in bytes.
 pub const MAX_TEXT_BYTES: usize = 4 << 20;
 
-// The error of a pipeline file, with its line.
-
 /// A pipeline that cannot run: one line that says what, where and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PipelineError {

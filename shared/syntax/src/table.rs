@@ -6,7 +6,7 @@ use crate::{
 };
 
 use serde::Serialize;
-use std::{fmt, ops::RangeInclusive};
+use std::{borrow::Cow, fmt, ops::RangeInclusive};
 
 /// Reads the keys of one mapping; what nobody asked for is an error at [`MappingReader::finish`].
 pub struct MappingReader<'a> {
@@ -17,26 +17,38 @@ pub struct MappingReader<'a> {
     asked: Vec<&'static str>,
     /// Whether keys that nobody asked for were taken as well.
     open: bool,
+    parameters: &'static [Parameter],
 }
 
 impl<'a> MappingReader<'a> {
     /// `node` as a mapping; nothing at all is an empty one.
     pub fn new(what: impl Into<String>, node: &'a SyntaxNode) -> Result<Self, PipelineError> {
-        let what = what.into();
-        let entries: &[(SyntaxNode, SyntaxNode)] = match &node.value {
-            NodeValue::Map(entries) => entries,
-            NodeValue::Null => &[],
+        let mut reader = Self::empty(what, node.line);
+        match &node.value {
+            NodeValue::Map(entries) => reader.entries = entries,
+            NodeValue::Null => {}
             _ => {
-                let found = node.shown();
+                let (what, found) = (reader.what, node.shown());
                 return Err(node.error(format!("{what} must be a mapping of keys, not {found}")));
             }
-        };
-        Ok(MappingReader { what, line: node.line, entries, asked: Vec::new(), open: false })
+        }
+        Ok(reader)
     }
 
     /// A mapping without keys, as a bare operator name has.
     pub fn empty(what: impl Into<String>, line: Option<u32>) -> Self {
-        MappingReader { what: what.into(), line, entries: &[], asked: Vec::new(), open: false }
+        let (what, asked) = (what.into(), Vec::new());
+        MappingReader { what, line, entries: &[], asked, open: false, parameters: &[] }
+    }
+
+    /// Has the keys be those of `parameters`, for the readers of parameters.
+    pub fn declare(&mut self, parameters: &'static [Parameter]) {
+        self.parameters = parameters;
+    }
+
+    /// How messages name the mapping.
+    pub fn what(&self) -> &str {
+        &self.what
     }
 
     /// An error at the line of this mapping.
@@ -51,6 +63,11 @@ impl<'a> MappingReader<'a> {
         }
         let named = |(name, _): &&(SyntaxNode, SyntaxNode)| matches!(&name.value, NodeValue::Str(n) if n == key);
         self.entries.iter().find(named).map(|(_, value)| value)
+    }
+
+    /// The value of `key`; none if it is absent or null, which the canonical form writes for absent values.
+    pub fn given(&mut self, key: &'static str) -> Option<&'a SyntaxNode> {
+        self.get(key).filter(|node| node.value != NodeValue::Null)
     }
 
     /// The value of `key`.
@@ -251,9 +268,108 @@ impl<'a> MappingReader<'a> {
     }
 }
 
+/// Readers of parameters: kind, range and default are those of the declaration. A reader panics if there is
+/// none, if it is of another kind, or if its default is no value of it; a test of each registry parses every
+/// operator with and without each parameter, so that none does.
+impl<'a> MappingReader<'a> {
+    fn declared(&self, name: &str) -> &'static Parameter {
+        let found = self.parameters.iter().find(|parameter| parameter.name == name);
+        found.unwrap_or_else(|| panic!("{} does not declare `{name}`", self.what))
+    }
+
+    /// The given value of a parameter, or its default; none if it is absent and has no default.
+    ///
+    /// # Errors
+    /// If it is required and absent.
+    pub fn value(&mut self, name: &str) -> Result<Option<Cow<'a, SyntaxNode>>, PipelineError> {
+        let Parameter { name, default, .. } = *self.declared(name);
+        if let Some(node) = self.get(name) {
+            return Ok(Some(Cow::Borrowed(node)));
+        }
+        match default {
+            DefaultValue::Required => self.require(name).map(|node| Some(Cow::Borrowed(node))),
+            DefaultValue::Absent => Ok(None),
+            DefaultValue::Value(text) => match SyntaxNode::parse(text) {
+                Ok(node) => Ok(Some(Cow::Owned(node))),
+                Err(error) => panic!("the default of `{name}`: {error}"),
+            },
+        }
+    }
+
+    /// As [`value`](Self::value), of a parameter that is required or has a default.
+    ///
+    /// # Errors
+    /// If it is required and absent.
+    pub fn present(&mut self, name: &str) -> Result<Cow<'a, SyntaxNode>, PipelineError> {
+        let value = self.value(name)?;
+        Ok(value.unwrap_or_else(|| panic!("`{name}` has no default")))
+    }
+
+    /// Both ends of the numbers that a parameter takes, alone or in a list.
+    pub fn numbers_of(&self, name: &str) -> RangeInclusive<f64> {
+        match self.declared(name).kind {
+            ParameterKind::Number { min, max }
+            | ParameterKind::List(&ParameterKind::Number { min, max }) => min..=max,
+            kind => panic!("`{name}` is {kind}"),
+        }
+    }
+
+    /// Both ends of the whole numbers that a parameter takes, alone, in a list or in a mapping.
+    pub fn wholes_of(&self, name: &str) -> RangeInclusive<u32> {
+        let (min, max) = match self.declared(name).kind {
+            ParameterKind::Whole { min, max }
+            | ParameterKind::List(&ParameterKind::Whole { min, max })
+            | ParameterKind::Map(&ParameterKind::Whole { min, max }) => (min, max),
+            ParameterKind::Size { max } => (1, max),
+            kind => panic!("`{name}` is {kind}"),
+        };
+        let [min, max] = [min, max].map(|bound| u32::try_from(bound).unwrap_or(u32::MAX));
+        min..=max
+    }
+
+    /// Reads a whole number.
+    pub fn read_whole(&mut self, name: &str) -> Result<u32, PipelineError> {
+        let node = self.present(name)?;
+        self.whole(name, &node, self.wholes_of(name))
+    }
+
+    /// Reads a list of whole numbers.
+    pub fn read_wholes(&mut self, name: &str) -> Result<Vec<u32>, PipelineError> {
+        let node = self.present(name)?;
+        self.wholes(name, &node, self.wholes_of(name))
+    }
+
+    /// Reads a number.
+    pub fn read_number(&mut self, name: &str) -> Result<f64, PipelineError> {
+        let node = self.present(name)?;
+        self.number(name, &node, self.numbers_of(name))
+    }
+
+    /// Reads true or false.
+    pub fn read_flag(&mut self, name: &str) -> Result<bool, PipelineError> {
+        let node = self.present(name)?;
+        match node.value {
+            NodeValue::Bool(value) => Ok(value),
+            _ => Err(self.wrong(name, &node, "true or false")),
+        }
+    }
+
+    /// Reads one of the declared names; `values` has the meaning of each, in the same order.
+    pub fn read_choice<T: Copy>(&mut self, name: &str, values: &[T]) -> Result<T, PipelineError> {
+        let ParameterKind::Choice(names) = self.declared(name).kind else {
+            panic!("`{name}` is no choice")
+        };
+        assert_eq!(names.len(), values.len(), "the values of `{name}`");
+        let choices: Vec<(&str, T)> = names.iter().copied().zip(values.iter().copied()).collect();
+        let node = self.present(name)?;
+        self.choice(name, &node, &choices)
+    }
+}
+
 /// "a, b or c".
-pub fn one_of(names: &[&str]) -> String {
-    match names {
+pub fn one_of<T: AsRef<str>>(names: &[T]) -> String {
+    let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
+    match names.as_slice() {
         [] => "nothing".into(),
         [only] => (*only).into(),
         [rest @ .., last] => format!("{} or {last}", rest.join(", ")),
@@ -327,16 +443,24 @@ pub enum DefaultValue {
     Value(&'static str),
 }
 
-impl Parameter {
-    /// A parameter of this name. `doc` is its sentence in the manual.
-    pub const fn new(
-        name: &'static str,
-        kind: ParameterKind,
-        default: DefaultValue,
-        doc: &'static str,
-    ) -> Self {
-        Parameter { name, kind, default, doc }
-    }
+/// A parameter that a file must give; `doc` is its sentence in the manual.
+pub const fn required(name: &'static str, kind: ParameterKind, doc: &'static str) -> Parameter {
+    Parameter { name, kind, default: DefaultValue::Required, doc }
+}
+
+/// An optional parameter without a default.
+pub const fn absent(name: &'static str, kind: ParameterKind, doc: &'static str) -> Parameter {
+    Parameter { name, kind, default: DefaultValue::Absent, doc }
+}
+
+/// A parameter with a default, written as in a pipeline file.
+pub const fn or(
+    name: &'static str,
+    kind: ParameterKind,
+    default: &'static str,
+    doc: &'static str,
+) -> Parameter {
+    Parameter { name, kind, default: DefaultValue::Value(default), doc }
 }
 
 impl fmt::Display for ParameterKind {
@@ -344,18 +468,36 @@ impl fmt::Display for ParameterKind {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ParameterKind::Bool => out.write_str("true or false"),
+            ParameterKind::Whole { min, max } if *max >= u64::from(u32::MAX) => {
+                write!(out, "a whole number from {min} on")
+            }
             ParameterKind::Whole { min, max } => write!(out, "a whole number from {min} to {max}"),
+            ParameterKind::Number { min: f64::MIN, max: f64::MAX } => out.write_str("a number"),
             ParameterKind::Number { min, max } => write!(out, "a number from {min} to {max}"),
             ParameterKind::Size { max } => {
                 write!(out, "a whole number from 1 to {max}, or [height, width]")
             }
             ParameterKind::Text => out.write_str("text"),
-            ParameterKind::Field => out.write_str("the name of a field"),
-            ParameterKind::Choice(choices) => write!(out, "`{}`", choices.join("`, `")),
-            ParameterKind::List(kind) => write!(out, "a list, each {kind}"),
-            ParameterKind::Map(kind) => write!(out, "a mapping from names, each to {kind}"),
-            ParameterKind::Features => out.write_str("`NAME: { key, dtype, shape }`"),
+            ParameterKind::Field => out.write_str("a field"),
+            ParameterKind::Choice(names) => {
+                let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+                out.write_str(&one_of(&names))
+            }
+            ParameterKind::List(item) => write!(out, "a list: {item}"),
+            ParameterKind::Map(value) => write!(out, "by field: {value}"),
+            ParameterKind::Features => out.write_str("features"),
             ParameterKind::Other(form) => out.write_str(form),
+        }
+    }
+}
+
+impl fmt::Display for DefaultValue {
+    /// As the documentation has it.
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DefaultValue::Required => out.write_str("required"),
+            DefaultValue::Absent => out.write_str("none"),
+            DefaultValue::Value(value) => write!(out, "`{value}`"),
         }
     }
 }

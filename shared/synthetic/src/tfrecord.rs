@@ -18,55 +18,70 @@ const HEADER_BYTES: usize = 12;
 #[derive(Clone, PartialEq, Message)]
 pub struct TfExample {
     #[prost(message, optional, tag = "1")]
-    features: Option<Features>,
+    pub features: Option<TfFeatures>,
 }
 
+/// Features by key.
 #[derive(Clone, PartialEq, Message)]
-struct Features {
+pub struct TfFeatures {
     #[prost(btree_map = "string, message", tag = "1")]
-    feature: BTreeMap<String, Feature>,
+    pub feature: BTreeMap<String, TfFeature>,
 }
 
+/// One feature: a list of values of one kind.
 #[derive(Clone, PartialEq, Message)]
-struct Feature {
-    #[prost(oneof = "Kind", tags = "1, 3")]
-    kind: Option<Kind>,
+pub struct TfFeature {
+    #[prost(oneof = "TfFeatureKind", tags = "1, 2, 3")]
+    pub kind: Option<TfFeatureKind>,
 }
 
+/// The values of a feature.
 #[derive(Clone, PartialEq, prost::Oneof)]
-enum Kind {
+pub enum TfFeatureKind {
     #[prost(message, tag = "1")]
     Bytes(BytesList),
+    #[prost(message, tag = "2")]
+    Floats(FloatList),
     #[prost(message, tag = "3")]
-    Int64(Int64List),
+    Ints(IntList),
 }
 
+/// Byte strings.
 #[derive(Clone, PartialEq, Message)]
-struct BytesList {
+pub struct BytesList {
     #[prost(bytes = "bytes", repeated, tag = "1")]
-    value: Vec<Bytes>,
+    pub value: Vec<Bytes>,
 }
 
+/// Values of f32.
 #[derive(Clone, PartialEq, Message)]
-struct Int64List {
+pub struct FloatList {
+    #[prost(float, repeated, tag = "1")]
+    pub value: Vec<f32>,
+}
+
+/// Values of i64.
+#[derive(Clone, PartialEq, Message)]
+pub struct IntList {
     #[prost(int64, repeated, tag = "1")]
-    value: Vec<i64>,
+    pub value: Vec<i64>,
 }
 
 impl TfExample {
     /// Adds a feature holding one byte string.
     pub fn with_bytes(self, key: &str, value: impl Into<Bytes>) -> Self {
-        self.with(key, Kind::Bytes(BytesList { value: vec![value.into()] }))
+        self.with(key, TfFeatureKind::Bytes(BytesList { value: vec![value.into()] }))
     }
 
     /// Adds a feature holding one int64.
     pub fn with_int(self, key: &str, value: i64) -> Self {
-        self.with(key, Kind::Int64(Int64List { value: vec![value] }))
+        self.with(key, TfFeatureKind::Ints(IntList { value: vec![value] }))
     }
 
-    fn with(mut self, key: &str, kind: Kind) -> Self {
+    /// Adds a feature.
+    pub fn with(mut self, key: &str, kind: TfFeatureKind) -> Self {
         let features = self.features.get_or_insert_default();
-        features.feature.insert(key.to_owned(), Feature { kind: Some(kind) });
+        features.feature.insert(key.to_owned(), TfFeature { kind: Some(kind) });
         self
     }
 }

@@ -8,9 +8,6 @@ pub fn is_web(bucket: &str) -> bool {
 }
 
 /// Origin, and path and query as written, of a web address. `None` for other kinds of address.
-///
-/// # Errors
-/// The reason why the address cannot be used.
 pub fn origin_and_key(text: &str) -> Option<Result<(String, String), String>> {
     if !is_web(text) {
         return None;

@@ -1,16 +1,14 @@
-//! The HTTP client: range reads over as many requests as it takes, and its combination with another object store.
+//! The HTTP client: range reads over as many requests as it takes.
 
 mod public_resolver;
 
 #[cfg(test)]
 mod tests;
 
-use crate::{AllowedServers, address::is_web};
-use async_trait::async_trait;
+use crate::AllowedServers;
 use bytes::{Bytes, BytesMut};
 use gristmill_ports::{
-    BufferPool, ChangeStamp, MAX_GET_BYTES, ObjectError, ObjectInfo, ObjectPath, ObjectStore,
-    PutOutcome, ReadTimeout,
+    BufferPool, MAX_GET_BYTES, ObjectError, ObjectInfo, ObjectPath, ReadTimeout,
 };
 use public_resolver::PublicResolver;
 use reqwest::{
@@ -47,10 +45,8 @@ pub struct WebObjects {
 
 impl WebObjects {
     /// Reads from servers within `reach`. `authorization` has a line `HOST VALUE` for each server that
-    /// requires credentials, such as `data.example.com Bearer 1234`; they are sent to no other server.
-    ///
-    /// # Errors
-    /// The number of the malformed line, without its content.
+    /// requires credentials, such as `data.example.com Bearer 1234`; they are sent to no other
+    /// server. The error has the number of the malformed line, not its content.
     pub fn new(reach: AllowedServers, authorization: &str) -> Result<Self, String> {
         let authorization = parse_authorization(authorization)?;
         Ok(Self {
@@ -62,15 +58,16 @@ impl WebObjects {
         })
     }
 
+    /// Reads credentials from the environment variable `GRISTMILL_WEB_AUTHORIZATION`.
+    pub(crate) fn from_env(reach: AllowedServers) -> Result<Self, String> {
+        Self::new(reach, &std::env::var(AUTHORIZATION_VARIABLE).unwrap_or_default())
+    }
+
     pub(crate) fn client(&self) -> Result<&Client, ObjectError> {
         let made =
             self.client.get_or_init(|| client(self.reach).map_err(|error| error.to_string()));
         let failed = |why| ObjectError::Rejected(format!("no client for web servers: {why}"));
         made.as_ref().map_err(failed)
-    }
-
-    pub(crate) fn authorization(&self, host: &str) -> Option<HeaderValue> {
-        self.authorization.get(host).cloned()
     }
 }
 
@@ -125,30 +122,8 @@ pub(crate) fn refusal(origin: &str) -> Option<String> {
     Some(format!("{origin} is not a valid address: {why}"))
 }
 
-/// An object store that also reads files of web servers.
-pub struct WebRoutedStore {
-    rest: Arc<dyn ObjectStore>,
-    web: WebObjects,
-}
-
-impl WebRoutedStore {
-    /// Reads web addresses from `web`, and everything else from `rest`.
-    pub fn new(rest: Arc<dyn ObjectStore>, web: WebObjects) -> Self {
-        Self { rest, web }
-    }
-
-    /// Reads credentials from the environment variable `GRISTMILL_WEB_AUTHORIZATION`.
-    ///
-    /// # Errors
-    /// As [`WebObjects::new`].
-    pub fn from_env(rest: Arc<dyn ObjectStore>, reach: AllowedServers) -> Result<Self, String> {
-        let authorization = std::env::var(AUTHORIZATION_VARIABLE).unwrap_or_default();
-        Ok(Self::new(rest, WebObjects::new(reach, &authorization)?))
-    }
-}
-
 /// Marks an error as a web server's.
-fn of_server(error: ObjectError) -> ObjectError {
+pub(crate) fn of_server(error: ObjectError) -> ObjectError {
     let named = |why| format!("web server: {why}");
     match error {
         ObjectError::Unavailable(why) => ObjectError::Unavailable(named(why)),
@@ -156,59 +131,6 @@ fn of_server(error: ObjectError) -> ObjectError {
         ObjectError::Denied(why) => ObjectError::Denied(named(why)),
         ObjectError::Rejected(why) => ObjectError::Rejected(named(why)),
         of_object @ (ObjectError::NotFound(_) | ObjectError::Changed(_)) => of_object,
-    }
-}
-
-#[async_trait]
-impl ObjectStore for WebRoutedStore {
-    async fn put_if_absent(
-        &self,
-        path: &ObjectPath,
-        body: Bytes,
-        put_id: &str,
-    ) -> Result<PutOutcome, ObjectError> {
-        self.rest.put_if_absent(path, body, put_id).await
-    }
-
-    async fn get(&self, path: &ObjectPath) -> Result<Bytes, ObjectError> {
-        if !is_web(&path.bucket) {
-            return self.rest.get(path).await;
-        }
-        let Some(found) = self.web.look(path).await.map_err(of_server)? else {
-            return Err(ObjectError::NotFound(path.clone()));
-        };
-        self.web.read(path, 0..found.size, Some(&found.etag)).await.map_err(of_server)
-    }
-
-    async fn get_range(
-        &self,
-        path: &ObjectPath,
-        range: Range<u64>,
-        etag: Option<&str>,
-    ) -> Result<Bytes, ObjectError> {
-        if is_web(&path.bucket) {
-            self.web.read(path, range, etag).await.map_err(of_server)
-        } else {
-            self.rest.get_range(path, range, etag).await
-        }
-    }
-
-    async fn change_stamp(&self, path: &ObjectPath) -> Result<Option<ChangeStamp>, ObjectError> {
-        if is_web(&path.bucket) { Ok(None) } else { self.rest.change_stamp(path).await }
-    }
-
-    /// Web servers have no listings: finds the file whose key is `prefix`, if it exists.
-    async fn list(&self, bucket: &str, prefix: &str) -> Result<Vec<ObjectInfo>, ObjectError> {
-        if is_web(bucket) {
-            let found = self.web.look(&ObjectPath::new(bucket, prefix)).await;
-            Ok(found.map_err(of_server)?.into_iter().collect())
-        } else {
-            self.rest.list(bucket, prefix).await
-        }
-    }
-
-    async fn delete(&self, bucket: &str, keys: &[String]) -> Result<(), ObjectError> {
-        self.rest.delete(bucket, keys).await
     }
 }
 
@@ -230,7 +152,8 @@ struct Reading<'a> {
     buffer: BytesMut,
 }
 
-/// A request that returned less than was asked for.
+/// A request that returned less than was asked for. `rest`: how long the server asks to wait.
+#[derive(Debug)]
 struct Broken {
     why: String,
     rest: Option<Duration>,
@@ -244,10 +167,8 @@ struct Failures {
 }
 
 impl Failures {
-    /// Counts a failure, and rests until the next try.
-    ///
-    /// # Errors
-    /// The read of `path` has failed too often.
+    /// Counts a failure, and rests until the next try. Fails if the read of `path` has failed too
+    /// often.
     async fn rest(&mut self, path: &ObjectPath, broken: Broken) -> Result<(), ObjectError> {
         self.in_a_row += 1;
         self.silences += u32::from(broken.why == SILENCE);
@@ -276,7 +197,7 @@ impl WebObjects {
                     let found = ObjectInfo { key: path.key.clone(), size: total, etag: tag };
                     return Ok(Some(found));
                 }
-                Ok(RangeResponse::Later { why, rest }) => Broken { why, rest },
+                Ok(RangeResponse::Later(broken)) => broken,
                 Err(ObjectError::Unavailable(why)) => Broken { why, rest: None },
                 Err(ObjectError::NotFound(_)) => return Ok(None),
                 Err(error) => return Err(error),
@@ -339,7 +260,7 @@ impl WebObjects {
             Err(error) => return Err(error),
         };
         match RangeResponse::from_response(&response, path)? {
-            RangeResponse::Later { why, rest } => return Ok(Some(Broken { why, rest })),
+            RangeResponse::Later(broken) => return Ok(Some(broken)),
             RangeResponse::Part { tag: found, .. } | RangeResponse::Behind { tag: found, .. }
                 if tag.is_some_and(|tag| tag != found) =>
             {
@@ -386,7 +307,7 @@ impl WebObjects {
         request = request.header(RANGE, format!("bytes={}-{}", range.start, range.end - 1));
         // A range of a compressed response is no range of the file.
         request = request.header(ACCEPT_ENCODING, "identity");
-        if let Some(authorization) = self.authorization(url.host_str().unwrap_or_default()) {
+        if let Some(authorization) = self.authorization.get(url.host_str().unwrap_or_default()) {
             request = request.header(AUTHORIZATION, authorization);
         }
         let Some(sent) = self.read_timeout.wait(request.send()).await else {
@@ -422,13 +343,13 @@ const LONGEST_REST: Duration = Duration::from_secs(10);
 
 /// A response to a range request.
 #[derive(Debug)]
-pub(crate) enum RangeResponse {
+enum RangeResponse {
     /// Bytes `range` of a file of `total` bytes, in version `tag`.
     Part { range: Range<u64>, total: u64, tag: String },
     /// The range begins after the end of a file of `total` bytes.
     Behind { total: u64, tag: String },
-    /// Try again, after `rest` if the server asked for one.
-    Later { why: String, rest: Option<Duration> },
+    /// Try again.
+    Later(Broken),
 }
 
 fn header(response: &Response, name: HeaderName) -> Option<&str> {
@@ -444,7 +365,7 @@ fn tag(response: &Response, total: u64) -> Option<String> {
 
 impl RangeResponse {
     /// Classifies the head of `response` to a range request for `path`.
-    pub fn from_response(response: &Response, path: &ObjectPath) -> Result<Self, ObjectError> {
+    fn from_response(response: &Response, path: &ObjectPath) -> Result<Self, ObjectError> {
         let status = response.status();
         let rejected = |why: String| Err(ObjectError::Rejected(format!("{path}: {why}")));
         let tagged = |total| {
@@ -489,7 +410,7 @@ impl RangeResponse {
     fn later(response: &Response) -> Self {
         let rest = header(response, RETRY_AFTER).and_then(|seconds| seconds.parse().ok());
         let rest = rest.map(|seconds| Duration::from_secs(seconds).min(LONGEST_REST));
-        Self::Later { why: format!("the server answers {}", response.status()), rest }
+        Self::Later(Broken { why: format!("the server answers {}", response.status()), rest })
     }
 }
 

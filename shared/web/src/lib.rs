@@ -13,8 +13,8 @@ mod client;
 #[cfg(not(feature = "client"))]
 #[path = "without_client.rs"]
 mod client;
+mod routed;
 
 pub use address::{AllowedServers, is_web, origin_and_key};
-#[cfg(feature = "client")]
 pub use client::WebObjects;
-pub use client::WebRoutedStore;
+pub use routed::WebRoutedStore;

@@ -27,36 +27,6 @@ const UNHEARD: [FaultKind; 9] = [
     FaultKind::ServiceDown,
 ];
 
-/// Faults that keep workers from starting, from finishing, or from reporting it.
-pub(crate) const HINDRANCES: [FaultKind; 27] = [
-    FaultKind::WorkerDies,
-    FaultKind::CoordinatorDies,
-    FaultKind::ScalerDies,
-    FaultKind::Frozen,
-    FaultKind::CallLost,
-    FaultKind::AnswerLost,
-    FaultKind::TableFails,
-    FaultKind::WriteThrottled,
-    FaultKind::InvokeFails,
-    FaultKind::InvokeThrottled,
-    FaultKind::EventDropped,
-    FaultKind::EventRepeated,
-    FaultKind::EventLate,
-    FaultKind::ReportRepeated,
-    FaultKind::VersionDeleted,
-    FaultKind::LeaveLost,
-    FaultKind::PutFails,
-    FaultKind::PutUnreported,
-    FaultKind::StoreFull,
-    FaultKind::StoreThrottled,
-    FaultKind::TableThrottled,
-    FaultKind::ObjectDenied,
-    FaultKind::Slow,
-    FaultKind::AccountFull,
-    FaultKind::ServiceDown,
-    FaultKind::UrlThrottled,
-    FaultKind::PrefixThrottled,
-];
 /// Number of hindrances after which giving a job up is justified: one may cost several workers.
 const GIVEN_UP_AFTER: u64 = 10;
 
@@ -81,13 +51,26 @@ fn is_damage(why: &str) -> bool {
 }
 
 /// Words of the error of a job without progress.
-const GIVEN_UP: [&str; 2] = ["workers died or could not start within", "given up after"];
+pub const GIVEN_UP: [&str; 2] = ["workers died or could not start within", "given up after"];
 
 /// Whether faults may have kept a job from any progress for as long as the service tolerates.
 fn is_hindered(sim: &FaultSimulation) -> bool {
-    sim.count(&HINDRANCES) >= GIVEN_UP_AFTER
+    sim.count_of(FaultKind::hinders) >= GIVEN_UP_AFTER
         || sim.count(&[FaultKind::ServiceDown]) > 0
         || !sim.plan.skew.is_zero()
+}
+
+/// Whether a job may have failed with this error.
+fn is_excused(sim: &FaultSimulation, spec: &JobSpec, why: &str) -> bool {
+    // A split that kills its workers is recognised only if the platform's reports arrive before a wrong clock ends the
+    // lease; else the job fails for it, with an error.
+    let is_unheard = spec.settings.on_error == ErrorPolicy::Skip
+        && why.contains("given up after")
+        && (sim.count(&UNHEARD) > 0 || !sim.plan.skew.is_zero());
+    // No progress for longer than the service tolerates.
+    let has_stalled = GIVEN_UP.iter().any(|words| why.contains(words)) && is_hindered(sim);
+    // Invariant 14: three deaths in a row on one split incriminate it, regardless of their cause.
+    is_unheard || has_stalled || why.contains("killed its worker") && sim.count(&DEATHS) >= 3
 }
 
 /// Judges the end of a trainer. `entitled`: it resumed from the newest checkpoint, or was accepted with another.
@@ -106,30 +89,10 @@ pub fn judge(
         _ => None,
     };
     match joined.as_ref().unwrap_or(error) {
-        // A split that kills its workers is recognised only if the platform's reports arrive before a wrong clock ends the
-        // lease; else the job fails for it, with an error.
-        FetchError::JobFailed(why)
-            if spec.settings.on_error == ErrorPolicy::Skip
-                && why.contains("given up after")
-                && (sim.count(&UNHEARD) > 0 || !sim.plan.skew.is_zero()) =>
-        {
-            TrainerEnd::GivenUp
-        }
         // The job it found at its start was gone when it reported: its supervisor restarts it.
         FetchError::Fenced(_) if !accepted => TrainerEnd::Again,
         FetchError::Fenced(_) => TrainerEnd::Superseded,
-        // No progress for longer than the service tolerates.
-        FetchError::JobFailed(why)
-            if GIVEN_UP.iter().any(|words| why.contains(words)) && is_hindered(sim) =>
-        {
-            TrainerEnd::GivenUp
-        }
-        // Invariant 14: three deaths in a row on one split incriminate it, regardless of their cause.
-        FetchError::JobFailed(why)
-            if why.contains("killed its worker") && sim.count(&DEATHS) >= 3 =>
-        {
-            TrainerEnd::GivenUp
-        }
+        FetchError::JobFailed(why) if is_excused(sim, spec, why) => TrainerEnd::GivenUp,
         FetchError::JobFailed(_) | FetchError::JobStopped => {
             sim.violated(format_args!("the job ended: {error}"));
             TrainerEnd::Broken
@@ -152,23 +115,19 @@ pub fn judge(
             sim.violated(format_args!("damage ended a trainer: {why}"));
             TrainerEnd::Broken
         }
-        FetchError::Unusable(why) => judge_unusable(sim, why),
+        // Each release speaks a version of the other, so that no trainer ends for its version.
+        FetchError::Unusable(why) if why.contains("protocol version") => {
+            sim.violated(format_args!("a version ended a trainer: {why}"));
+            TrainerEnd::Broken
+        }
         FetchError::Misplaced(_)
         | FetchError::Collected(_)
         | FetchError::RunBegan { .. }
         | FetchError::Refused(_)
         | FetchError::Unreachable { .. }
+        | FetchError::Unusable(_)
         | FetchError::BadObject(_) => TrainerEnd::Again,
     }
-}
-
-/// Each release speaks a version of the other, so that no trainer ends for its version.
-fn judge_unusable(sim: &FaultSimulation, why: &str) -> TrainerEnd {
-    if why.contains("protocol version") {
-        sim.violated(format_args!("a version ended a trainer: {why}"));
-        return TrainerEnd::Broken;
-    }
-    TrainerEnd::Again
 }
 
 /// Longest time without enough workers, or without batches, after the faults have ended: a worker whose event was lost
@@ -186,7 +145,7 @@ const LOOKS: Duration = Duration::from_secs(5);
 pub async fn watch(cloud: &Arc<SimCloud>, log: &DeliveryLog) {
     let sim = &cloud.sim;
     // Lease times of a wrong clock are off by the difference of two clocks.
-    let bound = if cloud.store.has_poison() { FINDING_OUT } else { BOUND } + 2 * sim.plan.skew;
+    let bound = if cloud.store.scenario.poison { FINDING_OUT } else { BOUND } + 2 * sim.plan.skew;
     let bound = bound * if cloud.is_shared { SHARED } else { 1 };
     // A trainer whose job the table has lost waits for it, and is started again.
     let lost = || if sim.count(&[FaultKind::WritesLost]) > 0 { PATIENCE } else { Duration::ZERO };
@@ -235,7 +194,6 @@ fn workers_wanted(cloud: &SimCloud, status: &JobStatus) -> u32 {
     target.min(account).min(status.claimable / bundle.max(1))
 }
 
-/// Status of the job, read by an observer.
 async fn status(cloud: &Arc<SimCloud>) -> Option<JobStatus> {
     let process = SimProcess::new(&cloud.sim, ProcessKind::Observer);
     cloud.ask(&process, StatusCall { job: cloud.store.job.clone() }).await.ok()

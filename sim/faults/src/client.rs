@@ -4,12 +4,11 @@ use crate::{
     FaultKind, FaultSimulation, ProcessKind, SimProcess,
     cloud::SimCloud,
     host::{TrainerHost, is_done},
-    scenario::BatchName,
-    trainer::{DeliveryLog, ReceivedBatch, choose_checkpoint},
+    trainer::{DeliveryLog, choose_checkpoint},
 };
 use bytes::Bytes;
-use gristmill_model::wire::RegisterCall;
-use std::{sync::Arc, time::Duration};
+use gristmill_model::{splits::Cursor, wire::RegisterCall};
+use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 
 /// Longest wait of a client that does not train.
@@ -20,7 +19,7 @@ pub enum ConnectionEnd {
     /// It broke, or could not be made.
     Nothing,
     /// Everything is delivered; the position after the last acknowledgement.
-    Ended((u32, u64)),
+    Ended(Cursor),
     /// Refused, with the reason.
     Refused(String),
 }
@@ -30,15 +29,13 @@ pub struct SimClient<'a> {
     pub cloud: &'a SimCloud,
     pub host: &'a TrainerHost,
     pub log: &'a DeliveryLog,
-    /// Whether it keeps checkpoints of its own.
-    pub keeps: bool,
     pub process: &'a SimProcess,
 }
 
 /// A frame of a fetcher: its kind, the numbers of its header, and its payload.
 pub struct ReceivedFrame {
     pub magic: [u8; 4],
-    pub at: (u32, u64),
+    pub at: Cursor,
     pub payload: Bytes,
 }
 
@@ -46,7 +43,7 @@ pub struct ReceivedFrame {
 pub async fn receive(stream: &mut DuplexStream) -> Option<ReceivedFrame> {
     let mut magic = [0; 4];
     stream.read_exact(&mut magic).await.ok()?;
-    let at = (stream.read_u32_le().await.ok()?, stream.read_u64_le().await.ok()?);
+    let at = Cursor::new(stream.read_u32_le().await.ok()?, stream.read_u64_le().await.ok()?);
     let mut payload = vec![0; usize::try_from(stream.read_u64_le().await.ok()?).ok()?];
     stream.read_exact(&mut payload).await.ok()?;
     Some(ReceivedFrame { magic, at, payload: payload.into() })
@@ -64,12 +61,12 @@ pub async fn send_hello(
     stream.write_all(text.as_bytes()).await.ok()
 }
 
-/// Acknowledges all batches before `at` in this and earlier epochs. `None` if the connection has ended.
-pub async fn send_ack(stream: &mut DuplexStream, at: BatchName) -> Option<()> {
-    let (epoch, g) = at;
-    stream.write_all(b"GMA1").await.ok()?;
-    stream.write_u32_le(epoch).await.ok()?;
-    stream.write_u64_le(g).await.ok()
+/// Acknowledges all batches before `at` in this and earlier epochs (`GMA1`), or a checkpoint there of the whole job
+/// (`GMAJ`). `None` if the connection has ended.
+pub async fn send_ack(stream: &mut DuplexStream, magic: &[u8; 4], at: Cursor) -> Option<()> {
+    stream.write_all(magic).await.ok()?;
+    stream.write_u32_le(at.epoch).await.ok()?;
+    stream.write_u64_le(at.batch_index).await.ok()
 }
 
 /// The job named by the server's hello, for the client's.
@@ -79,6 +76,11 @@ pub fn identity(hello: &ReceivedFrame) -> Option<serde_json::Value> {
     Some(serde_json::json!({
         "job": field("job"), "dataset": field("dataset"), "fingerprint": field("fingerprint"),
     }))
+}
+
+/// Makes `hello` ask for the batches from `at` on.
+pub fn set_place(hello: &mut serde_json::Value, at: Cursor) {
+    (hello["epoch"], hello["batch_index"]) = (at.epoch.into(), at.batch_index.into());
 }
 
 impl SimClient<'_> {
@@ -102,10 +104,9 @@ impl SimClient<'_> {
             return Some(self.refused(&greeting, None));
         }
         let mut hello = identity(&greeting)?;
-        let resume = self.keeps.then(|| choose_checkpoint(self.sim(), self.log));
-        if let Some((epoch, g)) = resume {
-            hello["epoch"] = epoch.into();
-            hello["batch_index"] = g.into();
+        let resume = self.host.trainer_keeps.then(|| choose_checkpoint(self.sim(), self.log));
+        if let Some(resume) = resume {
+            set_place(&mut hello, resume);
         }
         self.process.point(20).await;
         send_hello(stream, b"GMAH", &hello).await?;
@@ -115,9 +116,8 @@ impl SimClient<'_> {
             let frame = receive(stream).await?;
             match &frame.magic {
                 b"GMB1" => {
-                    let (epoch, g) = frame.at;
-                    let batch = ReceivedBatch { epoch, g, frame: &frame.payload };
-                    self.log.note(self.sim(), register.spec.settings.visitation, &batch);
+                    let visitation = register.spec.settings.visitation;
+                    self.log.note(self.sim(), visitation, frame.at, &frame.payload);
                     self.process.point(step_ms).await;
                     unsaved = Some(frame.at);
                     if self.sim().below(3) == 0 {
@@ -127,7 +127,7 @@ impl SimClient<'_> {
                 b"GMBE" => {
                     self.save(stream, &mut unsaved).await?;
                     let last = self.log.latest();
-                    self.log.save((register.spec.epochs, 0));
+                    self.log.save(Cursor::start_of(register.spec.epochs));
                     // The fetcher exits after receiving that.
                     let _ = receive(stream).await;
                     return Some(ConnectionEnd::Ended(last));
@@ -138,16 +138,16 @@ impl SimClient<'_> {
     }
 
     /// Writes a checkpoint, and acknowledges it when it is durable.
-    async fn save(&self, stream: &mut DuplexStream, last: &mut Option<(u32, u64)>) -> Option<()> {
-        let Some((epoch, g)) = last.take() else { return Some(()) };
+    async fn save(&self, stream: &mut DuplexStream, last: &mut Option<Cursor>) -> Option<()> {
+        let Some(last) = last.take() else { return Some(()) };
         self.process.point(50).await;
-        self.log.save((epoch, g + 1));
+        self.log.save(last.next());
         self.process.point(10).await;
-        send_ack(stream, (epoch, g)).await
+        send_ack(stream, b"GMA1", last).await
     }
 
     /// Judges the refusal of a legitimate trainer.
-    fn refused(&self, frame: &ReceivedFrame, resume: Option<(u32, u64)>) -> ConnectionEnd {
+    fn refused(&self, frame: &ReceivedFrame, resume: Option<Cursor>) -> ConnectionEnd {
         let why = String::from_utf8_lossy(&frame.payload).into_owned();
         let newest = resume.is_none_or(|resume| resume == self.log.latest());
         let gone = why.contains("collected") || why.contains("deleted");
@@ -176,20 +176,19 @@ impl SimClient<'_> {
         let mut meant = false;
         match sim.below(7) {
             0 => stream.write_all(b"GET / HTTP/1.1\r\n\r\n").await.ok()?,
-            1 => send_ack(stream, (7, 999)).await?,
+            1 => send_ack(stream, b"GMA1", Cursor::new(7, 999)).await?,
             2 => {
                 hello["job"] = "another".into();
                 send_hello(stream, b"GMAH", &hello).await?;
             }
             3 => {
-                hello["epoch"] = (epochs + 7).into();
-                hello["batch_index"] = 999.into();
+                set_place(&mut hello, Cursor::new(epochs + 7, 999));
                 send_hello(stream, b"GMAH", &hello).await?;
             }
             4 => {
                 meant = true;
                 send_hello(stream, b"GMAH", &hello).await?;
-                send_ack(stream, (epochs - 1, u64::MAX)).await?;
+                send_ack(stream, b"GMA1", Cursor::new(epochs - 1, u64::MAX)).await?;
             }
             // Connects and leaves at once.
             5 => return None,
@@ -213,17 +212,16 @@ impl SimClient<'_> {
 
 /// Trains over the connection until the job is done, resuming after every death.
 pub async fn train(
-    cloud: Arc<SimCloud>,
-    host: Arc<TrainerHost>,
-    log: Arc<DeliveryLog>,
-    register: RegisterCall,
+    cloud: &SimCloud,
+    host: &TrainerHost,
+    log: &DeliveryLog,
+    register: &RegisterCall,
 ) {
-    let sim = Arc::clone(&cloud.sim);
-    let keeps = host.trainer_keeps;
+    let sim = &cloud.sim;
     while !log.is_done() && !log.is_given_up() && !sim.is_violated() {
-        let process = SimProcess::new(&sim, ProcessKind::Trainer);
-        let client = SimClient { cloud: &cloud, host: &host, log: &log, keeps, process: &process };
-        match process.run(client.train(&register)).await {
+        let process = SimProcess::new(sim, ProcessKind::Trainer);
+        let client = SimClient { cloud, host, log, process: &process };
+        match process.run(client.train(register)).await {
             // The job is finished unless its fetcher still waits for the last acknowledgement, or the table has lost it.
             Some(ConnectionEnd::Ended(last))
                 if host.has_kept(last) && sim.count(&[FaultKind::WritesLost]) == 0 =>
@@ -243,22 +241,21 @@ pub async fn train(
 
 /// Connects malicious and faulty clients.
 pub async fn disturb(
-    cloud: Arc<SimCloud>,
-    host: Arc<TrainerHost>,
-    log: Arc<DeliveryLog>,
-    register: RegisterCall,
+    cloud: &SimCloud,
+    host: &TrainerHost,
+    log: &DeliveryLog,
+    register: &RegisterCall,
 ) {
-    let sim = Arc::clone(&cloud.sim);
+    let sim = &cloud.sim;
     while !log.is_done() && !log.is_given_up() {
         sim.time.sleep(sim.between_ms(100, 20_000)).await;
         if !sim.happens(FaultKind::WrongClient) {
             continue;
         }
-        let process = SimProcess::new(&sim, ProcessKind::Observer);
-        let client =
-            SimClient { cloud: &cloud, host: &host, log: &log, keeps: false, process: &process };
+        let process = SimProcess::new(sim, ProcessKind::Observer);
+        let client = SimClient { cloud, host, log, process: &process };
         for _ in 0..=sim.below(8) {
-            client.disturb(&register).await;
+            client.disturb(register).await;
         }
     }
 }

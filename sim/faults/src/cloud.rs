@@ -16,18 +16,19 @@ use gristmill_coordinator::{
 };
 use gristmill_model::{
     InvocationId, JobName,
-    splits::{BundleState, JobProgress, SplitCommit},
+    splits::{Bundle, BundleState, JobProgress, SplitCommit},
     wire::{
-        self, AnyCall, AnyReply, CallEnvelope, CallRefusal, ClaimCall, CoordinatorCall, FlushCall,
-        LeaseRef, RefusalKind, ReleaseCall, ScalerEvent, SpokenVersions, VERSION, WorkerEvent,
-        protocol::{self, ProtocolMessage, read_event},
+        AnyCall, AnyReply, CallEnvelope, CallRefusal, CoordinatorCall, FlushCall, LeaseRef,
+        RefusalKind, ReleaseCall, ScalerEvent, SpokenVersions, VERSION, WorkerEvent,
+        protocol::{self, read_event},
     },
 };
-use gristmill_ports::{CallError, Clock as _, Coordinator, FunctionMetrics, ItemKey};
+use gristmill_ports::{CallError, Clock as _, Coordinator, FunctionMetrics};
 use gristmill_runner::{Runner, RunnerConfig};
 use gristmill_scaler::ScalerFunction;
 use gristmill_worker::WorkerFunction;
 use parking_lot::Mutex;
+use serde::de::DeserializeOwned;
 use std::{
     sync::{
         Arc,
@@ -53,10 +54,10 @@ const UNLIMITED: u32 = 10_000;
 /// Longer than any simulation.
 const FOREVER_MS: u64 = 1 << 50;
 
-/// Channel of a call's answer.
 type Answer = oneshot::Sender<Result<AnyReply, CallError>>;
 
 /// The deployed stack as one job uses it.
+#[derive(Clone)]
 pub struct SimCloud {
     pub sim: Arc<FaultSimulation>,
     pub items: Arc<SharedItems>,
@@ -67,7 +68,7 @@ pub struct SimCloud {
     pub deployed: Arc<DeployedStack>,
     /// Free concurrency of coordinators, and of other functions.
     slots: [Arc<Semaphore>; 2],
-    workers: Mutex<Vec<SimProcess>>,
+    workers: Arc<Mutex<Vec<SimProcess>>>,
     /// In-process memory of the coordinator's environments.
     warm: Arc<Mutex<[CoordinatorMemory; 3]>>,
     cuts: Arc<AtomicU64>,
@@ -83,13 +84,9 @@ impl SimCloud {
             store: Arc::new(store),
             is_shared: false,
             events: Arc::default(),
-            deployed: Arc::new(DeployedStack::new(
-                sim.mutant,
-                sim.plan.stack_release,
-                sim.plan.hosts_release,
-            )),
+            deployed: Arc::new(DeployedStack::new(sim)),
             slots: [coordinators, others].map(|most| Arc::new(Semaphore::new(most as usize))),
-            workers: Mutex::default(),
+            workers: Arc::default(),
             warm: Arc::default(),
             cuts: Arc::default(),
         })
@@ -97,18 +94,8 @@ impl SimCloud {
 
     /// The same stack as used by another job, concurrent or later.
     pub fn with_job(&self, job: JobName, scenario: FaultScenario, is_shared: bool) -> Arc<Self> {
-        Arc::new(Self {
-            sim: Arc::clone(&self.sim),
-            items: Arc::clone(&self.items),
-            store: Arc::new(self.store.with_job(job, scenario)),
-            is_shared,
-            events: Arc::clone(&self.events),
-            deployed: Arc::clone(&self.deployed),
-            slots: self.slots.clone(),
-            workers: Mutex::default(),
-            warm: Arc::clone(&self.warm),
-            cuts: Arc::clone(&self.cuts),
-        })
+        let store = Arc::new(self.store.with_job(job, scenario));
+        Arc::new(Self { store, is_shared, workers: Arc::default(), ..self.clone() })
     }
 
     /// Acquires concurrency for one function of this kind, until it is dropped.
@@ -270,16 +257,20 @@ impl SimCloud {
         });
     }
 
-    fn bundle_key(&self, flush: &FlushCall) -> ItemKey {
+    /// The bundle that `flush` is for, as stored.
+    async fn bundle(&self, flush: &FlushCall) -> Option<Box<Bundle>> {
         let LeaseRef { partition, epoch, bundle, .. } = flush.lease;
-        inspect::bundle_key(&self.store.ns, &self.store.job, partition, epoch, bundle)
+        let (ns, job) = (&self.store.ns, &self.store.job);
+        let key = inspect::bundle_key(ns, job, partition, epoch, bundle);
+        match inspect::decode(&key, &self.items.item(&key).await?.body) {
+            Ok(DecodedItem::Bundle(bundle)) => Some(bundle),
+            _ => None,
+        }
     }
 
     /// Invariant 13: a permanently refused flush was not applied.
     async fn check_refused(&self, flush: &FlushCall, refusal: &CallRefusal) {
-        let key = self.bundle_key(flush);
-        let Some(item) = self.items.item(&key).await else { return };
-        let Ok(DecodedItem::Bundle(bundle)) = inspect::decode(&key, &item.body) else { return };
+        let Some(bundle) = self.bundle(flush).await else { return };
         let applied = |commit: &SplitCommit| {
             bundle.entry(commit.split_index).is_some_and(|entry| {
                 (entry.attempt, entry.nonce) == (flush.lease.attempt, flush.lease.nonce)
@@ -294,19 +285,14 @@ impl SimCloud {
     async fn mistaken(&self, mut call: AnyCall) -> AnyCall {
         match (self.sim.mutant, &mut call) {
             (Some(Mutant::CommitsWithoutOwner), AnyCall::Flush(flush)) => {
-                let key = self.bundle_key(flush);
-                if let Some(item) = self.items.item(&key).await
-                    && let Ok(DecodedItem::Bundle(bundle)) = inspect::decode(&key, &item.body)
+                if let Some(bundle) = self.bundle(flush).await
                     && bundle.state == BundleState::Leased
                 {
                     (flush.lease.attempt, flush.lease.nonce) = (bundle.attempt, bundle.owner);
                 }
             }
-            (
-                Some(Mutant::JudgedBySlowest),
-                AnyCall::Claim(ClaimCall { needed: Some(needed), .. }),
-            ) => {
-                if let Some(progress) = self.progress().await {
+            (Some(Mutant::JudgedBySlowest), AnyCall::Claim(claim)) => {
+                if let Some((needed, progress)) = claim.needed.as_mut().zip(self.progress().await) {
                     *needed = progress.delivered.min(*needed);
                 }
             }
@@ -318,11 +304,8 @@ impl SimCloud {
             (Some(Mutant::LeasesForGood), AnyCall::Claim(claim)) => {
                 (claim.remaining_ms, claim.split_ms) = (FOREVER_MS, FOREVER_MS);
             }
-            (
-                Some(Mutant::UnfencedAcks),
-                AnyCall::Poll(wire::PollCall { report: Some(report), .. }),
-            ) => {
-                if let Some(progress) = self.progress().await {
+            (Some(Mutant::UnfencedAcks), AnyCall::Poll(poll)) => {
+                if let Some((report, progress)) = poll.report.as_mut().zip(self.progress().await) {
                     report.ack.generation = progress.generation;
                 }
             }
@@ -532,6 +515,6 @@ impl SimCloud {
     }
 }
 
-fn read<M: ProtocolMessage>(payload: &[u8]) -> Option<M> {
+fn read<M: DeserializeOwned>(payload: &[u8]) -> Option<M> {
     read_event(serde_json::from_slice(payload).ok()?).ok()
 }

@@ -21,11 +21,9 @@ use std::{
 };
 use tokio::sync::oneshot;
 
-/// Timeout of a caller.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Size limit of a call and of its answer.
 const MAX_SYNC_BYTES: usize = 6 << 20;
-/// Size limit of an event.
 const MAX_EVENT_BYTES: usize = 1 << 20;
 /// Entries or files above which a message is measured; smaller ones are far below the limit.
 const WORTH_MEASURING: usize = 1_000;
@@ -84,7 +82,6 @@ impl SimCoordinator {
         }
     }
 
-    /// The outcome of `call` that was answered with `reply`.
     fn received(&self, call: &AnyCall, reply: AnyReply) -> Result<AnyReply, CallError> {
         match reply {
             AnyReply::Poll(polled)
@@ -146,8 +143,8 @@ fn measured_alike(call: &AnyCall) -> AnyCall {
 
 /// Records a call, the split that it needs, and the progress that a reader reports with it.
 fn show(process: &SimProcess, call: &AnyCall) {
-    let sim = process.sim();
-    sim.event(format_args!("{:?} calls {}", process.kind(), call.name()));
+    let sim = &process.sim;
+    sim.event(format_args!("{:?} calls {}", process.kind, call.name()));
     if let AnyCall::Claim(ClaimCall { needed: Some(needed), .. }) = call {
         sim.event(format_args!("it needs {needed:?}"));
     }
@@ -179,7 +176,7 @@ impl CallTransport for SimCoordinator {
             claim.resent = false;
         }
         let call = &call;
-        sim.count_call();
+        sim.note(|counts| counts.calls += 1);
         show(process, call);
         if let Some(reply) = self.forgoes(call) {
             return Ok(reply);
@@ -218,7 +215,7 @@ impl CallTransport for SimCoordinator {
             return Err(no_answer("the answer was lost"));
         }
         if !matches!(reply, AnyReply::Refused(_)) {
-            sim.count_version(version);
+            sim.note(|counts| *counts.versions.entry(version).or_default() += 1);
         }
         self.received(call, reply)
     }

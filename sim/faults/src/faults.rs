@@ -6,6 +6,7 @@ use crate::{
     objects::ModelledMemory,
     releases::{SimRelease, UpgradePlan},
 };
+use clap::ValueEnum;
 use fastrand::Rng;
 use gristmill_ports::{
     limits::{KeyedRates, PARTITION_WRITES_PER_S, QUERY_PAGE_BYTES, TokenBucket},
@@ -14,8 +15,9 @@ use gristmill_ports::{
 use parking_lot::Mutex;
 use std::{ops::Range, time::Duration};
 
-/// One kind of fault.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+/// One kind of fault. Those from [`FaultKind::RunRestarts`] on are of training with several ranks and drawn after the
+/// others, those from [`FaultKind::StackReplaced`] on of upgrades, whose occasions are a minute at most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum FaultKind {
     /// A process dies between two operations.
     WorkerDies,
@@ -130,81 +132,56 @@ pub enum FaultKind {
     PrefixThrottled,
 }
 
-/// Every fault with its usual probability per occasion.
-const USUAL: [(FaultKind, f64); 53] = [
-    (FaultKind::WorkerDies, 0.005),
-    (FaultKind::CoordinatorDies, 0.01),
-    (FaultKind::ScalerDies, 0.05),
-    (FaultKind::TrainerDies, 0.004),
-    (FaultKind::Frozen, 0.002),
-    (FaultKind::CallLost, 0.02),
-    (FaultKind::AnswerLost, 0.03),
-    (FaultKind::CallRepeated, 0.03),
-    (FaultKind::TableFails, 0.01),
-    (FaultKind::WriteUnreported, 0.03),
-    (FaultKind::WriteMeetsItself, 0.03),
-    (FaultKind::WriteThrottled, 0.5),
-    (FaultKind::PutFails, 0.03),
-    (FaultKind::PutUnreported, 0.03),
-    (FaultKind::PutLate, 0.03),
-    (FaultKind::GetFails, 0.02),
-    (FaultKind::GetCorrupt, 0.01),
-    (FaultKind::GetMissing, 0.01),
-    (FaultKind::DeleteHalf, 0.1),
-    (FaultKind::InvokeThrottled, 0.1),
-    (FaultKind::InvokeFails, 0.1),
-    (FaultKind::EventDropped, 0.05),
-    (FaultKind::EventRepeated, 0.1),
-    (FaultKind::EventLate, 0.1),
-    (FaultKind::ReportLost, 0.2),
-    (FaultKind::ReportRepeated, 0.2),
-    (FaultKind::OldCheckpoint, 0.3),
-    (FaultKind::SecondTrainer, 0.3),
-    (FaultKind::CallDenied, 0.003),
-    (FaultKind::ObjectDenied, 0.003),
-    (FaultKind::TableDenied, 0.001),
-    (FaultKind::ObjectVanishes, 0.02),
-    (FaultKind::VersionDeleted, 0.02),
-    (FaultKind::LeaveLost, 0.3),
-    (FaultKind::StoreFull, 0.01),
-    (FaultKind::StoreThrottled, 0.002),
-    (FaultKind::TableThrottled, 0.0005),
-    (FaultKind::Slow, 0.0003),
-    (FaultKind::FetcherDies, 0.002),
-    (FaultKind::DiesSaving, 0.02),
-    (FaultKind::DiskFull, 0.01),
-    (FaultKind::WrongState, 0.3),
-    (FaultKind::WrongClient, 0.5),
-    (FaultKind::SecondClient, 0.3),
-    (FaultKind::HintStale, 0.1),
-    (FaultKind::HintTorn, 0.1),
-    (FaultKind::HintLost, 0.1),
-    (FaultKind::ResentLost, 0.3),
-    (FaultKind::ServiceDown, 0.0005),
-    (FaultKind::AccountFull, 1.0),
-    (FaultKind::ObjectDamaged, 0.02),
-    (FaultKind::WritesLost, 0.2),
-    (FaultKind::OptionChanged, 0.3),
-];
+const KINDS: usize = FaultKind::PrefixThrottled as usize + 1;
 
-/// The faults of training with several ranks, drawn after the others.
-const OF_RANKS: [(FaultKind, f64); 5] = [
-    (FaultKind::RunRestarts, 0.5),
-    (FaultKind::OldRunWakes, 0.5),
-    (FaultKind::RankSlow, 0.3),
-    (FaultKind::DiskLost, 0.3),
-    (FaultKind::FinishedRankReturns, 0.3),
-];
+impl FaultKind {
+    /// The usual probability at each occasion; 0 for what is counted and not drawn.
+    fn usual(self) -> f64 {
+        use FaultKind::*;
+        match self {
+            UrlThrottled | PrefixThrottled => 0.0,
+            Slow => 0.0003,
+            TableThrottled | ServiceDown => 0.0005,
+            TableDenied => 0.001,
+            Frozen | StoreThrottled | FetcherDies => 0.002,
+            CallDenied | ObjectDenied => 0.003,
+            TrainerDies => 0.004,
+            WorkerDies => 0.005,
+            CoordinatorDies | TableFails | GetCorrupt | GetMissing | StoreFull | DiskFull => 0.01,
+            CallLost | GetFails | ObjectVanishes | VersionDeleted | DiesSaving | ObjectDamaged => {
+                0.02
+            }
+            AnswerLost | CallRepeated | WriteUnreported | WriteMeetsItself | PutFails
+            | PutUnreported | PutLate => 0.03,
+            ScalerDies | EventDropped => 0.05,
+            DeleteHalf | InvokeThrottled | InvokeFails | EventRepeated | EventLate | HintStale
+            | HintTorn | HintLost => 0.1,
+            ReportLost | ReportRepeated | WritesLost | StackReplaced | HostsReplaced => 0.2,
+            OldCheckpoint | SecondTrainer | LeaveLost | WrongState | SecondClient | ResentLost
+            | OptionChanged | RankSlow | DiskLost | FinishedRankReturns => 0.3,
+            WriteThrottled | WrongClient | RunRestarts | OldRunWakes => 0.5,
+            AccountFull => 1.0,
+        }
+    }
 
-/// The faults of upgrades, drawn apart from the others. An occasion is a minute at most.
-const OF_RELEASES: [(FaultKind, f64); 2] =
-    [(FaultKind::StackReplaced, 0.2), (FaultKind::HostsReplaced, 0.2)];
-
-const KINDS: usize = USUAL.len() + OF_RANKS.len() + OF_RELEASES.len();
-
-/// The usual probability of the fault with that number.
-fn usual(number: usize) -> f64 {
-    USUAL.iter().chain(&OF_RANKS).chain(&OF_RELEASES).nth(number).map_or(0.0, |(_, usual)| *usual)
+    /// Whether it keeps workers from starting, from finishing, or from reporting it.
+    #[allow(
+        clippy::match_like_matches_macro,
+        reason = "the formatter breaks a macro after each name"
+    )]
+    pub(crate) fn hinders(self) -> bool {
+        use FaultKind::*;
+        match self {
+            WorkerDies | CoordinatorDies | ScalerDies | Frozen | CallLost | AnswerLost
+            | TableFails | WriteThrottled | InvokeFails | InvokeThrottled | EventDropped
+            | EventRepeated | EventLate | ReportRepeated | VersionDeleted | LeaveLost
+            | PutFails | PutUnreported | StoreFull | StoreThrottled | TableThrottled
+            | ObjectDenied | Slow | AccountFull | ServiceDown | UrlThrottled | PrefixThrottled => {
+                true
+            }
+            _ => false,
+        }
+    }
 }
 
 /// Longest duration of a lasting fault.
@@ -273,15 +250,16 @@ impl FaultPlan {
     /// simulation in four has at most three kinds.
     pub fn draw(random: &mut Rng) -> Self {
         let few = random.u8(0..4) == 0;
-        let chosen: [usize; 3] = std::array::from_fn(|_| random.usize(0..USUAL.len()));
+        let drawn = &FaultKind::value_variants()[..FaultKind::RunRestarts as usize];
+        let chosen: [usize; 3] = std::array::from_fn(|_| random.usize(0..drawn.len()));
         let mut probability = [0.0; KINDS];
-        for (i, probability) in probability.iter_mut().enumerate().take(USUAL.len()) {
+        for (i, fault) in drawn.iter().enumerate() {
             let amount = random.u8(0..4);
-            *probability = match (few, amount) {
+            probability[i] = match (few, amount) {
                 (true, _) if !chosen.contains(&i) => 0.0,
                 (false, 0 | 1) => 0.0,
-                (_, 0..=2) => usual(i),
-                _ => (usual(i) * 4.0).min(0.6),
+                (_, 0..=2) => fault.usual(),
+                _ => (fault.usual() * 4.0).min(0.6),
             };
         }
         let plan = Self {
@@ -290,7 +268,6 @@ impl FaultPlan {
             skew: Duration::from_secs(if random.bool() { 0 } else { 600 }),
             partition_writes: random.u64(2..20) as u32,
             concurrency: Some((random.u32(4..9), random.u32(2..8))),
-            rates: SmallRates::default(),
             memory: ModelledMemory::draw(random),
             ..Self::none()
         };
@@ -301,31 +278,22 @@ impl FaultPlan {
         }
     }
 
-    /// The plan with small limits in some simulations.
-    #[must_use]
-    pub fn with_rates(self, random: &mut Rng) -> Self {
-        Self { rates: SmallRates::draw(random), ..self }
+    /// Draws each fault of several ranks in every other simulation.
+    pub fn draw_ranks(&mut self, random: &mut Rng) {
+        self.draw_some(FaultKind::RunRestarts..FaultKind::StackReplaced, random);
     }
 
-    /// The plan with each fault of several ranks in every other simulation.
-    #[must_use]
-    pub fn with_ranks(mut self, random: &mut Rng) -> Self {
-        for (fault, usual) in OF_RANKS {
-            self.probability[fault as usize] = if random.bool() { usual } else { 0.0 };
-        }
-        self
-    }
-
-    /// The plan with stack and hosts of any release, and in every other simulation each fault of upgrades.
-    #[must_use]
-    pub fn with_releases(mut self, random: &mut Rng) -> Self {
-        for (fault, usual) in OF_RELEASES {
-            self.probability[fault as usize] = if random.bool() { usual } else { 0.0 };
-        }
+    /// Draws any release of stack and hosts, and in every other simulation each fault of upgrades.
+    pub fn draw_releases(&mut self, random: &mut Rng) {
+        self.draw_some(FaultKind::StackReplaced..FaultKind::UrlThrottled, random);
         let mut release = || [SimRelease::Before, SimRelease::Present][random.usize(0..2)];
-        self.stack_release = release();
-        self.hosts_release = release();
-        self
+        (self.stack_release, self.hosts_release) = (release(), release());
+    }
+
+    fn draw_some(&mut self, faults: Range<FaultKind>, random: &mut Rng) {
+        for fault in &FaultKind::value_variants()[faults.start as usize..faults.end as usize] {
+            self.probability[*fault as usize] = if random.bool() { fault.usual() } else { 0.0 };
+        }
     }
 
     /// The plan without these faults.
@@ -342,7 +310,7 @@ impl FaultPlan {
     pub fn with(mut self, faults: &[FaultKind]) -> Self {
         for fault in faults {
             let probability = &mut self.probability[*fault as usize];
-            *probability = probability.max(usual(*fault as usize));
+            *probability = probability.max(fault.usual());
         }
         self
     }
@@ -388,7 +356,6 @@ impl SmallRates {
 
 /// The rest of the rates.
 pub struct RemainingRates {
-    rates: SmallRates,
     url: Mutex<TokenBucket>,
     buckets: Mutex<KeyedRates>,
 }
@@ -397,17 +364,16 @@ impl RemainingRates {
     /// All of `rates`, unused.
     pub fn new(rates: SmallRates) -> Self {
         let url = Mutex::new(TokenBucket::new(rates.url.unwrap_or_default()));
-        let buckets = Mutex::new(KeyedRates::new(rates.prefix.unwrap_or_default()));
-        Self { rates, url, buckets }
+        Self { url, buckets: Mutex::new(KeyedRates::new(rates.prefix.unwrap_or_default())) }
     }
 }
 
 impl FaultSimulation {
     /// Whether the coordinator's URL rejects a request now.
     pub fn is_url_crowded(&self) -> bool {
-        let RemainingRates { rates, url, .. } = &self.rates;
-        let is_crowded =
-            rates.url.is_some() && self.is_disturbed() && !url.lock().take_one(self.time.now());
+        let is_crowded = self.plan.rates.url.is_some()
+            && self.is_disturbed()
+            && !self.rates.url.lock().take_one(self.time.now());
         if is_crowded {
             self.suffers(FaultKind::UrlThrottled);
         }
@@ -416,25 +382,12 @@ impl FaultSimulation {
 
     /// Whether the store answers a request to `bucket` with 503 now.
     pub fn is_bucket_crowded(&self, bucket: &str) -> bool {
-        if self.rates.rates.prefix.is_none() || !self.is_disturbed() {
-            return false;
-        }
-        let is_served = self.rates.buckets.lock().take_one(bucket, self.time.now());
-        if !is_served {
+        let is_crowded = self.plan.rates.prefix.is_some()
+            && self.is_disturbed()
+            && !self.rates.buckets.lock().take_one(bucket, self.time.now());
+        if is_crowded {
             self.suffers(FaultKind::PrefixThrottled);
         }
-        !is_served
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn faults_are_listed_in_order() {
-        for (i, (fault, usual)) in USUAL.iter().chain(&OF_RANKS).chain(&OF_RELEASES).enumerate() {
-            assert_eq!((*fault as usize, *usual > 0.0), (i, true));
-        }
+        is_crowded
     }
 }

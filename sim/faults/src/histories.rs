@@ -4,15 +4,15 @@
 
 use crate::{
     FaultKind, FaultPlan, FaultSimulation, ProcessKind, SimProcess,
-    checks::HINDRANCES,
-    client::{ReceivedFrame, identity, receive, send_ack, send_hello},
+    checks::GIVEN_UP,
+    client::{ReceivedFrame, identity, receive, send_ack, send_hello, set_place},
     cloud::SimCloud,
     host::{HostFetcher, TrainerHost},
     objects::SharedObjects,
-    scenario::{BatchName, FaultScenario},
+    scenario::FaultScenario,
     trainer::DeliveryLog,
 };
-use gristmill_model::Visitation;
+use gristmill_model::{Visitation, splits::Cursor};
 use gristmill_virtual_time::VirtualTime;
 use std::{
     collections::BTreeMap,
@@ -35,8 +35,6 @@ const MOST_RECORDS: usize = 200;
 #[derive(Debug, Clone, Default)]
 pub struct HistoryOutcome {
     pub violations: Vec<String>,
-    pub batches: usize,
-    pub visits: u32,
     /// Number of times that the trainer was refused, and that its server died.
     pub refusals: u32,
     pub deaths: u32,
@@ -45,9 +43,6 @@ pub struct HistoryOutcome {
 }
 
 /// Runs the history of `seed` to its end.
-///
-/// # Errors
-/// The runtime cannot be created, or the scenario is impossible.
 pub fn history(seed: u64) -> io::Result<HistoryOutcome> {
     let mut random = fastrand::Rng::with_seed(seed);
     let scenario = loop {
@@ -75,17 +70,15 @@ pub fn history(seed: u64) -> io::Result<HistoryOutcome> {
     let sim = FaultSimulation::new(Arc::clone(&time), random.u64(..), plan, None, false);
     let trainer = runtime.block_on(run(&sim, &scenario))?;
     drop(runtime);
-    let batches = trainer.kept().len();
     let mut history = trainer.history;
     history.violations.extend(sim.counts().violations);
-    history.batches = batches;
     Ok(history)
 }
 
 async fn run(sim: &Arc<FaultSimulation>, scenario: &FaultScenario) -> io::Result<HistoryTrainer> {
-    let name = |text: &str| text.parse().map_err(|_| io::Error::other("a bad name"));
-    let job = "job".parse().map_err(|_| io::Error::other("a bad name"))?;
-    let cloud = SimCloud::new(sim, SharedObjects::new(name("sim")?, job, scenario.clone()));
+    let ns = "sim".parse().map_err(io::Error::other)?;
+    let job = "job".parse().map_err(io::Error::other)?;
+    let cloud = SimCloud::new(sim, SharedObjects::new(ns, job, scenario.clone()));
     let register = scenario.prepare(&cloud).await.map_err(io::Error::other)?;
     tokio::spawn(Arc::clone(&cloud).upkeep());
     let (host, done) = (TrainerHost::new(sim, 0, true), Arc::new(AtomicBool::new(false)));
@@ -132,8 +125,8 @@ async fn serve(serving: HostFetcher, done: Arc<AtomicBool>) -> (u32, Option<Stri
                     let error = error.to_string();
                     sim.event(format_args!("a server ends: {error}"));
                     // No progress for longer than the service tolerates.
-                    let words = ["workers died or could not start within", "given up after"];
-                    if sim.count(&HINDRANCES) > 0 && words.iter().any(|why| error.contains(why)) {
+                    let is_hindered = sim.count_of(FaultKind::hinders) > 0;
+                    if is_hindered && GIVEN_UP.iter().any(|why| error.contains(why)) {
                         given_up = Some(error);
                         done.store(true, Ordering::Relaxed);
                     }
@@ -159,11 +152,10 @@ struct HistoryTrainer {
     sim: Arc<FaultSimulation>,
     host: Arc<TrainerHost>,
     /// Checkpoints that it may resume from, oldest first, each with the next batch; it is at the last one.
-    checkpoints: Vec<(BatchName, BTreeMap<BatchName, blake3::Hash>)>,
+    checkpoints: Vec<(Cursor, BTreeMap<Cursor, blake3::Hash>)>,
     pub history: HistoryOutcome,
 }
 
-/// How a connection ended.
 enum VisitEnd {
     /// The connection broke, or the trainer closed it.
     Gone,
@@ -176,7 +168,7 @@ impl HistoryTrainer {
         Self {
             sim: Arc::clone(sim),
             host,
-            checkpoints: vec![((0, 0), BTreeMap::new())],
+            checkpoints: vec![(Cursor::default(), BTreeMap::new())],
             history: HistoryOutcome::default(),
         }
     }
@@ -185,7 +177,6 @@ impl HistoryTrainer {
         while !done.load(Ordering::Relaxed) {
             self.sim.time.sleep(self.sim.between_ms(1, 1_000)).await;
             let Some(mine) = self.host.connect().await else { continue };
-            self.history.visits += 1;
             self.visit(mine).await;
         }
     }
@@ -202,9 +193,9 @@ impl HistoryTrainer {
             _ => last,
         };
         let at = self.checkpoints[behind].0;
-        let hello = |(epoch, g): BatchName| {
+        let hello = |at: Cursor| {
             let mut hello = names.clone();
-            (hello["epoch"], hello["batch_index"]) = (epoch.into(), g.into());
+            set_place(&mut hello, at);
             hello
         };
         let mut of_another = hello(at);
@@ -212,8 +203,8 @@ impl HistoryTrainer {
         let wrong = match self.sim.below(12) {
             0 => return,
             1 => Some(of_another),
-            2 => Some(hello((at.0 + 50, 0))),
-            3 => Some(hello((at.0, at.1 + 10_000))),
+            2 => Some(hello(Cursor::start_of(at.epoch + 50))),
+            3 => Some(hello(Cursor::new(at.epoch, at.batch_index + 10_000))),
             4 => None,
             _ => {
                 if send_hello(&mut stream, b"GMAH", &hello(at)).await.is_some() {
@@ -224,14 +215,14 @@ impl HistoryTrainer {
         };
         let _ = match wrong {
             Some(hello) => send_hello(&mut stream, b"GMAH", &hello).await,
-            None => send_ack(&mut stream, at).await,
+            None => send_ack(&mut stream, b"GMA1", at).await,
         };
         match self.frame(&mut stream).await {
             Some(ReceivedFrame { magic, .. }) if &magic == b"GMBX" => self.history.refusals += 1,
             Some(ReceivedFrame { magic, at: name, .. }) => {
                 let magic = String::from_utf8_lossy(&magic);
                 self.sim.violated(format_args!(
-                    "a wrong message at {at:?} was answered with {magic} {name:?}"
+                    "a wrong message at {at} was answered with {magic} {name}"
                 ));
             }
             None => {}
@@ -272,7 +263,7 @@ impl HistoryTrainer {
                 b"GMBE" => {
                     self.save(next, &memory);
                     if let Some((&last, _)) = memory.last_key_value() {
-                        let _ = send_ack(stream, last).await;
+                        let _ = send_ack(stream, b"GMA1", last).await;
                     }
                     // Until the server has confirmed it, the trainer may start over.
                     self.frame(stream).await;
@@ -280,18 +271,18 @@ impl HistoryTrainer {
                 }
                 _ => {}
             }
-            if name != next && name != (next.0 + 1, 0) {
-                self.sim.violated(format_args!("batch {name:?} came where {next:?} was due"));
+            if name != next && name != Cursor::start_of(next.epoch + 1) {
+                self.sim.violated(format_args!("{name} came where {next} was due"));
             }
             if memory.insert(name, blake3::hash(&payload)).is_some() {
-                self.sim.violated(format_args!("batch {name:?} came twice"));
+                self.sim.violated(format_args!("{name} came twice"));
             }
-            next = (name.0, name.1 + 1);
+            next = name.next();
             let said = match self.sim.below(20) {
                 0 => return VisitEnd::Gone,
-                1 => (7, 999),
-                2 => (u32::MAX, u64::MAX),
-                3 => (name.0, name.1 + 40),
+                1 => Cursor::new(7, 999),
+                2 => Cursor::new(u32::MAX, u64::MAX),
+                3 => Cursor::new(name.epoch, name.batch_index + 40),
                 // Saved, but died before the acknowledgement.
                 4 => {
                     self.save(next, &memory);
@@ -303,7 +294,7 @@ impl HistoryTrainer {
                 }
                 _ => continue,
             };
-            if send_ack(stream, said).await.is_none() {
+            if send_ack(stream, b"GMA1", said).await.is_none() {
                 return VisitEnd::Gone;
             }
         }
@@ -311,11 +302,11 @@ impl HistoryTrainer {
     }
 
     /// Content of the last checkpoint: the job may be closed while the trainer is away.
-    fn kept(&self) -> &BTreeMap<BatchName, blake3::Hash> {
+    fn kept(&self) -> &BTreeMap<Cursor, blake3::Hash> {
         &self.checkpoints[self.checkpoints.len() - 1].1
     }
 
-    fn save(&mut self, next: BatchName, memory: &BTreeMap<BatchName, blake3::Hash>) {
+    fn save(&mut self, next: Cursor, memory: &BTreeMap<Cursor, blake3::Hash>) {
         self.checkpoints.push((next, memory.clone()));
     }
 
@@ -330,12 +321,12 @@ impl HistoryTrainer {
 
     /// Checks that every record of every epoch was trained on once: batches are consecutive and complete.
     fn check(&mut self, scenario: &FaultScenario) {
-        let mut next = (0, 0);
+        let mut next = Cursor::default();
         for &name in self.kept().keys() {
-            if name != next && name != (next.0 + 1, 0) {
-                self.sim.violated(format_args!("of what is kept, {next:?} is missing"));
+            if name != next && name != Cursor::start_of(next.epoch + 1) {
+                self.sim.violated(format_args!("of what is kept, {next} is missing"));
             }
-            next = (name.0, name.1 + 1);
+            next = name.next();
         }
         let visits = scenario.visits().count() as u64;
         let left_out = scenario.left_out() as u64;

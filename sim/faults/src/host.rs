@@ -72,10 +72,8 @@ impl TrainerHost {
     }
 
     /// Whether the state file's position is at least `next`.
-    pub fn has_kept(&self, next: (u32, u64)) -> bool {
-        let file = self.file.lock();
-        let cursor = file.as_ref().ok().and_then(Option::as_ref).map(|saved| saved.cursor);
-        cursor.is_some_and(|cursor| (cursor.epoch, cursor.batch_index) >= next)
+    pub fn has_kept(&self, next: Cursor) -> bool {
+        matches!(&*self.file.lock(), Ok(Some(saved)) if saved.cursor >= next)
     }
 
     /// Replaces the state file by one of another job, of another run under this name, or an invalid one, as a user's
@@ -109,7 +107,6 @@ impl TrainerHost {
     }
 }
 
-/// The state file as used by a fetcher.
 struct StateFile {
     host: Arc<TrainerHost>,
     process: SimProcess,

@@ -110,7 +110,7 @@ fn changed(cloud: &SimCloud, spec: &JobSpec) -> Option<(&'static str, JobSpec)> 
             Some(("max-skipped", spec))
         }
         // No record of these simulations is bad, but a split may kill its workers.
-        _ if !cloud.store.has_poison() => {
+        _ if !cloud.store.scenario.poison => {
             let policies = [ErrorPolicy::Fail, ErrorPolicy::Skip, ErrorPolicy::Quarantine];
             spec.settings.on_error = policies[sim.below(3) as usize];
             Some(("on-error", spec))

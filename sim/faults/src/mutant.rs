@@ -3,6 +3,7 @@
 
 use crate::FaultKind;
 use bytes::Bytes;
+use clap::ValueEnum;
 use gristmill_model::{
     splits::{JobProgress, SplitPlace, ranks::TailPolicy, readers::ReaderProgress, run::PastRuns},
     wire::{AnyCall, PollCall},
@@ -12,7 +13,8 @@ use serde::{Serialize, de::DeserializeOwned};
 use std::num::NonZeroU32;
 
 /// One bug in the protocol or below it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "PascalCase")]
 pub enum Mutant {
     /// A commit is accepted from any sender.
     CommitsWithoutOwner,
@@ -94,35 +96,9 @@ impl Mutant {
     ];
 
     /// Bugs that a trainer of one rank shows.
-    pub const ALL: [Self; 27] = [
-        Self::CommitsWithoutOwner,
-        Self::KeysWithoutAttempt,
-        Self::CachedSplitsShareKeys,
-        Self::CollectsDelivered,
-        Self::CollectsEarly,
-        Self::ConflictsAreFailures,
-        Self::UnfencedAcks,
-        Self::WritesUnconditionally,
-        Self::NoHeadroom,
-        Self::NobodyIsSilent,
-        Self::FullIsFinal,
-        Self::ThrottlingIsFinal,
-        Self::SlowIsRefused,
-        Self::EntryGoesFirst,
-        Self::DenialIsFinal,
-        Self::TableDenialIsFinal,
-        Self::PinnedForGood,
-        Self::TakesAnyState,
-        Self::SavesUnsynced,
-        Self::LooksOnce,
-        Self::SharedForGood,
-        Self::ClaimsUnseen,
-        Self::NamedUnseen,
-        Self::LeasesForGood,
-        Self::StoreStopsClaims,
-        Self::TakesNewerJobs,
-        Self::SpeaksOneVersion,
-    ];
+    pub fn of_one_rank() -> impl Iterator<Item = Self> {
+        Self::value_variants().iter().copied().filter(|bug| !Self::OF_RANKS.contains(bug))
+    }
 
     /// Faults required to expose the bug; simulations with it have them.
     pub fn needs(self) -> &'static [FaultKind] {

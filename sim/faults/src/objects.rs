@@ -2,11 +2,8 @@
 //! memory.
 
 use crate::{
-    FaultKind, Mutant, SimProcess,
-    coordinator::DENIED,
-    ranked::RunRegistry,
-    scenario::{CachePosition, FaultScenario},
-    table::SharedItems,
+    FaultKind, Mutant, SimProcess, coordinator::DENIED, ranked::RunRegistry,
+    scenario::FaultScenario, table::SharedItems,
 };
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -53,7 +50,7 @@ pub struct SharedObjects {
     division: Mutex<Option<BundleDivision>>,
     /// Runs of several ranks.
     pub runs: RunRegistry,
-    scenario: FaultScenario,
+    pub scenario: FaultScenario,
 }
 
 impl SharedObjects {
@@ -76,35 +73,11 @@ impl SharedObjects {
     pub fn with_job(&self, job: JobName, scenario: FaultScenario) -> Self {
         Self {
             memory: Arc::clone(&self.memory),
-            ns: self.ns.clone(),
-            job,
             chunks: Arc::clone(&self.chunks),
             published: Arc::clone(&self.published),
             vanished: Arc::clone(&self.vanished),
-            division: Mutex::default(),
-            runs: RunRegistry::default(),
-            scenario,
+            ..Self::new(self.ns.clone(), job, scenario)
         }
-    }
-
-    /// Whether there is much to fetch.
-    pub fn is_large(&self) -> bool {
-        self.scenario.dies_at.is_some()
-    }
-
-    /// Whether the job stores to a cache.
-    pub fn is_cached(&self) -> bool {
-        self.scenario.cached != CachePosition::Nowhere
-    }
-
-    /// Whether a split kills its workers.
-    pub fn has_poison(&self) -> bool {
-        self.scenario.poison
-    }
-
-    /// Batch that kills its first trainer.
-    pub fn dies_at(&self) -> Option<u64> {
-        self.scenario.dies_at
     }
 
     /// Sets the division of splits into bundles, by which keys of objects are checked.
@@ -195,7 +168,7 @@ impl SimObjects {
         get: impl Future<Output = Result<Bytes, ObjectError>>,
     ) -> Result<Bytes, ObjectError> {
         self.process.point(LATENCY_MS).await;
-        let sim = self.process.sim();
+        let sim = &self.process.sim;
         if sim.happens(FaultKind::GetFails)
             || sim.lasts(FaultKind::StoreThrottled)
             || sim.is_bucket_crowded(&path.bucket)
@@ -220,7 +193,7 @@ impl SimObjects {
             && path.key.starts_with(&keys::cache_prefix(&self.store.ns))
             && keys::is_chunk(&path.key)
         {
-            sim.count_cache_read();
+            sim.note(|counts| counts.cache_reads += 1);
         }
         // Only chunks: everything else is small, and protected by the transport.
         if !keys::is_chunk(&path.key) {
@@ -249,7 +222,7 @@ impl SimObjects {
 
     /// `bytes` with one changed bit, or without their end.
     fn damaged(&self, path: &ObjectPath, mut bytes: Vec<u8>) -> Vec<u8> {
-        let sim = self.process.sim();
+        let sim = &self.process.sim;
         let at = sim.below(bytes.len() as u64) as usize;
         match (bytes.get_mut(at), sim.below(4)) {
             (Some(byte), 1..) => *byte ^= 1 << sim.below(8),
@@ -260,7 +233,7 @@ impl SimObjects {
     }
 
     fn denied(&self, path: &ObjectPath) -> ObjectError {
-        match self.process.sim().mutant {
+        match self.process.sim.mutant {
             Some(Mutant::DenialIsFinal) => ObjectError::Rejected(format!("{path}: {DENIED}")),
             _ => ObjectError::Denied(format!("{path}: {DENIED}")),
         }
@@ -276,7 +249,7 @@ impl SimObjects {
         };
         let stored = self.items.item(&inspect::job_key(ns, job)).await;
         // A table that has lost the job's record names none of its objects.
-        if stored.is_none() && self.process.sim().count(&[FaultKind::WritesLost]) > 0 {
+        if stored.is_none() && self.process.sim.count(&[FaultKind::WritesLost]) > 0 {
             return;
         }
         let partition = stored.and_then(|item| inspect::partition(&item.body, bundle));
@@ -309,7 +282,7 @@ impl SimObjects {
             }
         }
         let verdict = CollectionDecision::DeletePassed;
-        self.process.sim().check(invariant_06_only_useless_objects_go(
+        self.process.sim.check(invariant_06_only_useless_objects_go(
             name,
             verdict,
             bundle.as_deref(),
@@ -334,7 +307,7 @@ impl SimObjects {
     fn place(&self, path: &ObjectPath) -> ObjectPath {
         let stem = || path.key.rsplit_once('/').map_or("", |(stem, _)| stem);
         let chunk = self.store.chunk_name(&path.key);
-        let key = match (self.process.sim().mutant, chunk) {
+        let key = match (self.process.sim.mutant, chunk) {
             (Some(Mutant::KeysWithoutAttempt), Some(name)) => {
                 let nonce = gristmill_model::Nonce([0; 8]);
                 keys::chunk(&format!("{}/", stem()), name.position, 0, nonce)
@@ -371,10 +344,10 @@ impl ObjectStore for SimObjects {
                 self.process.kill();
             }
             let split = (chunk.epoch, chunk.position);
-            self.process.sim().count_offered(split, chunk.attempt);
+            self.process.sim.count_offered(split, chunk.attempt);
         }
         self.process.point(LATENCY_MS).await;
-        let sim = self.process.sim();
+        let sim = &self.process.sim;
         if keys::is_chunk(&path.key) {
             sim.time.sleep(Duration::from_millis(self.store.scenario.split_ms)).await;
         }
@@ -426,7 +399,7 @@ impl ObjectStore for SimObjects {
 
     async fn list(&self, bucket: &str, prefix: &str) -> Result<Vec<ObjectInfo>, ObjectError> {
         self.process.point(LATENCY_MS).await;
-        let sim = self.process.sim();
+        let sim = &self.process.sim;
         if sim.happens(FaultKind::GetFails) || sim.lasts(FaultKind::StoreThrottled) {
             return Err(unavailable(&ObjectPath::new(bucket, prefix)));
         }
@@ -440,7 +413,7 @@ impl ObjectStore for SimObjects {
 
     async fn delete(&self, bucket: &str, keys: &[String]) -> Result<(), ObjectError> {
         self.process.point(LATENCY_MS).await;
-        let sim = self.process.sim();
+        let sim = &self.process.sim;
         if sim.lasts(FaultKind::StoreThrottled) {
             return Err(unavailable(&ObjectPath::new(bucket, "throttled")));
         }
@@ -525,7 +498,6 @@ impl ModelledMemory {
         Self { prefetch: PrefetchMemory::Bytes(1), ..self }
     }
 
-    /// The largest object.
     fn largest(&self) -> u64 {
         match self.sizes {
             ObjectSizes::Real => LARGEST_REAL_BYTES,

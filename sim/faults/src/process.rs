@@ -43,8 +43,9 @@ impl ProcessKind {
 /// A simulated process. Everything it does to the outside passes [`SimProcess::point`].
 #[derive(Clone)]
 pub struct SimProcess {
-    sim: Arc<FaultSimulation>,
-    kind: ProcessKind,
+    pub sim: Arc<FaultSimulation>,
+    pub kind: ProcessKind,
+    /// Milliseconds by which its wall clock is ahead.
     skew_ms: i64,
     /// Generation of a trainer whose progress was accepted: it may continue from its position.
     accepted: Arc<OnceLock<u64>>,
@@ -85,19 +86,6 @@ impl SimProcess {
             missing: Arc::default(),
             dead: CancellationToken::new(),
         }
-    }
-
-    pub fn kind(&self) -> ProcessKind {
-        self.kind
-    }
-
-    pub fn sim(&self) -> &Arc<FaultSimulation> {
-        &self.sim
-    }
-
-    /// Milliseconds by which its wall clock is ahead.
-    pub fn skew_ms(&self) -> i64 {
-        self.skew_ms
     }
 
     /// Records that this trainer's progress was accepted.
@@ -202,19 +190,19 @@ pub struct SimClock(pub(crate) SimProcess);
 #[async_trait]
 impl Clock for SimClock {
     fn now_ms(&self) -> u64 {
-        let now = self.0.sim().time.unix_time().as_millis() as i64;
-        now.saturating_add(self.0.skew_ms()).unsigned_abs()
+        let now = self.0.sim.time.unix_time().as_millis() as i64;
+        now.saturating_add(self.0.skew_ms).unsigned_abs()
     }
 
     fn monotonic(&self) -> Duration {
-        self.0.sim().time.now()
+        self.0.sim.time.now()
     }
 
     async fn sleep(&self, duration: Duration) {
-        self.0.sim().time.sleep(duration).await;
+        self.0.sim.time.sleep(duration).await;
     }
 
     fn nonce(&self) -> Nonce {
-        Nonce(self.0.sim().below(u64::MAX).to_be_bytes())
+        Nonce(self.0.sim.below(u64::MAX).to_be_bytes())
     }
 }

@@ -3,11 +3,11 @@
 
 use crate::{
     FaultKind, ProcessKind, SimProcess,
-    client::{ReceivedFrame, identity, receive, send_ack, send_hello},
+    client::{ReceivedFrame, identity, receive, send_ack, send_hello, set_place},
     cloud::SimCloud,
     host::{HostFetcher, TrainerHost},
-    scenario::ExpectedBatches,
-    trainer::{DeliveryLog, ReceivedBatch, choose_checkpoint},
+    scenario::{CachePosition, ExpectedBatches},
+    trainer::{DeliveryLog, choose_checkpoint},
 };
 use futures::{StreamExt as _, stream::FuturesUnordered};
 use gristmill_model::{
@@ -17,7 +17,7 @@ use gristmill_model::{
 use run::{CheckpointReporters, OtherHostsStart};
 pub use run::{LaunchedRun, RunRegistry};
 use std::{sync::Arc, time::Duration};
-use tokio::io::{AsyncWriteExt as _, DuplexStream};
+use tokio::io::DuplexStream;
 
 mod run;
 
@@ -25,6 +25,7 @@ mod run;
 const LONGEST_RUN_MS: u64 = 60_000;
 /// Longest time that an old run stays awake.
 const AWAKE_MS: u64 = 60_000;
+
 /// The launcher of a job's training program.
 pub struct RunLauncher {
     pub cloud: Arc<SimCloud>,
@@ -50,12 +51,10 @@ impl RunLauncher {
                 && old.has_joined()
                 && sim.happens(FaultKind::OldRunWakes)
             {
-                let old = Arc::new(old.again());
-                awake.push(self.with(old).stay_awake(Arc::clone(&run)));
+                awake.push(self.stay_awake(Arc::new(old.again()), Arc::clone(&run)));
             }
-            let life = self.with(Arc::clone(&run)).live(false);
             let life = async {
-                life.await;
+                self.live(&run, false).await;
                 sim.time.sleep(sim.between_ms(100, 5_000)).await;
             };
             beside(life, &mut awake).await;
@@ -69,20 +68,18 @@ impl RunLauncher {
     fn begin(&self, number: u32, last: Option<&LaunchedRun>) -> LaunchedRun {
         let sim = &self.cloud.sim;
         let epochs = self.register.spec.epochs;
-        let (epoch, batch_index) = choose_checkpoint(sim, &self.log);
+        let checkpoint = choose_checkpoint(sim, &self.log);
         // Once all ranks have the end, the job may be over at any time, and nothing is left to return to.
         let is_over = last.is_some_and(|last| last.complete() >= Cursor::start_of(epochs));
-        let from = if is_over { Cursor::start_of(epochs) } else { Cursor { epoch, batch_index } };
+        let from = if is_over { Cursor::start_of(epochs) } else { checkpoint };
         let text = last.and_then(|last| last.text(from));
-        let from = match &text {
-            Some(_) => from,
-            None => Cursor::default(),
-        };
+        let from = if text.is_some() { from } else { Cursor::default() };
         let mut run =
             LaunchedRun::draw(sim, format!("run {number}"), from, text, epochs, &self.expected);
         // Only local workers work beyond the window, and an epoch is settled for caching by all readers.
         let has_local_workers = self.register.spec.settings.local_workers > 0;
-        let works_alone = has_local_workers && !self.cloud.store.is_cached();
+        let works_alone =
+            has_local_workers && self.cloud.store.scenario.cached == CachePosition::Nowhere;
         if run.others == OtherHostsStart::AtTheEnd && !works_alone {
             run.others = OtherHostsStart::AfterAStep;
         }
@@ -93,24 +90,9 @@ impl RunLauncher {
         run
     }
 
-    fn with(&self, run: Arc<LaunchedRun>) -> Life {
+    /// Runs all processes of `run` until it is done or one of its ranks dies.
+    async fn live(&self, run: &Arc<LaunchedRun>, is_old: bool) {
         let Self { cloud, log, register, .. } = self;
-        Life { cloud: Arc::clone(cloud), log: Arc::clone(log), register: register.clone(), run }
-    }
-}
-
-/// The processes of one run.
-struct Life {
-    cloud: Arc<SimCloud>,
-    log: Arc<DeliveryLog>,
-    register: RegisterCall,
-    run: Arc<LaunchedRun>,
-}
-
-impl Life {
-    /// Runs all processes until the run is done or one of its ranks dies.
-    async fn live(self, is_old: bool) {
-        let Self { cloud, log, register, run } = &self;
         let sim = &cloud.sim;
         let hosts: Vec<_> =
             (0..run.hosts).map(|index| TrainerHost::new(sim, index, true)).collect();
@@ -151,18 +133,17 @@ impl Life {
         }
     }
 
-    /// Processes of a run that were thought to be gone, and that wake after `newer` has joined: before that, the job
+    /// Processes of `old` that were thought to be gone, and that wake after `newer` has joined: before that, the job
     /// cannot know which run is the older one.
-    async fn stay_awake(self, newer: Arc<LaunchedRun>) {
-        let cloud = Arc::clone(&self.cloud);
-        let sim = &cloud.sim;
+    async fn stay_awake(&self, old: Arc<LaunchedRun>, newer: Arc<LaunchedRun>) {
+        let sim = &self.cloud.sim;
         newer.joined().await;
         sim.time.sleep(sim.between_ms(0, AWAKE_MS)).await;
         let over = sim.time.sleep(sim.between_ms(1_000, AWAKE_MS));
         tokio::select! {
             biased;
             () = over => {}
-            () = self.live(true) => {}
+            () = self.live(&old, true) => {}
         }
     }
 }
@@ -183,7 +164,6 @@ async fn beside(
     }
 }
 
-/// Pause before a rank connects again.
 const RECONNECT: Duration = Duration::from_millis(500);
 
 /// One rank of a run, as one process.
@@ -196,7 +176,6 @@ pub struct RankProcess<'a> {
     pub rank: u32,
 }
 
-/// The position of a rank.
 struct At {
     /// The first batch of its next step; none until it knows.
     next: Option<Cursor>,
@@ -217,7 +196,7 @@ impl RankProcess<'_> {
             if let Some(mut stream) = self.host.connect().await {
                 let _ = self.visit(&mut stream, &mut at).await;
             }
-            self.process.sim().time.sleep(RECONNECT).await;
+            self.process.sim.time.sleep(RECONNECT).await;
         }
     }
 
@@ -229,20 +208,19 @@ impl RankProcess<'_> {
         }
         self.process.point(20).await;
         self.send_hello(stream, &greeting, at.next).await?;
-        self.process.sim().event(format_args!("rank {} says hello, at {:?}", self.rank, at.next));
+        self.process.sim.event(format_args!("rank {} says hello, at {:?}", self.rank, at.next));
         let mut after = None;
         loop {
             let frame = receive(stream).await?;
             match &frame.magic {
                 b"GMBC" => {
-                    let next = Cursor::new(frame.at.0, frame.at.1);
                     let text = String::from_utf8(frame.payload.to_vec()).ok()?;
-                    self.run.note_text(self.process.sim(), next, &text);
-                    after = Some(next);
+                    self.run.note_text(&self.process.sim, frame.at, &text);
+                    after = Some(frame.at);
                 }
                 b"GMB1" | b"GMBR" => {
                     let Some(next) = after.take() else {
-                        self.process.sim().violated("a batch came without its checkpoint");
+                        self.process.sim.violated("a batch came without its checkpoint");
                         return None;
                     };
                     self.step(&frame, next, at).await;
@@ -265,21 +243,19 @@ impl RankProcess<'_> {
         hello["of"] = self.run.ranks().count.get().into();
         hello["run"] = self.run.name.clone().into();
         if let Some(next) = next {
-            hello["epoch"] = next.epoch.into();
-            hello["batch_index"] = next.batch_index.into();
+            set_place(&mut hello, next);
         }
         send_hello(stream, b"GMH1", &hello).await
     }
 
     /// Takes a batch, and meets the other ranks.
     async fn step(&self, frame: &ReceivedFrame, next: Cursor, at: &mut At) {
-        let sim = self.process.sim();
+        let sim = &self.process.sim;
         let is_repeat = &frame.magic == b"GMBR";
         let step = self.run.take(sim, self.rank, frame.at, is_repeat, &frame.payload);
         if !is_repeat {
-            let (epoch, g) = frame.at;
-            let seen = ReceivedBatch { epoch, g, frame: &frame.payload };
-            self.log.note(sim, self.register.spec.settings.visitation, &seen);
+            let visitation = self.register.spec.settings.visitation;
+            self.log.note(sim, visitation, frame.at, &frame.payload);
         }
         self.process.point(30).await;
         if let Some((_, pause)) = self.run.slow.filter(|(slow, _)| *slow == self.rank)
@@ -301,8 +277,7 @@ impl RankProcess<'_> {
         }
         match self.run.speaks {
             CheckpointReporters::EachRank if is_due => {
-                let slot = self.slot(at.step?);
-                send_ack(stream, slot).await?;
+                send_ack(stream, b"GMA1", self.slot(at.step?)).await?;
             }
             CheckpointReporters::WholeJob => self.tell(stream, self.run.complete(), at).await?,
             CheckpointReporters::EachRank => {}
@@ -312,14 +287,14 @@ impl RankProcess<'_> {
 
     async fn write(&self, next: Cursor) {
         self.process.point(50).await;
-        self.log.save((next.epoch, next.batch_index));
-        self.run.save(self.process.sim(), self.rank, next);
+        self.log.save(next);
+        self.run.save(&self.process.sim, self.rank, next);
         self.process.point(10).await;
     }
 
     /// The batch of this rank at `step`, or the one that its epoch lacks.
-    fn slot(&self, step: TrainingStep) -> (u32, u64) {
-        (step.epoch, self.run.ranks().first_of(step) + u64::from(self.rank))
+    fn slot(&self, step: TrainingStep) -> Cursor {
+        Cursor::new(step.epoch, self.run.ranks().first_of(step) + u64::from(self.rank))
     }
 
     /// Tells the fetcher that the checkpoint of the whole job at `next` is durable.
@@ -329,14 +304,12 @@ impl RankProcess<'_> {
             return Some(());
         }
         at.reported = next;
-        stream.write_all(b"GMAJ").await.ok()?;
-        stream.write_u32_le(next.epoch).await.ok()?;
-        stream.write_u64_le(next.batch_index).await.ok()
+        send_ack(stream, b"GMAJ", next).await
     }
 
     /// The last checkpoint contains everything.
     async fn end(&self, stream: &mut DuplexStream, at: &mut At) -> Option<()> {
-        let sim = self.process.sim();
+        let sim = &self.process.sim;
         let end = Cursor::start_of(self.register.spec.epochs);
         sim.event(format_args!("rank {} is at the end", self.rank));
         self.run.meet_at_end(end).await;
@@ -345,7 +318,7 @@ impl RankProcess<'_> {
         let last = at.next.replace(end);
         match (self.run.speaks, at.step) {
             (CheckpointReporters::EachRank, Some(step)) => {
-                send_ack(stream, self.slot(step)).await?
+                send_ack(stream, b"GMA1", self.slot(step)).await?
             }
             // It took no batch, so the job ends where the run began.
             (CheckpointReporters::EachRank, None) => {}
@@ -365,7 +338,7 @@ impl RankProcess<'_> {
     }
 
     fn refused(&self, frame: &ReceivedFrame, at: &At) -> Option<()> {
-        let (sim, why) = (self.process.sim(), String::from_utf8_lossy(&frame.payload));
+        let (sim, why) = (&self.process.sim, String::from_utf8_lossy(&frame.payload));
         sim.event(format_args!("rank {} is refused: {why}", self.rank));
         let is_whole = sim.count(&[FaultKind::WritesLost]) == 0;
         if at.has_all && is_whole && why.contains("its run is safe up to") {

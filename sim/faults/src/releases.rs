@@ -67,13 +67,20 @@ struct State {
     processes: Vec<SimProcess>,
 }
 
+impl State {
+    fn last_worker(&self) -> u32 {
+        self.workers.last_key_value().map_or(0, |(number, _)| *number)
+    }
+}
+
 impl DeployedStack {
-    /// Coordinator, scaler and workers of the release `stack`, trainers of `hosts`.
-    pub fn new(mutant: Option<Mutant>, stack: SimRelease, hosts: SimRelease) -> Self {
+    /// The releases with which the simulation's plan begins.
+    pub fn new(sim: &FaultSimulation) -> Self {
+        let (stack, hosts) = (sim.plan.stack_release, sim.plan.hosts_release);
         let workers = BTreeMap::from([(1, stack)]);
         let scaler = (stack, 1);
         let state = State { stack, scaler, hosts, workers, processes: Vec::new() };
-        Self { mutant, state: Mutex::new(state), are_up: watch::Sender::new(true) }
+        Self { mutant: sim.mutant, state: Mutex::new(state), are_up: watch::Sender::new(true) }
     }
 
     /// The versions that the scaler speaks.
@@ -117,7 +124,7 @@ impl DeployedStack {
     /// Deletes all worker functions, and deploys one.
     pub fn redeploy_workers(&self) {
         let mut state = self.state.lock();
-        let number = state.workers.last_key_value().map_or(0, |(number, _)| *number) + 1;
+        let number = state.last_worker() + 1;
         state.workers = BTreeMap::from([(number, state.stack)]);
         state.scaler = (state.stack, number);
     }
@@ -127,7 +134,7 @@ impl DeployedStack {
     pub fn replace_stack(&self, sim: &FaultSimulation) {
         let mut state = self.state.lock();
         state.stack = state.stack.other();
-        let number = state.workers.last_key_value().map_or(0, |(number, _)| *number) + 1;
+        let number = state.last_worker() + 1;
         let stack = state.stack;
         state.workers.insert(number, stack);
         sim.event(format_args!("the stack is replaced: {stack:?}"));
@@ -136,8 +143,7 @@ impl DeployedStack {
     /// Replaces the scaler by that of the coordinator's release.
     pub fn replace_scaler(&self) {
         let mut state = self.state.lock();
-        let newest = state.workers.last_key_value().map_or(0, |(number, _)| *number);
-        state.scaler = (state.stack, newest);
+        state.scaler = (state.stack, state.last_worker());
     }
 
     /// Replaces the programs on hosts of trainers by those of the other release. All that run end.
@@ -219,7 +225,6 @@ pub struct UpgradePlan {
     pub moment: UpgradeMoment,
 }
 
-/// One replacement.
 #[derive(Debug, Clone, Copy)]
 enum Step {
     Stack,
@@ -239,7 +244,6 @@ impl UpgradeOrder {
 /// Batches and reads of the cache before the upgrade begins.
 const BATCHES_BEFORE: usize = 20;
 const READS_BEFORE: u64 = 5;
-/// Pause after each step.
 const APART: Duration = Duration::from_secs(5);
 /// How long a job waits for its trainer, before the upgrade and after it.
 const WAITS: Duration = Duration::from_secs(60);

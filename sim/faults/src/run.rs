@@ -5,17 +5,24 @@ use crate::{
     checks::{has_ended, watch},
     client,
     cloud::SimCloud,
+    faults::SmallRates,
     host::{HostFetcher, TrainerHost},
     jobs::{JobArrangement, change_options, remove_all, reuse_name},
     objects::SharedObjects,
     ranked::RunLauncher,
     releases::{UpgradePlan, perform_upgrade},
-    scenario::{CachePosition, ExpectedBatches, FaultScenario, expected, remember},
+    scenario::{CachePosition, ExpectedBatches, FaultScenario},
     trainer::{DeliveryLog, train, train_second},
 };
-use gristmill_model::{JobName, Visitation, wire::RegisterCall};
+use gristmill_model::{JobName, Visitation, splits::Cursor, wire::RegisterCall};
 use gristmill_virtual_time::VirtualTime;
-use std::{io, sync::Arc, time::Duration};
+use parking_lot::Mutex;
+use std::{
+    collections::HashMap,
+    io,
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
 
 /// A job that has not ended by then never will: faults end after ten minutes.
 const LONGEST: Duration = Duration::from_secs(3 * 3600);
@@ -36,15 +43,11 @@ pub struct SimulationOutcome {
     pub given_up: bool,
 }
 
-/// Runs the simulation of `seed`, with the bug `mutant` if given.
-///
-/// # Errors
-/// The runtime cannot be created, or a run of the same job without faults fails.
+/// Runs the simulation of `seed`, with the bug `mutant` if given. Fails if the same job fails without faults.
 pub fn simulate(seed: u64, mutant: Option<Mutant>, verbose: bool) -> io::Result<SimulationOutcome> {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut scenario = FaultScenario::draw(&mut random);
-    let plan = FaultPlan::draw(&mut random).with_rates(&mut rates_of(seed));
-    let plan = plan.with_releases(&mut releases_of(seed));
+    let plan = FaultPlan::draw(&mut random);
     scenario.served |= mutant.is_some_and(Mutant::is_of_serving) && scenario.may_be_served();
     let plan = fitted(plan, &scenario, seed, mutant);
     let jobs = JobArrangement::draw(&mut random, &scenario);
@@ -58,24 +61,17 @@ pub fn simulate(seed: u64, mutant: Option<Mutant>, verbose: bool) -> io::Result<
         .map(|(outcome, _)| SimulationOutcome { seed, ..outcome })
 }
 
-/// The source of small limits, apart from that of faults.
-fn rates_of(seed: u64) -> fastrand::Rng {
-    fastrand::Rng::with_seed(seed ^ 0x6c69_6d69_7473)
-}
-
-/// The source of releases and their replacements, apart from that of other faults.
-fn releases_of(seed: u64) -> fastrand::Rng {
-    fastrand::Rng::with_seed(seed ^ 0x7265_6c65_6173_6573)
-}
-
-/// `plan` with the faults that `mutant` needs, and without those that `scenario` does not stand.
+/// `plan` with small limits, releases and the faults that `mutant` needs, and without those that `scenario` does not
+/// stand. Limits and releases have sources of their own, apart from that of other faults.
 fn fitted(
-    plan: FaultPlan,
+    mut plan: FaultPlan,
     scenario: &FaultScenario,
     seed: u64,
     mutant: Option<Mutant>,
 ) -> FaultPlan {
-    let mut plan = plan.with(mutant.map_or(&[], Mutant::needs));
+    plan.rates = SmallRates::draw(&mut fastrand::Rng::with_seed(seed ^ 0x6c69_6d69_7473));
+    plan.draw_releases(&mut fastrand::Rng::with_seed(seed ^ 0x7265_6c65_6173_6573));
+    plan = plan.with(mutant.map_or(&[], Mutant::needs));
     if mutant.is_some_and(Mutant::is_of_memory) {
         plan.memory = plan.memory.tightest();
     }
@@ -95,9 +91,6 @@ fn fitted(
 }
 
 /// As [`simulate`], with a trainer of several ranks.
-///
-/// # Errors
-/// As [`simulate`].
 pub fn simulate_ranks(
     seed: u64,
     mutant: Option<Mutant>,
@@ -105,19 +98,20 @@ pub fn simulate_ranks(
 ) -> io::Result<SimulationOutcome> {
     let mut random = fastrand::Rng::with_seed(seed);
     let scenario = FaultScenario::draw_for_ranks(&mut random);
-    let plan = FaultPlan::draw(&mut random).with_ranks(&mut random);
-    let plan = plan.with_rates(&mut rates_of(seed));
-    let plan = plan.with_releases(&mut releases_of(seed));
+    let mut plan = FaultPlan::draw(&mut random);
+    plan.draw_ranks(&mut random);
     let plan = fitted(plan, &scenario, seed, mutant);
     let expected = [expectation(&scenario)?];
     run(random.u64(..), &scenario, JobArrangement::OfRanks, plan, mutant, &expected, verbose)
         .map(|(outcome, _)| SimulationOutcome { seed, ..outcome })
 }
 
-/// The expected delivery of `scenario`.
+/// The delivery of a run of `scenario` without faults, which is determined once.
 fn expectation(scenario: &FaultScenario) -> io::Result<Arc<ExpectedBatches>> {
-    if let Some(expected) = expected(scenario) {
-        return Ok(expected);
+    static KNOWN: LazyLock<Mutex<HashMap<FaultScenario, Arc<ExpectedBatches>>>> =
+        LazyLock::new(Mutex::default);
+    if let Some(expected) = KNOWN.lock().get(scenario) {
+        return Ok(Arc::clone(expected));
     }
     let (outcome, delivered) =
         run(0, scenario, JobArrangement::One, FaultPlan::none(), None, &[], false)?;
@@ -126,23 +120,17 @@ fn expectation(scenario: &FaultScenario) -> io::Result<Arc<ExpectedBatches>> {
         return Err(io::Error::other(format!("undisturbed, {scenario:?}: {what}")));
     }
     let expected = Arc::new(delivered);
-    remember(scenario, Arc::clone(&expected));
+    KNOWN.lock().insert(scenario.clone(), Arc::clone(&expected));
     Ok(expected)
 }
 
 /// Runs an epoch of `splits` splits whose only fault is its trainer's death near the end.
-///
-/// # Errors
-/// The runtime cannot be created.
 pub fn simulate_large(splits: u32) -> io::Result<SimulationOutcome> {
     run(0, &FaultScenario::large(splits), JobArrangement::One, FaultPlan::none(), None, &[], false)
         .map(|(outcome, _)| outcome)
 }
 
 /// Runs a job of `seed` with only `faults`, for the first ten minutes.
-///
-/// # Errors
-/// The runtime cannot be created, or a run of the same job without faults fails.
 pub fn simulate_only(seed: u64, faults: &[FaultKind]) -> io::Result<SimulationOutcome> {
     let mut random = fastrand::Rng::with_seed(seed);
     let drawn = FaultScenario::draw(&mut random);
@@ -154,9 +142,6 @@ pub fn simulate_only(seed: u64, faults: &[FaultKind]) -> io::Result<SimulationOu
 }
 
 /// Runs a job whose only fault is an upgrade in mid-job.
-///
-/// # Errors
-/// As [`simulate`].
 pub fn simulate_upgrade(
     scenario: &FaultScenario,
     upgrade: UpgradePlan,
@@ -189,9 +174,7 @@ fn run(
         // Ranks may leave out the last batches of an epoch, which their run knows.
         let visitation = match jobs {
             JobArrangement::OfRanks => Visitation::ZeroOnceOrMore,
-            JobArrangement::One | JobArrangement::Concurrent | JobArrangement::SameName => {
-                scenario.visitation
-            }
+            _ => scenario.visitation,
         };
         if whole && !expected.allows(&log.delivered(), visitation) {
             sim.violated("invariant 8: the batches are not those of an undisturbed run");
@@ -216,17 +199,17 @@ async fn run_jobs(
     (scenario, jobs): (&FaultScenario, JobArrangement),
     expected: &[Arc<ExpectedBatches>],
 ) -> io::Result<Duration> {
-    let name = |text: &str| text.parse().map_err(|_| io::Error::other("a bad name"));
-    let job: JobName = "job".parse().map_err(|_| io::Error::other("a bad name"))?;
-    let beside: JobName = "other".parse().map_err(|_| io::Error::other("a bad name"))?;
-    let cloud = SimCloud::new(sim, SharedObjects::new(name("sim")?, job.clone(), scenario.clone()));
+    let job: JobName = "job".parse().map_err(io::Error::other)?;
+    let beside: JobName = "other".parse().map_err(io::Error::other)?;
+    let ns = "sim".parse().map_err(io::Error::other)?;
+    let cloud = SimCloud::new(sim, SharedObjects::new(ns, job.clone(), scenario.clone()));
     tokio::spawn(Arc::clone(&cloud).upkeep());
     if sim.mutant == Some(Mutant::CollectsEarly) {
         tokio::spawn(Arc::clone(&cloud).collect_early());
     }
-    let upgrading = (Arc::clone(&cloud), Arc::clone(&logs[0]));
+    let (upgraded, log) = (Arc::clone(&cloud), Arc::clone(&logs[0]));
     tokio::spawn(async move {
-        let (cloud, log) = upgrading;
+        let cloud = upgraded;
         tokio::join!(cloud.deployed.replace_at_times(&cloud.sim), perform_upgrade(&cloud, &log));
     });
     let mut clouds = vec![Arc::clone(&cloud)];
@@ -280,7 +263,6 @@ async fn run_jobs(
     Ok(took)
 }
 
-/// Runs a job whose trainer has several ranks.
 async fn run_ranked(
     cloud: &Arc<SimCloud>,
     log: &Arc<DeliveryLog>,
@@ -288,13 +270,11 @@ async fn run_ranked(
     expected: &[Arc<ExpectedBatches>],
 ) -> io::Result<()> {
     let register = scenario.prepare(cloud).await.map_err(io::Error::other)?;
-    let end = (register.spec.epochs, 0);
+    let end = Cursor::start_of(register.spec.epochs);
     let expected = expected.first().cloned().unwrap_or_default();
-    let (cloud, log) = (Arc::clone(cloud), Arc::clone(log));
     let launcher =
-        RunLauncher { cloud: Arc::clone(&cloud), log: Arc::clone(&log), register, expected };
-    let register = launcher.register.clone();
-    until_end(&cloud, &log, &register, launcher.train()).await;
+        RunLauncher { cloud: Arc::clone(cloud), log: Arc::clone(log), register, expected };
+    until_end(cloud, log, &launcher.register, launcher.train()).await;
     if log.is_done() && log.latest() != end {
         cloud.sim.violated("the job is done before all ranks have trained to its end");
     }
@@ -308,16 +288,15 @@ async fn run_job(
     scenario: &FaultScenario,
 ) -> io::Result<()> {
     let register = scenario.prepare(cloud).await.map_err(io::Error::other)?;
-    let joined = register.clone();
     let trained = async {
         if scenario.served {
-            train_served(cloud, log, register).await
+            train_served(cloud, log, &register).await
         } else {
-            let second = train_second(Arc::clone(cloud), Arc::clone(log), register.clone());
-            tokio::join!(train(Arc::clone(cloud), Arc::clone(log), register), second);
+            let second = train_second(cloud, log, &register);
+            tokio::join!(train(cloud, log, &register), second);
         }
     };
-    until_end(cloud, log, &joined, trained).await;
+    until_end(cloud, log, &register, trained).await;
     if log.is_done() && !cloud.sim.is_violated() {
         log.check_visits(&cloud.sim, scenario);
     }
@@ -344,27 +323,28 @@ async fn until_end(
     }
 }
 
-/// Trains with trainers that connect to a fetcher.
-async fn train_served(cloud: &Arc<SimCloud>, log: &Arc<DeliveryLog>, register: RegisterCall) {
-    let host = TrainerHost::new(&cloud.sim, 0, cloud.sim.below(3) > 0);
-    let with = || (Arc::clone(cloud), Arc::clone(&host), Arc::clone(log), register.clone());
-    let begin = |(cloud, host, log, register)| client::train(cloud, host, log, register);
+async fn train_served(cloud: &Arc<SimCloud>, log: &Arc<DeliveryLog>, register: &RegisterCall) {
+    let sim = &cloud.sim;
+    let host = TrainerHost::new(sim, 0, sim.below(3) > 0);
     let second = async {
-        let sim = &cloud.sim;
         sim.time.sleep(sim.between_ms(100, 30_000)).await;
         if sim.happens(FaultKind::SecondClient) {
-            begin(with()).await;
+            client::train(cloud, &host, log, register).await;
         }
     };
-    let disturbed = {
-        let (cloud, host, log, register) = with();
-        client::disturb(cloud, host, log, register)
+    let first = client::train(cloud, &host, log, register);
+    let disturbed = client::disturb(cloud, &host, log, register);
+    let serving = HostFetcher {
+        cloud: Arc::clone(cloud),
+        run: None,
+        host: Arc::clone(&host),
+        log: Arc::clone(log),
+        register: register.clone(),
+        is_old: false,
     };
-    let (cloud, host, log, register) = with();
-    let serving = HostFetcher { cloud, run: None, host, log, register, is_old: false };
     tokio::select! {
         biased;
         () = serving.serve() => {}
-        ((), (), ()) = async { tokio::join!(begin(with()), second, disturbed) } => {}
+        ((), (), ()) = async { tokio::join!(first, second, disturbed) } => {}
     }
 }

@@ -2,16 +2,12 @@
 
 use crate::cloud::SimCloud;
 use bytes::Bytes;
-use gristmill_model::splits::{SplitPlan, order::visit};
+use gristmill_model::splits::{Cursor, SplitPlan, order::visit_of};
 use gristmill_model::wire::{Dataset, JobSettings, JobSpec, RegisterCall, SourceFile};
 use gristmill_model::{Epoch, ErrorPolicy, Position, Sharding, SkipLimit, Visitation};
 use gristmill_ports::{ObjectPath, ObjectStore as _};
 use gristmill_synthetic::tfrecord::{RecordWriter, TfExample};
-use parking_lot::Mutex;
-use std::{
-    collections::{BTreeMap, HashMap},
-    sync::{Arc, LazyLock},
-};
+use std::collections::BTreeMap;
 
 const DATA: &str = "data";
 
@@ -54,13 +50,10 @@ pub enum CachePosition {
     Whole,
 }
 
-/// Identifies a batch: epoch and index.
-pub type BatchName = (Epoch, u64);
-
 /// Delivery of a run without faults.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ExpectedBatches {
-    pub batches: BTreeMap<BatchName, blake3::Hash>,
+    pub batches: BTreeMap<Cursor, blake3::Hash>,
 }
 
 impl ExpectedBatches {
@@ -143,24 +136,13 @@ impl FaultScenario {
 
     /// One epoch of `splits` splits of one record each, whose trainer dies when one percent is left.
     pub fn large(splits: u32) -> Self {
-        let files = vec![splits.div_ceil(100); 100];
         Self {
-            files,
+            files: vec![splits.div_ceil(100); 100],
             batch_size: 1,
-            drop_last: false,
-            split_batches: 1,
-            epochs: 1,
             workers: 8,
-            local_workers: 0,
-            visitation: Visitation::ExactlyOnce,
-            sharding: Sharding::Dynamic,
-            poison: false,
-            in_order: false,
-            cached: CachePosition::Nowhere,
             split_ms: 0,
             dies_at: Some(u64::from(splits) / 100 * 99),
-            served: false,
-            seed: 0,
+            ..Self::long(0)
         }
     }
 
@@ -218,10 +200,7 @@ impl FaultScenario {
                 _ => CachePosition::Whole,
             },
             split_ms: 0,
-            dies_at: None,
-            served: false,
-            seed: shape,
-            in_order: false,
+            ..Self::long(shape)
         };
         Self { in_order: shape % 4 == 1 && !scenario.poison, ..scenario }
     }
@@ -261,17 +240,14 @@ impl FaultScenario {
         let files = files.map(|o| SourceFile::new(o.key, o.size, o.etag)).collect();
         let pipeline =
             gristmill_operators::parse(&self.pipeline()).map_err(|error| error.to_string())?;
-        let errors = JobSettings {
+        let settings = JobSettings {
             on_error: if self.poison { ErrorPolicy::Skip } else { ErrorPolicy::Fail },
             max_skipped: SkipLimit::Records(if self.poison { u64::MAX } else { 0 }),
-            ..JobSettings::default()
-        };
-        let settings = JobSettings {
             split_batches: Some(self.split_batches),
             local_workers: self.local_workers,
             visitation: self.visitation,
             sharding: self.sharding,
-            ..errors
+            ..JobSettings::default()
         };
         let spec = JobSpec {
             seed: self.seed,
@@ -299,7 +275,7 @@ impl FaultScenario {
         }
         let splits = SplitPlan::new(&self.files, self.split_records());
         let n = splits.map_or(0, |splits| splits.n_splits());
-        let visited = visit(n, self.copies(), self.seed, epoch, position);
+        let visited = visit_of(n, self.copies(), false, self.seed, epoch, position);
         visited.is_some_and(|(_, split)| split == 0)
     }
 
@@ -336,17 +312,4 @@ fn workers(random: &mut fastrand::Rng) -> (u32, u32) {
         3..5 => (remote, local),
         _ => (0, local),
     }
-}
-
-static KNOWN: LazyLock<Mutex<HashMap<FaultScenario, Arc<ExpectedBatches>>>> =
-    LazyLock::new(Mutex::default);
-
-/// The expected delivery of `scenario`, if a run without faults has determined it.
-pub fn expected(scenario: &FaultScenario) -> Option<Arc<ExpectedBatches>> {
-    KNOWN.lock().get(scenario).cloned()
-}
-
-/// Stores the delivery of a run without faults.
-pub fn remember(scenario: &FaultScenario, expected: Arc<ExpectedBatches>) {
-    KNOWN.lock().insert(scenario.clone(), expected);
 }

@@ -7,28 +7,22 @@ use crate::{
 use gristmill_model::{Attempt, Epoch, Position, splits::invariants::InvariantCheck};
 use gristmill_virtual_time::VirtualTime;
 use parking_lot::Mutex;
-use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fmt, io::Write as _, sync::Arc, time::Duration};
 
 /// Most violations kept; a broken simulation has many.
 const MAX_VIOLATIONS: usize = 10;
 
 struct State {
     random: fastrand::Rng,
-    faults: BTreeMap<FaultKind, u64>,
-    calls: u64,
+    counts: SimulationCounts,
     /// Splits that workers tried to store, each with its first attempt.
     offered: BTreeMap<(Epoch, Position), Attempt>,
-    computed_again: u64,
     /// Ongoing faults and their ends.
     lasting: BTreeMap<FaultKind, Duration>,
     /// End of the faults.
     until: Duration,
     /// End of the faults' consequences: progress is required afterwards.
     settled: Duration,
-    violations: Vec<String>,
-    versions: BTreeMap<u32, u64>,
-    cache_reads: u64,
-    upgraded: Option<UpgradeCounts>,
     trace: blake3::Hasher,
 }
 
@@ -53,7 +47,7 @@ pub struct UpgradeCounts {
 }
 
 /// Statistics of one simulation.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SimulationCounts {
     /// Calls of the coordinator.
     pub calls: u64,
@@ -68,7 +62,7 @@ pub struct SimulationCounts {
     /// The counts when a chosen upgrade was complete.
     pub upgraded: Option<UpgradeCounts>,
     /// Hash of all events, in order.
-    pub trace: blake3::Hash,
+    pub trace: String,
 }
 
 impl FaultSimulation {
@@ -82,17 +76,11 @@ impl FaultSimulation {
     ) -> Arc<Self> {
         let state = State {
             random: fastrand::Rng::with_seed(seed),
-            faults: BTreeMap::new(),
-            calls: 0,
+            counts: SimulationCounts::default(),
             offered: BTreeMap::new(),
-            computed_again: 0,
             lasting: BTreeMap::new(),
             until: plan.until,
             settled: plan.until,
-            violations: Vec::new(),
-            versions: BTreeMap::new(),
-            cache_reads: 0,
-            upgraded: None,
             trace: blake3::Hasher::new(),
         };
         let rates = RemainingRates::new(plan.rates);
@@ -111,12 +99,9 @@ impl FaultSimulation {
             return false;
         }
         let happens = state.random.f64() < probability;
-        if happens {
-            *state.faults.entry(fault).or_default() += 1;
-        }
         drop(state);
         if happens {
-            self.event(format_args!("FAULT {fault:?}"));
+            self.suffers(fault);
         }
         happens
     }
@@ -146,9 +131,9 @@ impl FaultSimulation {
         self.time.now() < self.state.lock().until
     }
 
-    /// Counts a fault that was not drawn.
+    /// Counts a fault.
     pub fn suffers(&self, fault: FaultKind) {
-        *self.state.lock().faults.entry(fault).or_default() += 1;
+        *self.state.lock().counts.faults.entry(fault).or_default() += 1;
         self.event(format_args!("FAULT {fault:?}"));
     }
 
@@ -182,33 +167,24 @@ impl FaultSimulation {
         Duration::from_micros(least * 1000 + self.below((most - least) * 1000))
     }
 
-    /// Counts a call to the coordinator.
-    pub fn count_call(&self) {
-        self.state.lock().calls += 1;
-    }
-
-    /// Counts a call that was answered in `version`.
-    pub fn count_version(&self, version: u32) {
-        *self.state.lock().versions.entry(version).or_default() += 1;
-    }
-
-    /// Counts an object that was read from the cache.
-    pub fn count_cache_read(&self) {
-        self.state.lock().cache_reads += 1;
+    /// Counts something that is no fault.
+    pub fn note(&self, note: impl FnOnce(&mut SimulationCounts)) {
+        note(&mut self.state.lock().counts);
     }
 
     /// Records that a chosen upgrade is complete, after so many `batches`.
     pub fn note_upgraded(&self, batches: usize) {
-        let mut state = self.state.lock();
-        let cache_reads = state.cache_reads;
-        state.upgraded = Some(UpgradeCounts { batches, cache_reads });
+        self.note(|counts| {
+            let cache_reads = counts.cache_reads;
+            counts.upgraded = Some(UpgradeCounts { batches, cache_reads });
+        });
     }
 
     /// Counts a computed split, once per attempt.
     pub fn count_offered(&self, split: (Epoch, Position), attempt: Attempt) {
         let mut state = self.state.lock();
         if state.offered.insert(split, attempt).is_some_and(|before| before != attempt) {
-            state.computed_again += 1;
+            state.counts.computed_again += 1;
         }
     }
 
@@ -220,15 +196,16 @@ impl FaultSimulation {
         }
         let mut state = self.state.lock();
         state.trace.update(&now.as_micros().to_le_bytes());
-        let _ = fmt::write(&mut Feed(&mut state.trace), what);
+        // A hasher takes everything.
+        let _ = state.trace.write_fmt(what);
     }
 
     /// Records a violation.
     pub fn violated(&self, what: impl fmt::Display) {
         self.event(format_args!("VIOLATION {what}"));
-        let mut state = self.state.lock();
-        if state.violations.len() < MAX_VIOLATIONS {
-            state.violations.push(format!("{what} (at {:.3} s)", self.time.now().as_secs_f64()));
+        let violations = &mut self.state.lock().counts.violations;
+        if violations.len() < MAX_VIOLATIONS {
+            violations.push(format!("{what} (at {:.3} s)", self.time.now().as_secs_f64()));
         }
     }
 
@@ -241,36 +218,23 @@ impl FaultSimulation {
 
     /// Number of times that any of `faults` happened.
     pub fn count(&self, faults: &[FaultKind]) -> u64 {
+        self.count_of(|fault| faults.contains(&fault))
+    }
+
+    /// Number of times that faults happened which are `meant`.
+    pub fn count_of(&self, meant: impl Fn(FaultKind) -> bool) -> u64 {
         let state = self.state.lock();
-        faults.iter().filter_map(|fault| state.faults.get(fault)).sum()
+        state.counts.faults.iter().filter(|(fault, _)| meant(**fault)).map(|(_, times)| times).sum()
     }
 
     /// Whether an invariant was broken.
     pub fn is_violated(&self) -> bool {
-        !self.state.lock().violations.is_empty()
+        !self.state.lock().counts.violations.is_empty()
     }
 
     /// The events so far, by kind.
     pub fn counts(&self) -> SimulationCounts {
         let state = self.state.lock();
-        SimulationCounts {
-            calls: state.calls,
-            computed_again: state.computed_again,
-            faults: state.faults.clone(),
-            violations: state.violations.clone(),
-            versions: state.versions.clone(),
-            cache_reads: state.cache_reads,
-            upgraded: state.upgraded,
-            trace: state.trace.finalize(),
-        }
-    }
-}
-
-struct Feed<'a>(&'a mut blake3::Hasher);
-
-impl fmt::Write for Feed<'_> {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        self.0.update(text.as_bytes());
-        Ok(())
+        SimulationCounts { trace: state.trace.finalize().to_string(), ..state.counts.clone() }
     }
 }

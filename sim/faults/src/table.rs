@@ -109,7 +109,7 @@ pub struct SimTable {
 impl SimTable {
     async fn meet(&self) -> Result<(), TableError> {
         self.process.point(LATENCY_MS).await;
-        let sim = self.process.sim();
+        let sim = &self.process.sim;
         let throttled = sim.lasts(FaultKind::TableThrottled);
         if throttled && sim.mutant == Some(Mutant::ThrottlingIsFinal) {
             return Err(TableError::Rejected("too much at a time".to_owned()));
@@ -134,7 +134,7 @@ impl SimTable {
         let mut next = Some(query);
         self.meet().await?;
         while let Some(query) = next {
-            let page = self.items.metered.page(self.process.sim().time.now(), &query);
+            let page = self.items.metered.page(self.process.sim.time.now(), &query);
             self.process.point(LATENCY_MS).await;
             // Reads have no limit of their rate here.
             let Some(served) = page else { break };
@@ -145,9 +145,8 @@ impl SimTable {
         Ok(found)
     }
 
-    /// Checks one applied write.
     async fn check(&self, key: &ItemKey, before: Option<&TableItem>, after: &Bytes) {
-        let sim = self.process.sim();
+        let sim = &self.process.sim;
         let before = before.map(|item| decode(key, &item.body));
         match (before, decode(key, after)) {
             (Some(Err(error)), _) | (_, Err(error)) => {
@@ -186,7 +185,7 @@ impl SimTable {
             let (attempt, nonce) = (entry.attempt, entry.nonce);
             let name = ChunkName { epoch, position: first + u32::from(i), attempt, nonce };
             if self.store.checksum(&name) != Some(entry.outcome.crc32c) {
-                self.process.sim().violated(format_args!(
+                self.process.sim.violated(format_args!(
                     "invariant 5: {name:?} is committed, its object is not"
                 ));
             }
@@ -203,7 +202,7 @@ impl SimTable {
         let Some((_, field)) = LATER_FIELDS.iter().find(|(sk, _)| *sk == key.sk) else {
             return body;
         };
-        if !self.deployed.drops_fields(self.process.kind()) {
+        if !self.deployed.drops_fields(self.process.kind) {
             return body;
         }
         let mut item: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
@@ -212,7 +211,6 @@ impl SimTable {
     }
 }
 
-/// Whether the written item is a newly claimed bundle.
 fn is_claimed(key: &ItemKey, body: &[u8]) -> bool {
     let stored = decode(key, body);
     matches!(stored, Ok(DecodedItem::Bundle(bundle)) if bundle.is_held_by(bundle.owner))
@@ -222,7 +220,7 @@ fn is_claimed(key: &ItemKey, body: &[u8]) -> bool {
 impl Table for SimTable {
     async fn read(&self, keys: &[ItemKey]) -> Result<Vec<Option<TableItem>>, TableError> {
         self.meet().await?;
-        let sim = self.process.sim();
+        let sim = &self.process.sim;
         let arrives = |(key, item)| self.items.hints.arrives(sim, key, item);
         let items = self.items.memory.read(keys).await;
         let items = items.map(|items| keys.iter().zip(items).map(arrives).collect());
@@ -239,7 +237,7 @@ impl Table for SimTable {
         expires_at_s: Option<u64>,
     ) -> Result<WriteOutcome, TableError> {
         self.meet().await?;
-        let sim = self.process.sim();
+        let sim = &self.process.sim;
         let admits = self.items.metered.admits_write(sim.time.now(), key, &body, expires_at_s);
         if !admits && sim.happens(FaultKind::WriteThrottled) {
             return Err(TableError::Unavailable("simulated throttling".to_owned()));
@@ -291,7 +289,7 @@ impl Table for SimTable {
     ) -> Result<Vec<(String, TableItem)>, TableError> {
         let found = self.pages(PageQuery::range(pk, from, to)).await;
         let job = self.items.item(&inspect::progress_key(&self.store.ns, &self.store.job)).await;
-        let mutant = self.process.sim().mutant;
+        let mutant = self.process.sim.mutant;
         found.map(|found| mutant::ranged(mutant, job.as_ref(), found))
     }
 

@@ -4,7 +4,7 @@ use crate::{
     FaultKind, FaultSimulation, ProcessKind, SimClock, SimProcess,
     checks::{TrainerEnd, judge},
     cloud::{BUCKET, SimCloud},
-    scenario::{BatchName, ExpectedBatches, FaultScenario},
+    scenario::{ExpectedBatches, FaultScenario},
 };
 use bytes::Bytes;
 use gristmill_chunk::{ChunkFrame, ChunkLimits};
@@ -37,14 +37,14 @@ pub struct DeliveryLog(Mutex<Entries>);
 
 #[derive(Default)]
 struct Entries {
-    batches: BTreeMap<BatchName, blake3::Hash>,
+    batches: BTreeMap<Cursor, blake3::Hash>,
     /// Deliveries of each record; replays count once.
     records: BTreeMap<(Epoch, u64, u32), u32>,
     /// Records of each batch, as copies of the dataset and keys.
-    order: BTreeMap<BatchName, Vec<(u32, u64)>>,
+    order: BTreeMap<Cursor, Vec<(u32, u64)>>,
     replays: u64,
     /// Checkpoints on durable storage, oldest first: the batch to resume at.
-    saved: Vec<BatchName>,
+    saved: Vec<Cursor>,
     done: bool,
     /// Whether a trainer has died of the batch named by the scenario.
     died: bool,
@@ -76,7 +76,7 @@ impl DeliveryLog {
     }
 
     /// The newest checkpoint.
-    pub fn latest(&self) -> BatchName {
+    pub fn latest(&self) -> Cursor {
         self.0.lock().saved.iter().max().copied().unwrap_or_default()
     }
 
@@ -91,7 +91,7 @@ impl DeliveryLog {
     }
 
     /// Records a checkpoint on durable storage.
-    pub fn save(&self, next: BatchName) {
+    pub fn save(&self, next: Cursor) {
         self.0.lock().saved.push(next);
     }
 
@@ -106,20 +106,19 @@ impl DeliveryLog {
     }
 
     /// Records a batch; a replayed one must be identical.
-    pub fn note(&self, sim: &FaultSimulation, visitation: Visitation, batch: &ReceivedBatch<'_>) {
-        let hash = blake3::hash(batch.frame);
-        let name = (batch.epoch, batch.g);
-        sim.event(format_args!("batch {name:?}"));
+    pub fn note(&self, sim: &FaultSimulation, visitation: Visitation, at: Cursor, frame: &Bytes) {
+        let hash = blake3::hash(frame);
+        sim.event(format_args!("{at}"));
         let mut entries = self.0.lock();
         entries.fed = sim.time.now();
-        if let Some(before) = entries.batches.insert(name, hash) {
+        if let Some(before) = entries.batches.insert(at, hash) {
             entries.replays += 1;
             if visitation == Visitation::AtMostOnce {
                 sim.check(invariant_09_at_most_once([2]));
             }
             return sim.check(invariant_07_replay_is_identical(&before, &hash));
         }
-        let frame = ChunkFrame::parse(batch.frame.clone(), &ChunkLimits::default());
+        let frame = ChunkFrame::parse(frame.clone(), &ChunkLimits::default());
         let Ok(frame) = frame else { return sim.violated("a batch cannot be read") };
         let (Some(keys), Some(copies)) = (frame.get(KEY_FIELD), frame.get(COPY_FIELD)) else {
             return sim.violated("a batch does not say where its rows come from");
@@ -127,9 +126,9 @@ impl DeliveryLog {
         let (keys, _) = keys.values().as_chunks::<8>();
         let (copies, _) = copies.values().as_chunks::<4>();
         for (key, copy) in keys.iter().zip(copies) {
-            let visit = (batch.epoch, u64::from_le_bytes(*key), u32::from_le_bytes(*copy));
+            let visit = (at.epoch, u64::from_le_bytes(*key), u32::from_le_bytes(*copy));
             *entries.records.entry(visit).or_default() += 1;
-            entries.order.entry(name).or_default().push((visit.2, visit.1));
+            entries.order.entry(at).or_default().push((visit.2, visit.1));
         }
     }
 
@@ -139,7 +138,8 @@ impl DeliveryLog {
         let entries = self.0.lock();
         for epoch in 0..scenario.epochs {
             if scenario.in_order {
-                let batches = entries.order.range((epoch, 0)..(epoch + 1, 0));
+                let batches =
+                    entries.order.range(Cursor::start_of(epoch)..Cursor::start_of(epoch + 1));
                 let places: Vec<_> = batches.flat_map(|(_, records)| records).copied().collect();
                 sim.check(invariant_28_in_order(&places));
             }
@@ -162,26 +162,19 @@ impl DeliveryLog {
     }
 }
 
-/// A batch as received by a trainer.
-pub struct ReceivedBatch<'a> {
-    pub epoch: Epoch,
-    pub g: u64,
-    pub frame: &'a Bytes,
-}
-
 /// Trains until the job is done or another trainer has taken it over, resuming after every death.
-pub async fn train(cloud: Arc<SimCloud>, log: Arc<DeliveryLog>, register: RegisterCall) {
-    let sim = Arc::clone(&cloud.sim);
+pub async fn train(cloud: &Arc<SimCloud>, log: &DeliveryLog, register: &RegisterCall) {
+    let sim = &cloud.sim;
     // A trainer that was let in may have opened an ended job again: its user sees it through.
     let mut was_let_in = false;
     while !log.is_given_up() && (was_let_in || !log.is_done()) {
         let exactly = register.spec.settings.visitation == Visitation::ExactlyOnce;
         // Otherwise the trainer's position is not checkpointed.
-        let resume = if exactly { choose_checkpoint(&sim, &log) } else { (0, 0) };
-        let process = SimProcess::new(&sim, ProcessKind::Trainer);
+        let resume = if exactly { choose_checkpoint(sim, log) } else { Cursor::default() };
+        let process = SimProcess::new(sim, ProcessKind::Trainer);
         cloud.deployed.host_starts(&process).await;
-        sim.event(format_args!("a trainer starts at {resume:?}"));
-        let lived = process.run(run_once(&cloud, &process, &log, &register, resume)).await;
+        sim.event(format_args!("a trainer starts at {resume}"));
+        let lived = process.run(run_once(cloud, &process, log, register, resume)).await;
         was_let_in |= process.generation().is_some();
         match lived {
             Some(Ok(())) => return log.finish(),
@@ -189,7 +182,7 @@ pub async fn train(cloud: Arc<SimCloud>, log: Arc<DeliveryLog>, register: Regist
                 sim.event(format_args!("a trainer ends: {error}"));
                 let accepted = process.generation().is_some();
                 let entitled = exactly && (accepted || resume == log.latest());
-                match judge(&sim, &error, &register.spec, accepted, entitled) {
+                match judge(sim, &error, &register.spec, accepted, entitled) {
                     TrainerEnd::GivenUp => log.give_up(),
                     TrainerEnd::Broken | TrainerEnd::Superseded => return,
                     TrainerEnd::Again => {}
@@ -242,7 +235,7 @@ pub fn check_emptied(cloud: &SimCloud, fetcher: &Fetcher) {
 }
 
 /// The last checkpoint, or occasionally an earlier one.
-pub fn choose_checkpoint(sim: &FaultSimulation, log: &DeliveryLog) -> BatchName {
+pub fn choose_checkpoint(sim: &FaultSimulation, log: &DeliveryLog) -> Cursor {
     let saved = log.0.lock().saved.clone();
     if saved.len() > 1 && sim.happens(FaultKind::OldCheckpoint) {
         return saved[sim.below(saved.len() as u64) as usize];
@@ -267,7 +260,7 @@ pub fn fetcher_of(
     let RegisterCall { job, spec, .. } = register;
     let config = FetcherConfig {
         local_workers: spec.settings.local_workers,
-        prefetch: if cloud.store.is_large() {
+        prefetch: if cloud.store.scenario.dies_at.is_some() {
             PrefetchMemory::Bytes(LARGE_PREFETCH_BYTES)
         } else {
             memory.prefetch
@@ -281,15 +274,15 @@ pub fn fetcher_of(
 async fn run_once(
     cloud: &Arc<SimCloud>,
     process: &SimProcess,
-    log: &Arc<DeliveryLog>,
+    log: &DeliveryLog,
     register: &RegisterCall,
-    resume: BatchName,
+    resume: Cursor,
 ) -> Result<(), FetchError> {
     let sim = &cloud.sim;
     let (ports, config) = fetcher_of(cloud, process, register);
     Fetcher::register(&ports, &cloud.store.ns, BUCKET, register.clone(), REGISTER_PATIENCE).await?;
     let spec = &register.spec;
-    let config = FetcherConfig { resume: Cursor::new(resume.0, resume.1), ..config };
+    let config = FetcherConfig { resume, ..config };
     let mut fetcher = Fetcher::start(ports, config).await?;
     let (step_ms, pause_ms) = (1 + sim.below(60), sim.plan.memory.pause_ms);
     let (mut unsaved, mut batches) = (None, 0);
@@ -298,23 +291,20 @@ async fn run_once(
             StreamDelivery::Batch(batch) => {
                 batches += 1;
                 if let Some(plan) = fetcher.view().and_then(|view| view.plan) {
-                    cloud
-                        .store
-                        .set_division(BundleDivision::new(plan.n_splits, plan.max_bundle_splits));
+                    let division = BundleDivision::new(plan.n_splits, plan.max_bundle_splits);
+                    cloud.store.set_division(division);
                 }
                 check_loss(cloud, process, &fetcher).await;
                 check_memory(cloud, &fetcher, register);
-                let seen =
-                    ReceivedBatch { epoch: batch.epoch, g: batch.batch_index, frame: &batch.frame };
-                log.note(sim, spec.settings.visitation, &seen);
-                if cloud.store.dies_at() == Some(batch.batch_index) && !log.has_died() {
+                log.note(sim, spec.settings.visitation, batch.cursor(), &batch.frame);
+                if cloud.store.scenario.dies_at == Some(batch.batch_index) && !log.has_died() {
                     process.kill();
                 }
                 process.point(step_ms).await;
                 if pause_ms > 0 {
                     sim.time.sleep(sim.between_ms(0, pause_ms)).await;
                 }
-                unsaved = Some((batch.epoch, batch.batch_index));
+                unsaved = Some(batch.cursor());
                 if sim.below(3) == 0 {
                     save(process, log, &fetcher, unsaved.take()).await;
                 }
@@ -328,7 +318,7 @@ async fn run_once(
     }
     check_emptied(cloud, &fetcher);
     save(process, log, &fetcher, unsaved).await;
-    log.save((spec.epochs, 0));
+    log.save(Cursor::start_of(spec.epochs));
     process.point(10).await;
     fetcher.checkpointed_epochs(spec.epochs);
     fetcher.settle().await?;
@@ -341,19 +331,18 @@ async fn run_once(
 }
 
 /// Writes a checkpoint, and acknowledges it when it is durable.
-async fn save(process: &SimProcess, log: &DeliveryLog, fetcher: &Fetcher, last: Option<BatchName>) {
-    let Some((epoch, g)) = last else { return };
+async fn save(process: &SimProcess, log: &DeliveryLog, fetcher: &Fetcher, last: Option<Cursor>) {
+    let Some(last) = last else { return };
     process.point(50).await;
-    log.save((epoch, g + 1));
+    log.save(last.next());
     process.point(10).await;
-    fetcher.checkpointed(Cursor::new(epoch, g));
+    fetcher.checkpointed(last);
 }
 
 /// A second trainer, some time after the first.
-pub async fn train_second(cloud: Arc<SimCloud>, log: Arc<DeliveryLog>, register: RegisterCall) {
-    let sim = Arc::clone(&cloud.sim);
-    let after: Duration = sim.between_ms(100, 30_000);
-    sim.time.sleep(after).await;
+pub async fn train_second(cloud: &Arc<SimCloud>, log: &DeliveryLog, register: &RegisterCall) {
+    let sim = &cloud.sim;
+    sim.time.sleep(sim.between_ms(100, 30_000)).await;
     if sim.happens(FaultKind::SecondTrainer) {
         train(cloud, log, register).await;
     }

@@ -1,7 +1,7 @@
 //! One simulated deployment: time, randomness, stored data and measurements.
 
 use crate::{
-    figures::FigureCollector,
+    figures::ScaleFigures,
     modes::{LEAST_SPLITS, SPLITS_A_STARTED_WORKER},
     platform::CoordinatorEnvironment,
 };
@@ -63,7 +63,7 @@ pub struct SimulatedDeployment {
     pub setting: DeploymentParameters,
     pub ns: Namespace,
     pub job: JobName,
-    pub meter: FigureCollector,
+    figures: Mutex<ScaleFigures>,
     pub objects: MemoryObjects,
     pub stack: Option<StackLimits>,
     /// The items of the table, shared by all processes.
@@ -98,7 +98,7 @@ impl SimulatedDeployment {
             time: Arc::default(),
             ns,
             job,
-            meter: FigureCollector::default(),
+            figures: Mutex::default(),
             objects: MemoryObjects::default(),
             stack: setting.stack.map(|stack| StackLimits::new(stack.concurrency())),
             items: MeteredItems::new(Arc::default(), setting.table_limits()),
@@ -108,6 +108,17 @@ impl SimulatedDeployment {
             context: OnceLock::new(),
             setting,
         })
+    }
+
+    /// The measurements so far.
+    pub fn figures(&self) -> MutexGuard<'_, ScaleFigures> {
+        self.figures.lock()
+    }
+
+    /// Records an error; texts that differ only in numbers are one.
+    pub fn trouble(&self, text: &str) {
+        let text = text.chars().map(|c| if c.is_ascii_digit() { '#' } else { c }).take(160);
+        *self.figures().troubles.entry(text.collect()).or_default() += 1;
     }
 
     /// Warm environments of the coordinator that serve no call.
@@ -374,8 +385,6 @@ mod stack_tests {
         let few = StackSizes::for_workers(1, None);
         let new_table = (limits::NEW_TABLE_READS_PER_S, limits::NEW_TABLE_WRITES_PER_S);
         assert_eq!((few.table_reads, few.table_writes), new_table);
-        assert_eq!(deployment::url_requests_per_s(7), limits::url_requests_per_s(7));
-        assert_eq!(deployment::PREFIX_PUTS_PER_S, limits::PREFIX_PUTS_PER_S);
     }
 
     #[test]

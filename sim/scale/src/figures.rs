@@ -2,7 +2,6 @@
 
 use crate::table::TableUsage;
 use gristmill_model::wire::AnyCall;
-use parking_lot::{Mutex, MutexGuard};
 use std::{collections::BTreeMap, time::Duration};
 
 /// Calls of one kind while measuring.
@@ -115,11 +114,6 @@ impl ScaleFigures {
         }
     }
 
-    /// Records a call that the URL rejects.
-    pub fn note_refused_call(&mut self) {
-        self.refused_calls += u64::from(self.is_measuring());
-    }
-
     /// Duration of the measured part in seconds.
     pub fn seconds(&self) -> f64 {
         match (self.began, self.ended) {
@@ -140,39 +134,11 @@ impl ScaleFigures {
     /// Records a call of the measured part.
     pub fn record(&mut self, name: &'static str, used: &TableUsage, took: Duration) {
         if self.is_measuring() {
-            let kind = self.call(name);
+            let kind = self.calls.entry(name).or_default();
             kind.calls += 1;
             kind.used.add(used);
             kind.latencies_us.push(u32::try_from(took.as_micros()).unwrap_or(u32::MAX));
         }
-    }
-
-    /// The figures of the call `name`; empty ones at first.
-    pub fn call(&mut self, name: &'static str) -> &mut CallFigures {
-        self.calls.entry(name).or_default()
-    }
-}
-
-/// [`ScaleFigures`] being collected.
-#[derive(Debug, Default)]
-pub struct FigureCollector(Mutex<ScaleFigures>);
-
-impl FigureCollector {
-    /// Locks the figures.
-    pub fn figures(&self) -> MutexGuard<'_, ScaleFigures> {
-        self.0.lock()
-    }
-
-    /// Records an error; texts that differ only in numbers are one.
-    pub fn trouble(&self, text: &str) {
-        let text =
-            text.chars().map(|c| if c.is_ascii_digit() { '#' } else { c }).take(160).collect();
-        *self.figures().troubles.entry(text).or_default() += 1;
-    }
-
-    /// The figures, after the run.
-    pub fn take(&self) -> ScaleFigures {
-        std::mem::take(&mut self.figures())
     }
 }
 

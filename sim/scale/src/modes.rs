@@ -68,9 +68,8 @@ fn rows_of(args: &ScaleArgs, workers: u32) -> Result<Vec<FigureRow>, BoxedError>
         die: args.die_s,
         unreported: args.unreported,
         real: args.real,
-        kill_scaler_at: None,
-        stack: None,
         seed: args.seed,
+        ..DeploymentParameters::default()
     };
     if args.deployed {
         let mut setting = deployment::with_stack(setting, args.room);
@@ -110,14 +109,14 @@ pub fn in_deployment<T>(
     let outcome = outcome?;
     // Tasks that still wait end with the runtime.
     drop(runtime);
-    let mut figures = deployment.meter.take();
+    let mut figures = std::mem::take(&mut *deployment.figures());
     figures.ended = figures.ended.or(Some(deployment.now()));
     Ok((outcome, figures, deployment))
 }
 
 /// Loads the job's context and starts the workers of the setting, unless a scaler starts them.
 pub async fn start_workers(deployment: &Arc<SimulatedDeployment>) -> Result<(), BoxedError> {
-    let context = JobContext::load(&training::runner(deployment), &deployment.job).await?;
+    let context = JobContext::load(training::runner(deployment), &deployment.job).await?;
     let _ = deployment.context.set(context.clone());
     if !deployment.setting.real {
         for number in 0..deployment.setting.workers {
@@ -137,15 +136,12 @@ async fn give_up(deployment: &SimulatedDeployment) {
     }
     // A job that does not get going is measured where it is.
     deployment.time.sleep(ideal.mul_f64(0.5) + GIVE_UP / 4).await;
-    {
-        let mut figures = deployment.meter.figures();
-        if figures.began.is_none() {
-            training::begin(&mut figures, deployment);
-        }
+    if deployment.figures().began.is_none() {
+        training::begin(&mut deployment.figures(), deployment);
     }
     deployment.time.sleep(ideal.mul_f64(GIVE_UP_FACTOR - 0.5) + GIVE_UP * 3 / 4).await;
-    if deployment.meter.figures().is_measuring() {
-        deployment.meter.figures().ended = Some(deployment.now());
+    if deployment.figures().is_measuring() {
+        deployment.figures().ended = Some(deployment.now());
         return;
     }
     deployment.time.sleep(END).await;
@@ -159,7 +155,7 @@ pub fn trained(setting: DeploymentParameters) -> Result<FigureRow, BoxedError> {
         tokio::select! {
             biased;
             delivered = training => delivered.map(Some).or_else(|error| {
-                deployment.meter.trouble(&format!("trainer: {error}"));
+                deployment.trouble(&format!("trainer: {error}"));
                 Ok(None)
             }),
             () = give_up(deployment) => Ok(None),
@@ -177,14 +173,14 @@ fn leaves(
     let setting = DeploymentParameters { workers: outstanding, ..setting };
     let (reported, figures, deployment) = in_deployment(setting, async |deployment| {
         let key = scale_key(deployment);
-        let mut scale_state: ScaleState =
+        let mut scale_state =
             ScaleState { target: outstanding, next_worker: outstanding, ..ScaleState::default() };
         scale_state.outstanding.add(0..outstanding, deployment.clock().now_ms());
         let table = crate::table::MeteredTable::new(deployment);
         let body = Bytes::from(serde_json::to_vec(&scale_state)?);
         let version = deployment.items.stored(&key).map_or(0, |(item, _)| item.version);
         table.write(&key, version, body, None).await?;
-        training::begin(&mut deployment.meter.figures(), deployment);
+        training::begin(&mut deployment.figures(), deployment);
         let runner = training::runner(deployment);
         let mut leaving = tokio::task::JoinSet::new();
         for worker in 0..outstanding {
@@ -199,7 +195,7 @@ fn leaves(
         while let Some(left) = leaving.join_next().await {
             reported += u32::from(left?);
         }
-        deployment.meter.figures().ended = Some(deployment.now());
+        deployment.figures().ended = Some(deployment.now());
         Ok(reported)
     })?;
     let key = scale_key(&deployment);
@@ -234,7 +230,7 @@ fn scale_key(deployment: &SimulatedDeployment) -> ItemKey {
 fn index(setting: DeploymentParameters) -> Result<FigureRow, BoxedError> {
     let files = f64::from(setting.files);
     let (indexed, figures, deployment) = in_deployment(setting, async |deployment| {
-        training::begin(&mut deployment.meter.figures(), deployment);
+        training::begin(&mut deployment.figures(), deployment);
         start_workers(deployment).await?;
         let planned = async {
             // The trainer's polls are part of the cost of indexing.
@@ -253,7 +249,7 @@ fn index(setting: DeploymentParameters) -> Result<FigureRow, BoxedError> {
             planned = planned => planned.map(|()| true)?,
             () = deployment.time.sleep(INDEX_PATIENCE) => false,
         };
-        deployment.meter.figures().ended = Some(deployment.now());
+        deployment.figures().ended = Some(deployment.now());
         Ok(indexed)
     })?;
     let mut row = report::plain_row(&deployment, &figures);
@@ -280,7 +276,7 @@ fn restart(setting: DeploymentParameters, after: u32) -> Result<FigureRow, Boxed
         tokio::select! {
             biased;
             second = second => second.or_else(|error| {
-                deployment.meter.trouble(&format!("trainer: {error}"));
+                deployment.trouble(&format!("trainer: {error}"));
                 Ok(0)
             }),
             () = deployment.time.sleep(END) => Ok(0),
@@ -317,9 +313,9 @@ mod tests {
         let (delivered, figures, _) = in_deployment(setting, async |deployment| {
             start_workers(deployment).await?;
             // Workers run before the trainer comes, so that their calls do not depend on its first ones.
-            training::begin(&mut deployment.meter.figures(), deployment);
+            training::begin(&mut deployment.figures(), deployment);
             let delivered = training::train(deployment, u64::MAX, keeps).await?;
-            let mut figures = deployment.meter.figures();
+            let mut figures = deployment.figures();
             figures.ended = Some(deployment.now());
             Ok(delivered)
         })

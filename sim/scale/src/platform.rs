@@ -25,7 +25,6 @@ use tokio::sync::Notify;
 
 /// Round trip to the coordinator's URL.
 const CALL: Duration = Duration::from_millis(30);
-/// Timeout of a caller.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Timeouts of invocations.
 const COORDINATOR_TIMEOUT: Duration = Duration::from_secs(30);
@@ -90,7 +89,7 @@ impl UrlCoordinator {
             reply = environment.function.answer(&request) => reply,
             () = deployment.time.sleep(COORDINATOR_TIMEOUT) => {
                 let name = request.call.name();
-                deployment.meter.trouble(&format!("{name}: the coordinator was ended after 30 s"));
+                deployment.trouble(&format!("{name}: the coordinator was ended after 30 s"));
                 deployment.end_call();
                 return None;
             }
@@ -107,13 +106,16 @@ impl Coordinator for UrlCoordinator {
     async fn exchange(&self, call: &AnyCall) -> Result<AnyReply, CallError> {
         let deployment = &self.0;
         let began = deployment.now();
-        deployment.meter.figures().note_poll(call, began);
+        deployment.figures().note_poll(call, began);
         let request = CallEnvelope { v: VERSION, ns: deployment.ns.clone(), call: call.clone() };
         deployment.pause(CALL / 2).await;
         if let Some(stack) = &deployment.stack
             && !stack.begin_call(deployment.now())
         {
-            deployment.meter.figures().note_refused_call();
+            {
+                let mut figures = deployment.figures();
+                figures.refused_calls += u64::from(figures.is_measuring());
+            }
             deployment.pause(CALL / 2).await;
             return Err(CallError::Throttled("429: too many requests".to_owned()));
         }
@@ -123,19 +125,19 @@ impl Coordinator for UrlCoordinator {
             biased;
             Ok(Some(answered)) = serving => answered,
             () = deployment.time.sleep(CALL_TIMEOUT) => {
-                let mut figures = deployment.meter.figures();
+                let mut figures = deployment.figures();
                 if figures.is_measuring() {
-                    figures.call(call.name()).unanswered += 1;
+                    figures.calls.entry(call.name()).or_default().unanswered += 1;
                 }
                 drop(figures);
-                deployment.meter.trouble(&format!("{}: no answer within 10 s", call.name()));
+                deployment.trouble(&format!("{}: no answer within 10 s", call.name()));
                 return Err(CallError::Unavailable("no answer within 10 s".to_owned()));
             }
         };
         deployment.pause(CALL / 2).await;
         let bytes = serde_json::to_vec(&answered.reply).map_or(0, |json| json.len() as u64);
         note(
-            &mut deployment.meter.figures(),
+            &mut deployment.figures(),
             deployment,
             call,
             &answered,
@@ -144,11 +146,11 @@ impl Coordinator for UrlCoordinator {
         );
         match answered.reply {
             AnyReply::Refused(refusal) => {
-                deployment.meter.trouble(&format!("{}: {refusal}", call.name()));
+                deployment.trouble(&format!("{}: {refusal}", call.name()));
                 Err(CallError::Refused(refusal))
             }
             _ if bytes > MAX_ANSWER_BYTES => {
-                deployment.meter.trouble(&format!("{}: an answer above 6 MiB", call.name()));
+                deployment.trouble(&format!("{}: an answer above 6 MiB", call.name()));
                 Err(CallError::Unavailable(format!("an answer of {bytes} bytes")))
             }
             reply => Ok(reply),
@@ -158,7 +160,6 @@ impl Coordinator for UrlCoordinator {
     fn speak(&self, _: u32) {}
 }
 
-/// Adds one call to the figures.
 fn note(
     figures: &mut ScaleFigures,
     deployment: &SimulatedDeployment,
@@ -217,7 +218,7 @@ impl PlatformInvoker {
         }
         let mut invoked = self.invoked.lock();
         *invoked += 1;
-        let mut figures = self.deployment.meter.figures();
+        let mut figures = self.deployment.figures();
         let kill = figures.scaler_killed.is_none()
             && self.deployment.setting.kill_scaler_at.is_some_and(|at| *invoked > at);
         if kill {
@@ -243,7 +244,7 @@ impl Invoker for PlatformInvoker {
         } else if self.is_killed() {
             std::future::pending::<()>().await;
         } else if let Ok(event) = serde_json::from_slice::<WorkerEvent>(&payload) {
-            deployment.meter.figures().events += 1;
+            deployment.figures().events += 1;
             tokio::spawn(run_event(deployment, event));
         }
         Ok(InvokeOutcome::Accepted)
@@ -256,7 +257,7 @@ async fn run_event(deployment: Arc<SimulatedDeployment>, event: WorkerEvent) {
         let mut waits = EventWaits::begin(deployment.now(), EVENT_AGE);
         while !stack.begin_worker(deployment.now()) {
             let Some(wait) = waits.next(deployment.now(), deployment.uniform()) else {
-                deployment.meter.figures().expired += 1;
+                deployment.figures().expired += 1;
                 return report_expired(deployment, event).await;
             };
             deployment.time.sleep(wait).await;
@@ -291,16 +292,15 @@ async fn report_expired(deployment: Arc<SimulatedDeployment>, event: WorkerEvent
     let served = UrlCoordinator::serve(Arc::clone(&deployment), request).await;
     let Some(Answered { reply, used, busy }) = served else { return };
     if let AnyReply::Refused(refusal) = reply {
-        deployment.meter.trouble(&format!("the report of an expired event: {refusal}"));
+        deployment.trouble(&format!("the report of an expired event: {refusal}"));
     }
-    let mut figures = deployment.meter.figures();
+    let mut figures = deployment.figures();
     figures.record("release, expired", &used, deployment.now() - began);
     if figures.is_measuring() {
         figures.busy += busy;
     }
 }
 
-/// One event of the scaler function.
 async fn scale(deployment: Arc<SimulatedDeployment>, event: ScalerEvent) {
     deployment.pause(CALL).await;
     let began = deployment.now();
@@ -318,13 +318,13 @@ async fn scale(deployment: Arc<SimulatedDeployment>, event: ScalerEvent) {
     tokio::select! {
         biased;
         scaled = scaler.handle(&event) => if let Err(error) = scaled {
-            deployment.meter.trouble(&format!("scaler: {error}"));
+            deployment.trouble(&format!("scaler: {error}"));
         },
         () = platform.killed.notified() => {}
         () = deployment.time.sleep(SCALER_TIMEOUT) => {
-            deployment.meter.trouble("scaler: ended after 60 s");
+            deployment.trouble("scaler: ended after 60 s");
         }
     }
     let took = deployment.now() - began;
-    deployment.meter.figures().record("scaler", &table.take_used(), took);
+    deployment.figures().record("scaler", &table.take_used(), took);
 }

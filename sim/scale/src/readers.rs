@@ -81,9 +81,6 @@ fn divisor(text: &str) -> Result<u32, String> {
 }
 
 /// Measures and prints to `out`. Returns whether every bar holds.
-///
-/// # Errors
-/// A simulation could not run, or `out` could not be written.
 pub fn run(args: &ReaderCostArgs, out: &mut impl Write) -> Result<bool, BoxedError> {
     let mut rows: Vec<FigureRow> = Vec::new();
     for &readers in &args.readers {
@@ -131,8 +128,8 @@ fn measure(args: &ReaderCostArgs, readers: u32, workers: u32) -> Result<FigureRo
         seed: args.seed,
         ..DeploymentParameters::default()
     };
-    let fleet = ReaderFleet { readers, step, measured: Duration::from_secs(args.seconds) };
-    let (figures, deployment) = run_fleet(setting, fleet)?;
+    let measured = Duration::from_secs(args.seconds);
+    let (figures, deployment) = run_fleet(setting, readers, step, measured)?;
     Ok(row(&deployment, &figures, readers))
 }
 
@@ -210,94 +207,72 @@ fn flat_bars(few: &FigureRow, row: &FigureRow) -> [FigureBar; 2] {
     ]
 }
 
-/// Ranks of the run.
-pub const RANKS: u32 = 256;
+const RANKS: u32 = 256;
 /// Time from the first step to the measured part.
-pub const WARM_UP: Duration = Duration::from_secs(10);
+const WARM_UP: Duration = Duration::from_secs(10);
 /// Longest wait for workers to make a third of the window before the first step.
 const MADE_WITHIN: Duration = Duration::from_secs(900);
 /// A third of the window, in splits for each worker.
 const THIRD_OF_WINDOW: u64 = 8;
-/// Steps between two checkpoints.
 const CHECKPOINT_STEPS: u64 = 50;
 /// Memory that an object of these sizes takes in a fetcher.
 const OBJECT_BYTES: u64 = 1 << 16;
 
-/// The readers of one run.
-#[derive(Debug, Clone, Copy)]
-pub struct ReaderFleet {
-    pub readers: u32,
-    /// Time that ranks compute for a step.
-    pub step: Duration,
-    pub measured: Duration,
+fn ranks_of(number: u32, readers: u32) -> Result<ServedRanks, BoxedError> {
+    let positive = |n| NonZeroU32::new(n).ok_or("no ranks");
+    let ranks =
+        RunRanks { count: positive(RANKS)?, from: Cursor::default(), tail: TailPolicy::Repeat };
+    let count = positive(RANKS / readers)?;
+    Ok(ServedRanks {
+        run: TrainingRun { token: RunToken::from_name("bench"), ranks, epochs: None },
+        range: RankRange { first: number * count.get(), count },
+        is_successor: false,
+        local_workers: 0,
+    })
 }
 
-impl ReaderFleet {
-    /// The ranks of reader `number`.
-    fn own(&self, number: u32) -> Result<ServedRanks, BoxedError> {
-        let positive = |n| NonZeroU32::new(n).ok_or("no ranks");
-        let ranks =
-            RunRanks { count: positive(RANKS)?, from: Cursor::default(), tail: TailPolicy::Repeat };
-        let count = positive(RANKS / self.readers)?;
-        Ok(ServedRanks {
-            run: TrainingRun { token: RunToken::from_name("bench"), ranks, epochs: None },
-            range: RankRange { first: number * count.get(), count },
-            is_successor: false,
-            local_workers: 0,
-        })
-    }
-}
-
-/// Runs until `fleet.measured` is over. Returns the measurements.
+/// Runs `readers` whose ranks compute for `step`, until the measured part is over.
 fn run_fleet(
     setting: DeploymentParameters,
-    fleet: ReaderFleet,
+    readers: u32,
+    step: Duration,
+    measured: Duration,
 ) -> Result<(ScaleFigures, Arc<SimulatedDeployment>), BoxedError> {
     let ((), figures, deployment) = in_deployment(setting, async |deployment| {
         start_workers(deployment).await?;
-        let local = LocalSet::new();
-        let mut readers = start(deployment, fleet, &local)?;
-        let measured = async {
+        let (local, together) = (LocalSet::new(), Arc::new(Barrier::new(readers as usize)));
+        let mut reading = JoinSet::new();
+        for number in 0..readers {
+            let (deployment, together) = (Arc::clone(deployment), Arc::clone(&together));
+            let own = ranks_of(number, readers)?;
+            reading.spawn_local_on(read(deployment, own, step, together), &local);
+        }
+        let measuring = async {
+            window_made(deployment).await;
+            deployment.time.sleep(WARM_UP).await;
+            training::begin(&mut deployment.figures(), deployment);
+            deployment.time.sleep(measured).await;
+            deployment.figures().ended = Some(deployment.now());
+        };
+        let run = async {
             tokio::select! {
                 biased;
-                Some(ended) = readers.join_next() => Err(match ended? {
+                Some(ended) = reading.join_next() => Err(match ended? {
                     Ok(()) => "a reader ended before the measurement".into(),
                     Err(error) => error.into(),
                 }),
-                () = measure_fleet(deployment, fleet.measured) => Ok(()),
+                () = measuring => Ok(()),
             }
         };
-        local.run_until(measured).await
+        local.run_until(run).await
     })?;
     Ok((figures, deployment))
 }
 
-fn start(
-    deployment: &Arc<SimulatedDeployment>,
-    fleet: ReaderFleet,
-    local: &LocalSet,
-) -> Result<JoinSet<Result<(), String>>, BoxedError> {
-    let together = Arc::new(Barrier::new(fleet.readers as usize));
-    let mut readers = JoinSet::new();
-    for number in 0..fleet.readers {
-        let (deployment, together) = (Arc::clone(deployment), Arc::clone(&together));
-        readers.spawn_local_on(read(deployment, fleet.own(number)?, fleet.step, together), local);
-    }
-    Ok(readers)
-}
-
-async fn measure_fleet(deployment: &Arc<SimulatedDeployment>, measured: Duration) {
-    window_made(Arc::clone(deployment)).await;
-    deployment.time.sleep(WARM_UP).await;
-    training::begin(&mut deployment.meter.figures(), deployment);
-    deployment.time.sleep(measured).await;
-    deployment.meter.figures().ended = Some(deployment.now());
-}
-
 /// Resolves once workers have made a third of the window.
-async fn window_made(deployment: Arc<SimulatedDeployment>) {
+async fn window_made(deployment: &SimulatedDeployment) {
     let third = u64::from(deployment.setting.workers) * THIRD_OF_WINDOW;
-    let is_made = || deployment.meter.figures().committed >= third;
+    let is_made = || deployment.figures().committed >= third;
     while !is_made() && deployment.now() < MADE_WITHIN {
         deployment.time.sleep(Duration::from_millis(100)).await;
     }
@@ -307,7 +282,6 @@ fn in_words(error: FetchError) -> String {
     format!("a reader: {error}")
 }
 
-/// One reader, and the ranks that it serves.
 async fn read(
     deployment: Arc<SimulatedDeployment>,
     own: ServedRanks,
@@ -323,14 +297,14 @@ async fn read(
     };
     let fetcher = Fetcher::start(training::ports(&deployment), config).await.map_err(in_words)?;
     let mut steps = StepStream::new(fetcher);
-    window_made(Arc::clone(&deployment)).await;
+    window_made(&deployment).await;
     loop {
         let StepDelivery::Step { step: taken, next, .. } = steps.next().await.map_err(in_words)?
         else {
             return Ok(());
         };
         if together.wait().await.is_leader() {
-            let mut figures = deployment.meter.figures();
+            let mut figures = deployment.figures();
             figures.steps += u64::from(figures.is_measuring());
         }
         deployment.time.sleep(step).await;

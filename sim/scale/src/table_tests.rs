@@ -12,12 +12,7 @@ fn deployment(limits: bool) -> Arc<SimulatedDeployment> {
         split_batches: 1,
         files: 1,
         limits,
-        die: None,
-        unreported: false,
-        real: false,
-        kill_scaler_at: None,
-        stack: None,
-        seed: 0,
+        ..DeploymentParameters::default()
     };
     SimulatedDeployment::new(setting, "scale".parse().unwrap(), "job".parse().unwrap())
 }

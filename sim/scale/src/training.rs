@@ -25,7 +25,6 @@ const PUT: Duration = Duration::from_millis(60);
 const TRAINER_GET: Duration = Duration::from_micros(200);
 /// All workers start within this time.
 const STAGGER: Duration = Duration::from_millis(2_500);
-/// Time limit of an invocation.
 const LIFE_MS: u64 = 900_000;
 /// Invocations with less remaining time are not started.
 const LEAST_LIFE_MS: u64 = 10_000;
@@ -92,8 +91,8 @@ fn link(deployment: &Arc<SimulatedDeployment>) -> Arc<dyn Coordinator> {
 }
 
 /// The loop of one worker.
-pub fn runner(deployment: &Arc<SimulatedDeployment>) -> Runner {
-    Runner {
+pub fn runner(deployment: &Arc<SimulatedDeployment>) -> Arc<Runner> {
+    Arc::new(Runner {
         coordinator: link(deployment),
         objects: deployment.objects(GET, PUT),
         clock: deployment.clock(),
@@ -105,7 +104,7 @@ pub fn runner(deployment: &Arc<SimulatedDeployment>) -> Runner {
             local: false,
             shape: None,
         },
-    }
+    })
 }
 
 /// Stores a dataset of one record for each batch, and registers its job.
@@ -125,9 +124,7 @@ pub async fn register(deployment: &Arc<SimulatedDeployment>) -> Result<(), Boxed
         deployment.objects.put_if_absent(&path, bytes.into(), "data").await?;
     }
     let listed = deployment.objects.list(DATA, "").await?;
-    let file =
-        |object: gristmill_ports::ObjectInfo| SourceFile::new(object.key, object.size, object.etag);
-    let files = listed.into_iter().map(file).collect();
+    let files = listed.into_iter().map(|o| SourceFile::new(o.key, o.size, o.etag)).collect();
     let spec = JobSpec {
         seed: 7,
         settings: JobSettings {
@@ -139,14 +136,8 @@ pub async fn register(deployment: &Arc<SimulatedDeployment>) -> Result<(), Boxed
     };
     let dataset = Dataset::one(DATA, files);
     let register = RegisterCall::new(deployment.job.clone(), spec, dataset);
-    Fetcher::register(
-        &ports(deployment),
-        &deployment.ns,
-        BUCKET,
-        register,
-        Duration::from_secs(120),
-    )
-    .await?;
+    let (ports, patience) = (ports(deployment), Duration::from_secs(120));
+    Fetcher::register(&ports, &deployment.ns, BUCKET, register, patience).await?;
     Ok(())
 }
 
@@ -154,6 +145,7 @@ pub async fn register(deployment: &Arc<SimulatedDeployment>) -> Result<(), Boxed
 /// over or there is nothing to do.
 pub async fn worker(deployment: Arc<SimulatedDeployment>, number: u32, context: JobContext) {
     let runner = runner(&deployment);
+    let context = context.for_runner(Arc::clone(&runner));
     deployment.time.sleep(STAGGER.mul_f64(deployment.uniform())).await;
     // Invocations of a job that has run for a while end at different times.
     let mut deadline_ms =
@@ -163,20 +155,20 @@ pub async fn worker(deployment: Arc<SimulatedDeployment>, number: u32, context: 
             deadline_ms = runner.clock.now_ms() + LIFE_MS;
         }
         let invocation = InvocationId(format!("{number:08x}-0000-4000-8000-{life:012x}"));
-        match live(&deployment, &runner, &context, &invocation, deadline_ms).await {
+        match live(&deployment, &context, &invocation, deadline_ms).await {
             Some(Ok(WorkerStopReason::Idle(IdleReason::JobEnded))) => return,
             Some(Ok(WorkerStopReason::Idle(_))) => {
                 deployment.time.sleep(IDLE.mul_f64(0.5 + 0.5 * deployment.uniform())).await;
             }
             Some(Ok(WorkerStopReason::OutOfTime)) => deadline_ms = 0,
             Some(Err(error)) => {
-                deployment.meter.trouble(&format!("worker: {error}"));
+                deployment.trouble(&format!("worker: {error}"));
                 deployment.time.sleep(IDLE).await;
             }
             None => {
                 tokio::spawn(report_death(
                     Arc::clone(&deployment),
-                    runner.clone(),
+                    Arc::clone(&runner),
                     invocation,
                     number,
                 ));
@@ -190,29 +182,28 @@ pub async fn worker(deployment: Arc<SimulatedDeployment>, number: u32, context: 
 /// Works until the worker ends; `None` if it is killed.
 async fn live(
     deployment: &Arc<SimulatedDeployment>,
-    runner: &Runner,
     context: &JobContext,
     invocation: &InvocationId,
     deadline_ms: u64,
 ) -> Option<Result<WorkerStopReason, LeaseError>> {
-    let sink = ObjectSink { runner: runner.clone(), job: deployment.job.clone() };
-    let work = runner.work(context, invocation, deadline_ms, &sink);
+    let (runner, job) = (Arc::clone(&context.runner), deployment.job.clone());
+    let sink = ObjectSink { runner, job };
+    let work = context.work(invocation, deadline_ms, &sink);
     let Some(mean) = deployment.setting.die else { return Some(work.await) };
     let dies = mean.mul_f64(-(1.0 - deployment.uniform()).ln());
     tokio::select! {
         biased;
         ended = work => Some(ended),
         () = deployment.time.sleep(dies) => {
-            deployment.meter.figures().deaths += 1;
+            deployment.figures().deaths += 1;
             None
         }
     }
 }
 
-/// The platform reports a worker that was killed.
 async fn report_death(
     deployment: Arc<SimulatedDeployment>,
-    runner: Runner,
+    runner: Arc<Runner>,
     invocation: InvocationId,
     number: u32,
 ) {
@@ -225,14 +216,14 @@ async fn report_death(
     let call = ReleaseCall { job, invocation, worker, blameless, expired, error };
     let sent = call_with_retry(&*runner.coordinator, &*runner.clock, call, RELEASE_PATIENCE).await;
     if let Err(error) = sent {
-        deployment.meter.trouble(&format!("a death was not reported: {error}"));
+        deployment.trouble(&format!("a death was not reported: {error}"));
     }
 }
 
 /// Notes how many workers run, of which one has just begun.
 pub fn note_running(deployment: &SimulatedDeployment, running: u32) {
     let runnable = deployment.setting.runnable();
-    let mut figures = deployment.meter.figures();
+    let mut figures = deployment.figures();
     figures.surplus += u32::from(running > deployment.setting.workers);
     if figures.all_started.is_none() && u64::from(running) * 100 >= u64::from(runnable) * 99 {
         figures.all_started = Some(deployment.now());
@@ -242,7 +233,7 @@ pub fn note_running(deployment: &SimulatedDeployment, running: u32) {
 /// A worker that the scaler invoked.
 pub async fn invoked_worker(deployment: Arc<SimulatedDeployment>, number: u32) {
     {
-        let mut figures = deployment.meter.figures();
+        let mut figures = deployment.figures();
         figures.started += 1;
         if deployment.stack.is_none() && figures.started == deployment.setting.workers {
             figures.all_started = Some(deployment.now());
@@ -250,14 +241,15 @@ pub async fn invoked_worker(deployment: Arc<SimulatedDeployment>, number: u32) {
     }
     let runner = runner(&deployment);
     let Some(context) = deployment.context.get().cloned() else { return };
+    let context = context.for_runner(Arc::clone(&runner));
     let described = DescribeCall { job: deployment.job.clone() };
     let _ = call_with_retry(&*runner.coordinator, &*runner.clock, described, LEAVE_PATIENCE).await;
     let invocation = InvocationId::new(number, "0000-4000-8000-000000000000");
     let deadline_ms = runner.clock.now_ms() + LIFE_MS;
-    match live(&deployment, &runner, &context, &invocation, deadline_ms).await {
+    match live(&deployment, &context, &invocation, deadline_ms).await {
         None => return report_death(deployment, runner, invocation, number).await,
         Some(Ok(_)) => {}
-        Some(Err(error)) => deployment.meter.trouble(&format!("worker: {error}")),
+        Some(Err(error)) => deployment.trouble(&format!("worker: {error}")),
     }
     leave(&deployment, &runner, number).await;
 }
@@ -267,7 +259,7 @@ pub async fn leave(deployment: &SimulatedDeployment, runner: &Runner, worker: u3
     let call = LeaveCall { job: deployment.job.clone(), worker, error: None };
     let sent = call_with_retry(&*runner.coordinator, &*runner.clock, call, LEAVE_PATIENCE).await;
     if let Err(error) = &sent {
-        deployment.meter.trouble(&format!("leave: {error}"));
+        deployment.trouble(&format!("leave: {error}"));
     }
     sent.is_ok()
 }

@@ -7,7 +7,7 @@ use crate::{
 use gristmill_policy::scaling::{PolicyName, UnknownPolicy};
 use parking_lot::Mutex;
 use std::{
-    fs,
+    fmt, fs,
     io::{self, Read, Write},
     path::{Path, PathBuf},
     thread,
@@ -51,24 +51,14 @@ pub struct ScalingArgs {
     pub write: Option<PathBuf>,
 }
 
-/// Result of the command.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SimulateOutcome {
-    /// Exit code 0.
-    Held,
-    /// A bar is missed: exit code 1. Errors are 2.
-    Failed,
-}
-
 /// Default seeds of `--all`, `--random` and `--vary`.
 const SEEDS: u32 = 100;
 
-/// Runs the command; all output goes to `out`.
-pub fn run(args: &ScalingArgs, out: &mut dyn Write) -> Result<SimulateOutcome, ScenarioError> {
+/// Runs the command; all output goes to `out`. Returns whether every bar holds.
+pub fn run(args: &ScalingArgs, out: &mut dyn Write) -> Result<bool, ScenarioError> {
     let say = |out: &mut dyn Write, text: &str| {
-        out.write_all(text.as_bytes())
-            .and_then(|()| out.flush())
-            .map_err(|source| ScenarioError::Unwritable { path: "standard output".into(), source })
+        let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+        written.map_err(|error| unwritable(&"standard output", &error))
     };
     if let Some(texts) = many(args)? {
         if let Some(directory) = &args.write {
@@ -76,7 +66,7 @@ pub fn run(args: &ScalingArgs, out: &mut dyn Write) -> Result<SimulateOutcome, S
         }
         let checks = check_all(&texts, args.seed, args.seeds.unwrap_or(SEEDS).max(1))?;
         say(out, &show_checks(&checks, args.json))?;
-        return Ok(outcome(&checks));
+        return Ok(checks.iter().all(ScenarioCheck::holds));
     }
     let Some(name) = &args.scenario else {
         let names: Vec<&str> = shipped().iter().map(|(name, _)| *name).collect();
@@ -84,13 +74,13 @@ pub fn run(args: &ScalingArgs, out: &mut dyn Write) -> Result<SimulateOutcome, S
             "name a scenario file, --all, --random N or --vary N; built in are: {}",
             names.join(", ")
         );
-        return Err(ScenarioError::Usage(message));
+        return Err(ScenarioError(message));
     };
     let scenario = load(name)?;
     if let Some(seeds) = args.seeds {
         let checks = [check(&scenario, args.seed, seeds.max(1))];
         say(out, &show_checks(&checks, args.json))?;
-        return Ok(outcome(&checks));
+        return Ok(checks.iter().all(ScenarioCheck::holds));
     }
     let (policy, selected) = select(&args.policy, &scenario)?;
     let run = simulate(&selected, args.seed, policy);
@@ -108,7 +98,7 @@ pub fn run(args: &ScalingArgs, out: &mut dyn Write) -> Result<SimulateOutcome, S
         show_run(&scenario, &run, &sweeps)
     };
     say(out, &text)?;
-    Ok(SimulateOutcome::Held)
+    Ok(true)
 }
 
 /// Scenario files to check together; `None` for a single run.
@@ -132,14 +122,6 @@ fn many(args: &ScalingArgs) -> Result<Option<Vec<(String, String)>>, ScenarioErr
     })
 }
 
-fn outcome(checks: &[ScenarioCheck]) -> SimulateOutcome {
-    if checks.iter().all(ScenarioCheck::holds) {
-        SimulateOutcome::Held
-    } else {
-        SimulateOutcome::Failed
-    }
-}
-
 fn show_checks(checks: &[ScenarioCheck], json: bool) -> String {
     if json {
         let holds = checks.iter().all(ScenarioCheck::holds);
@@ -153,11 +135,10 @@ fn load(name: &str) -> Result<ScalingScenario, ScenarioError> {
         return ScalingScenario::parse(text, name);
     }
     let text = read_file(name)
-        .map_err(|source| ScenarioError::Unreadable { path: name.to_owned(), source })?;
+        .map_err(|error| ScenarioError(format!("{name}: cannot be read: {error}")))?;
     ScalingScenario::parse(&text, name)
 }
 
-/// Largest scenario file.
 const MAX_BYTES: u64 = 1 << 20;
 
 /// Reads a regular file only: a mistyped name may be a pipe or a device.
@@ -174,16 +155,16 @@ fn read_file(name: &str) -> io::Result<String> {
 }
 
 fn write_all(directory: &Path, files: &[(String, String)]) -> Result<(), ScenarioError> {
-    let unwritable = |path: &Path| {
-        let path = path.display().to_string();
-        |source| ScenarioError::Unwritable { path, source }
-    };
-    fs::create_dir_all(directory).map_err(unwritable(directory))?;
+    fs::create_dir_all(directory).map_err(|error| unwritable(&directory.display(), &error))?;
     for (name, text) in files {
         let path = directory.join(name);
-        fs::write(&path, text).map_err(unwritable(&path))?;
+        fs::write(&path, text).map_err(|error| unwritable(&path.display(), &error))?;
     }
     Ok(())
+}
+
+fn unwritable(path: &dyn fmt::Display, error: &io::Error) -> ScenarioError {
+    ScenarioError(format!("cannot write {path}: {error}"))
 }
 
 /// The policy that `--policy` names, and the scenario for it: `fixed:N` holds a number of workers.
@@ -196,7 +177,7 @@ fn select(
         scenario.settings.fixed = Some(workers);
         return Ok((PolicyName::default(), scenario));
     }
-    let unknown = |error: UnknownPolicy| ScenarioError::Usage(format!("{error}, or fixed:N"));
+    let unknown = |error: UnknownPolicy| ScenarioError(format!("{error}, or fixed:N"));
     Ok((name.parse().map_err(unknown)?, scenario))
 }
 

@@ -101,8 +101,7 @@ impl<'s> ScalingEngine<'s> {
     /// Runs to the scenario's last batch, or until `stop` accepts a report.
     pub fn run(mut self, mut stop: impl FnMut(&ScalingTick) -> bool) -> SimulatedRun {
         // A remainder of the division by clients is never taken.
-        while self.splits.delivered() + u64::from(self.conditions.clients) <= self.splits.batches()
-        {
+        while self.splits.delivered + u64::from(self.conditions.clients) <= self.splits.batches {
             let take_s = self.trainer.next_take_s(&self.conditions);
             let event_s = self.events.peek().map_or(f64::INFINITY, |event| event.0.at_s);
             let at_s = take_s.min(event_s).min(self.next_poll_s);
@@ -124,7 +123,7 @@ impl<'s> ScalingEngine<'s> {
                 self.poll();
             }
         }
-        self.run.finish(self.now_s, self.splits.delivered(), &self.scenario.prices);
+        self.run.finish(self.now_s, self.splits.delivered, &self.scenario.prices);
         self.run
     }
 
@@ -323,10 +322,10 @@ impl<'s> ScalingEngine<'s> {
     fn take(&mut self) -> bool {
         let clients = self.conditions.clients;
         let stall = self.trainer.take(self.now_s, &self.conditions);
-        self.splits.deliver(u64::from(clients));
-        self.meter.taken(&stall, self.trainer.step_s(), self.splits.ready());
+        self.splits.delivered += u64::from(clients);
+        self.meter.taken(&stall, self.trainer.step_s, self.splits.ready());
         let next = self.scenario.phases.get(self.phase + 1);
-        if let Some(next) = next.filter(|next| self.splits.delivered() >= next.from_batch) {
+        if let Some(next) = next.filter(|next| self.splits.delivered >= next.from_batch) {
             let window_batches = self.conditions.window_batches;
             self.conditions = ModelConditions { window_batches, ..next.conditions.clone() };
             self.phase += 1;
@@ -353,7 +352,7 @@ impl<'s> ScalingEngine<'s> {
         let times_s = meter.times_s().map(|times_s| times_s.map(&mut noisy));
         let [remote_source_s, remote_compute_s, remote_put_s] = times_s.unwrap_or_default();
         let report = TrainingReport {
-            batches: self.splits.delivered(),
+            batches: self.splits.delivered,
             step_s: noisy(meter.step_s / rounds),
             stall_s: noisy(meter.stall_s / rounds),
             fetch_stall_s: noisy(meter.fetch_stall_s / rounds),
@@ -387,7 +386,6 @@ impl<'s> ScalingEngine<'s> {
     }
 }
 
-/// An event of a worker.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct EngineEvent {
     pub at_s: f64,

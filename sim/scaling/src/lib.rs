@@ -16,7 +16,7 @@ mod shipped;
 mod sweep;
 
 pub use check::{PhaseCheck, ScenarioCheck, check, table};
-pub use command::{ScalingArgs, SimulateOutcome, run};
+pub use command::{ScalingArgs, run};
 pub use random::{random_scenario, vary};
 pub use read::{ValueOrigin, ValueProvenance};
 pub use run::{ScalingTick, SimulatedCost, SimulatedRun};

@@ -14,7 +14,8 @@ pub(crate) struct ModelTrainer {
     ingest: SharedLimit,
     noise: NoiseStream,
     free_s: f64,
-    step_s: f64,
+    /// Duration of the latest step.
+    pub step_s: f64,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -60,11 +61,6 @@ impl ModelTrainer {
         self.step_s = conditions.step_s * self.noise.factor(conditions.step_noise);
         self.free_s = now_s + self.step_s;
         TrainerStall { all_s, fetch_s }
-    }
-
-    /// Duration of the latest step.
-    pub fn step_s(&self) -> f64 {
-        self.step_s
     }
 }
 
@@ -160,7 +156,7 @@ pub(crate) struct ModelSplits {
     split_batches: u64,
     epoch_splits: u64,
     total: u64,
-    batches: u64,
+    pub batches: u64,
     /// The first position never claimed.
     unclaimed: u64,
     /// Positions released because their worker died.
@@ -169,7 +165,7 @@ pub(crate) struct ModelSplits {
     first_open: u64,
     done: VecDeque<bool>,
     committed: u64,
-    delivered: u64,
+    pub delivered: u64,
 }
 
 impl ModelSplits {
@@ -187,17 +183,9 @@ impl ModelSplits {
         }
     }
 
-    pub fn batches(&self) -> u64 {
-        self.batches
-    }
-
     /// Batches of one split.
     pub fn split_batches(&self) -> f64 {
         self.split_batches as f64
-    }
-
-    pub fn delivered(&self) -> u64 {
-        self.delivered
     }
 
     /// Batches committed and not delivered.
@@ -262,11 +250,6 @@ impl ModelSplits {
             self.first_open += 1;
             arrived(self.split_batches);
         }
-    }
-
-    /// Notes that the trainer has taken `batches` more.
-    pub fn deliver(&mut self, batches: u64) {
-        self.delivered += batches;
     }
 }
 
@@ -439,7 +422,7 @@ mod splits_tests {
         splits.commit(0, |batches| arrived += batches);
         assert_eq!(arrived, 4);
         assert!(splits.is_full(conditions));
-        splits.deliver(2);
+        splits.delivered += 2;
         assert_eq!(splits.claim(conditions), Some((3, 1)));
         splits.give_back(2, 0);
         assert_eq!(splits.claim(conditions), Some((2, 1)), "what a dead worker had comes first");

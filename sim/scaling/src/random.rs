@@ -149,12 +149,9 @@ const VARIED: &[&str] = &[
     "window_batches",
 ];
 
-/// The text of variant `number` of a scenario.
-///
-/// # Errors
-/// The text is not TOML.
+/// The text of variant `number` of a scenario. Fails unless that is TOML.
 pub fn vary(name: &str, text: &str, number: u64) -> Result<String, ScenarioError> {
-    let invalid = |message: String| ScenarioError::Usage(format!("{name}: {message}"));
+    let invalid = |message: String| ScenarioError(format!("{name}: {message}"));
     let mut table: Table = text.parse().map_err(|error| invalid(format!("{error}")))?;
     // A paper's results apply to its own numbers only.
     table.remove("paper");

@@ -38,7 +38,7 @@ impl ScenarioText<'_> {
     /// An error at the line of byte `at`.
     pub fn error(&self, at: usize, message: String) -> ScenarioError {
         let line = 1 + self.text.bytes().take(at).filter(|&byte| byte == b'\n').count();
-        ScenarioError::Invalid { path: self.path.to_owned(), line, message }
+        ScenarioError(format!("{}:{line}: {message}", self.path))
     }
 }
 
@@ -121,6 +121,17 @@ impl<'d> TomlSection<'d> {
         }
     }
 
+    /// The value of a key, read by `parse` as what is `expected`, and its position.
+    fn read<T>(
+        &mut self,
+        key: &'static str,
+        expected: &str,
+        parse: impl Fn(&'d DeValue<'d>) -> Option<T>,
+    ) -> Result<Option<(T, usize)>, ScenarioError> {
+        let Some((value, at)) = self.value(key)? else { return Ok(None) };
+        parse(value).map(|parsed| Some((parsed, at))).ok_or_else(|| self.wrong(key, at, expected))
+    }
+
     fn full(&self, key: &str) -> String {
         if self.name.is_empty() { key.to_owned() } else { format!("{}.{key}", self.name) }
     }
@@ -149,8 +160,7 @@ impl<'d> TomlSection<'d> {
         key: &'static str,
         range: RangeInclusive<f64>,
     ) -> Result<Option<f64>, ScenarioError> {
-        let Some((value, at)) = self.value(key)? else { return Ok(None) };
-        let number = as_number(value).ok_or_else(|| self.wrong(key, at, "a number"))?;
+        let Some((number, at)) = self.read(key, "a number", as_number)? else { return Ok(None) };
         self.in_range(key, at, number, range).map(Some)
     }
 
@@ -160,11 +170,11 @@ impl<'d> TomlSection<'d> {
         key: &'static str,
         range: RangeInclusive<u64>,
     ) -> Result<Option<u64>, ScenarioError> {
-        let Some((value, at)) = self.value(key)? else { return Ok(None) };
-        let whole = value.as_integer().and_then(|int| {
+        let whole = |value: &DeValue<'_>| {
+            let int = value.as_integer()?;
             u64::from_str_radix(int.as_str().trim_start_matches('+'), int.radix()).ok()
-        });
-        let whole = whole.ok_or_else(|| self.wrong(key, at, "a whole number"))?;
+        };
+        let Some((whole, at)) = self.read(key, "a whole number", whole)? else { return Ok(None) };
         let bounds = *range.start() as f64..=*range.end() as f64;
         self.in_range(key, at, whole as f64, bounds)?;
         Ok(Some(whole))
@@ -172,14 +182,12 @@ impl<'d> TomlSection<'d> {
 
     /// Reads `true` or `false`. `None` without the key.
     pub fn flag(&mut self, key: &'static str) -> Result<Option<bool>, ScenarioError> {
-        let Some((value, at)) = self.value(key)? else { return Ok(None) };
-        value.as_bool().map(Some).ok_or_else(|| self.wrong(key, at, "true or false"))
+        Ok(self.read(key, "true or false", DeValue::as_bool)?.map(|(flag, _)| flag))
     }
 
     /// Reads a string. `None` without the key.
     pub fn text(&mut self, key: &'static str) -> Result<Option<String>, ScenarioError> {
-        let Some((value, at)) = self.value(key)? else { return Ok(None) };
-        value.as_str().map(|text| Some(text.into())).ok_or_else(|| self.wrong(key, at, "a string"))
+        Ok(self.read(key, "a string", DeValue::as_str)?.map(|(text, _)| text.to_owned()))
     }
 
     /// Reads a list of numbers. `None` without the key.
@@ -206,8 +214,8 @@ impl<'d> TomlSection<'d> {
         parse: fn(&str) -> Result<f64, String>,
         range: RangeInclusive<f64>,
     ) -> Result<Option<f64>, ScenarioError> {
-        let Some((value, at)) = self.value(key)? else { return Ok(None) };
-        let text = value.as_str().ok_or_else(|| self.wrong(key, at, "a string with its unit"))?;
+        let read = self.read(key, "a string with its unit", DeValue::as_str)?;
+        let Some((text, at)) = read else { return Ok(None) };
         let number = parse(text)
             .map_err(|what| self.source.error(at, format!("`{}`: {what}", self.full(key))))?;
         self.in_range(key, at, number, range).map(Some)

@@ -148,7 +148,6 @@ impl<'d> Document<'d> {
         })
     }
 
-    /// Conditions of the first phase.
     fn conditions(&mut self) -> Result<ModelConditions, ScenarioError> {
         let mut trainer = self.section("trainer")?;
         let mut worker = self.section("worker")?;
@@ -291,7 +290,6 @@ impl<'d> Document<'d> {
     }
 }
 
-/// The conditions after a change.
 fn changed(
     change: &mut TomlSection<'_>,
     before: &ModelConditions,
@@ -409,13 +407,5 @@ impl ModelConditions {
 
 /// One line: place, problem and remedy.
 #[derive(Debug, thiserror::Error)]
-pub enum ScenarioError {
-    #[error("{path}:{line}: {message}")]
-    Invalid { path: String, line: usize, message: String },
-    #[error("{path}: cannot be read: {source}")]
-    Unreadable { path: String, source: std::io::Error },
-    #[error("cannot write {path}: {source}")]
-    Unwritable { path: String, source: std::io::Error },
-    #[error("{0}")]
-    Usage(String),
-}
+#[error("{0}")]
+pub struct ScenarioError(pub String);

@@ -269,7 +269,6 @@ fn slope(xs: &[f64], ys: &[f64]) -> f64 {
     if xx > 0.0 { xy / xx } else { f64::INFINITY }
 }
 
-/// Values pooled to one mean.
 #[derive(Debug, Clone, Copy)]
 struct Pool {
     mean: f64,

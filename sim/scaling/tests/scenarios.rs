@@ -4,7 +4,7 @@
 
 use gristmill_policy::scaling::PolicyName;
 use gristmill_scaling::{
-    ScalingArgs, ScalingScenario, SimulateOutcome, check, measure, run, shipped, simulate, sweep,
+    ScalingArgs, ScalingScenario, check, measure, run, shipped, simulate, sweep,
 };
 
 const PLAIN: &str =
@@ -160,8 +160,7 @@ fn args(text: &[&str]) -> ScalingArgs {
 #[test]
 fn the_command_prints_tables_and_json() {
     let mut out = Vec::new();
-    let held = run(&args(&["plain", "--seeds", "3", "--json"]), &mut out).unwrap();
-    assert_eq!(held, SimulateOutcome::Held);
+    assert!(run(&args(&["plain", "--seeds", "3", "--json"]), &mut out).unwrap());
     let value: serde_json::Value = serde_json::from_slice(&out).unwrap();
     assert_eq!(value["holds"], true);
     assert_eq!(value["scenarios"][0]["phases"][0]["optimum"], 16);

@@ -126,7 +126,6 @@ impl<'a> ProcessKiller<'a> {
         f64::from(u16::from_le_bytes([a, b])) / 65_536.0
     }
 
-    /// Whether a single worker is at work.
     async fn is_lone(&self, local: &LocalService) -> bool {
         local.calls.status().await.is_ok_and(|status| status.busy_workers <= 1)
     }

@@ -48,10 +48,7 @@ pub struct HostedSteps {
 
 impl HostedSteps {
     /// Starts the fetchers of the first run of a training, which begins at `from`. They may be killed through
-    /// `victims`.
-    ///
-    /// # Errors
-    /// There is no place for the sockets.
+    /// `victims`. Fails without a place for sockets.
     pub fn start(
         training: &SyntheticTraining,
         hosts: NonZeroU32,
@@ -104,7 +101,7 @@ impl StepSource for HostedSteps {
     }
 
     fn waiting(&self) -> (Duration, WaitReason) {
-        (self.polled.present_wait(), self.watch.waiting(self.ranks.missing()))
+        (self.polled.present_wait(), self.watch.waiting(&self.ranks.missing))
     }
 
     async fn next(&mut self) -> Result<StepDelivery, ProgramFailure> {
@@ -171,20 +168,18 @@ impl StepSource for HostedSteps {
             }
         };
         while_saying(closed, closing, |what| view.progress.say(what)).await?;
-        let mut known = KnownEpochs::default();
+        let mut known = BTreeMap::new();
         for (rank, summary) in self.ranks.summaries() {
-            known.add(summary);
+            add_epochs(&mut known, summary);
             view.steps.waited(rank, summary.waits());
         }
         self.hosts.ended().await?;
         self.polled.update(self.job.status(self.patience).await?);
         let plan = self.polled.view().and_then(|view| view.plan);
-        view.observer.amend(&known.epochs, plan);
+        view.observer.amend(&known, plan);
         Ok((self.polled.snapshot(), self.polled.view()))
     }
 }
-
-// One run of ranks over the fetchers of several hosts, as flags of those.
 
 /// A run: it has one number of ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -262,8 +257,6 @@ pub fn refuse_shares(ranks: NonZeroU32, hosts: NonZeroU32) -> Option<String> {
         .then(|| format!("--hosts {hosts} must divide the ranks evenly, and there are {ranks}"))
 }
 
-// The state of a job, asked from time to time.
-
 /// Interval of questions.
 const EVERY: Duration = Duration::from_millis(500);
 /// Time within which the service must answer one.
@@ -321,7 +314,6 @@ impl StatusWatch {
     }
 }
 
-/// Ranks by number.
 fn named(ranks: &[u32]) -> String {
     match ranks {
         [only] => format!("rank {only}"),
@@ -329,8 +321,6 @@ fn named(ranks: &[u32]) -> String {
         [] => "all ranks".to_owned(),
     }
 }
-
-// The totals that fetchers send at the end of a run.
 
 /// The payload of a fetcher's last frames.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -351,19 +341,12 @@ impl FetcherSummary {
     }
 }
 
-/// The epochs that some fetcher has seen to their ends. One that was started later lacks the earlier ones.
-#[derive(Debug, Default)]
-pub struct KnownEpochs {
-    pub epochs: BTreeMap<Epoch, EpochCounts>,
-}
-
-impl KnownEpochs {
-    /// Adds what one fetcher knows.
-    pub fn add(&mut self, summary: &FetcherSummary) {
-        for counts in &summary.totals {
-            let known = self.epochs.entry(counts.totals.epoch).or_insert(*counts);
-            join(&mut known.totals, &counts.totals);
-        }
+/// Adds what one fetcher knows to the epochs that others have seen to their ends. One that was started later lacks the
+/// earlier ones.
+pub fn add_epochs(known: &mut BTreeMap<Epoch, EpochCounts>, summary: &FetcherSummary) {
+    for counts in &summary.totals {
+        let known = known.entry(counts.totals.epoch).or_insert(*counts);
+        join(&mut known.totals, &counts.totals);
     }
 }
 
@@ -439,10 +422,10 @@ mod tests {
         assert!(one.closed);
         let none: FetcherSummary = from_value(json!({ "epochs": 2 })).unwrap();
         assert!(!none.closed && none.waits() == DeliveryWaits::default());
-        let mut known = KnownEpochs::default();
-        [&one, &two, &none].into_iter().for_each(|summary| known.add(summary));
-        assert_eq!(known.epochs.keys().collect::<Vec<_>>(), [&1]);
-        let EpochCounts { totals, left_out } = known.epochs[&1];
+        let mut known = BTreeMap::new();
+        [&one, &two, &none].into_iter().for_each(|summary| add_epochs(&mut known, summary));
+        assert_eq!(known.keys().collect::<Vec<_>>(), [&1]);
+        let EpochCounts { totals, left_out } = known[&1];
         assert_eq!((totals.rows, totals.skipped, totals.splits, left_out), (40, 1, 3, 2));
         assert_eq!((totals.times.compute_ms, totals.waits), (70, two.waits()));
         assert_eq!(one.waits().total(), Duration::from_millis(1500));

@@ -25,9 +25,6 @@ pub struct InProcessSteps {
 
 impl InProcessSteps {
     /// Begins the first run of a training at `from`.
-    ///
-    /// # Errors
-    /// As [`JobHandle::batches`].
     pub async fn open(
         training: &SyntheticTraining,
         job: &JobHandle,

@@ -23,28 +23,46 @@ use hosts::HostedSteps;
 use in_process::InProcessSteps;
 use std::{
     num::NonZeroU32,
+    path::PathBuf,
     time::{Duration, Instant},
 };
 use trainer::SyntheticTrainer;
 
-/// All that a synthetic trainer does with a job.
-#[derive(Debug, Clone)]
+/// All that a synthetic trainer does with a job, as flags.
+#[derive(Debug, Clone, clap::Args)]
 pub struct SyntheticTraining {
-    /// Time that a rank takes for a batch.
+    /// Time the synthetic trainer takes for a batch, for example 50ms
+    #[arg(long, default_value = "50ms", value_parser = parse_duration)]
     pub step_time: Duration,
-    /// Every batch is written here, once.
-    pub sink: Option<BatchFileSink>,
-    /// Ranks of the first run.
+    /// Write every delivered batch here, as e{epoch}-b{batch:06}.safetensors
+    #[arg(long, value_name = "DIR")]
+    pub sink: Option<PathBuf>,
+    /// Ranks that train together: each takes one batch a step, and all meet at the end of the step
+    #[arg(long, default_value = "1", value_name = "N")]
     pub ranks: NonZeroU32,
-    /// Hosts whose fetchers are processes, and the program that they run; else the fetcher is in this process.
-    pub hosts: Option<(NonZeroU32, ServiceLauncher)>,
-    /// Last batches of an epoch that are fewer than the ranks, if not as the pipeline has it.
+    /// Fetcher processes on this machine, one for each of H hosts: each serves its share of the ranks
+    #[arg(long, value_name = "H")]
+    pub hosts: Option<NonZeroU32>,
+    #[command(flatten)]
     pub tail: TailOption,
-    /// Later runs.
+    /// End the run at its checkpoint after that many steps of the job, and continue with N ranks; may be given
+    /// several times
+    #[arg(long, value_name = "N@STEP", value_parser = RankResize::parse)]
     pub resize: Vec<RankResize>,
+    #[command(flatten)]
     pub stream: StreamOptions,
-    /// Takes batches and does nothing with them, so that only gristmill is measured.
+    /// Take batches and do nothing with them, so that only gristmill is measured
+    #[arg(skip)]
     pub drain: bool,
+}
+
+/// A duration such as `50ms`, up to a day.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    match humantime::parse_duration(text) {
+        Ok(duration) if duration <= Duration::from_secs(86_400) => Ok(duration),
+        Ok(_) => Err("longer than a day".to_owned()),
+        Err(error) => Err(format!("{error}; say 50ms or 2s")),
+    }
 }
 
 /// The steps of a job, and where its ranks begin.
@@ -64,21 +82,19 @@ impl SyntheticTraining {
         self.ranks == NonZeroU32::MIN && self.resize.is_empty() && self.hosts.is_none()
     }
 
-    /// Opens the steps of `job` from `from` on. Fetchers that are processes may be killed through `victims`.
-    ///
-    /// # Errors
-    /// The stream cannot be opened, or no fetcher started.
+    /// Opens the steps of `job` from `from` on. Fetchers that are processes run the program of `launcher`, and may be
+    /// killed through `victims`.
     pub async fn open(
         &self,
         job: &JobHandle,
         from: Cursor,
+        launcher: Option<ServiceLauncher>,
         victims: &RunningFetchers,
     ) -> Result<OpenedSteps, ProgramFailure> {
-        let source = match &self.hosts {
+        let source = match self.hosts.zip(launcher) {
             None => Source::Here(Box::new(InProcessSteps::open(self, job, from).await?)),
             Some((hosts, launcher)) => {
-                let launcher = launcher.clone();
-                let steps = HostedSteps::start(self, *hosts, launcher, job, from, victims)?;
+                let steps = HostedSteps::start(self, hosts, launcher, job, from, victims)?;
                 Source::Hosts(Box::new(steps))
             }
         };
@@ -86,19 +102,33 @@ impl SyntheticTraining {
     }
 
     /// Trains on what is `opened` of `job` to its end, and closes it; returns the steps of each rank as well. The
-    /// first epoch began at `began`.
-    ///
-    /// # Errors
-    /// Why the job was not trained to its end.
+    /// first epoch began at `began`. Every batch is written to `sink`, once.
     pub async fn train(
         &self,
         OpenedSteps { source, from }: OpenedSteps,
         job: &JobHandle,
+        sink: Option<BatchFileSink>,
         began: Instant,
     ) -> Result<(RunObservations, RankSteps), ProgramFailure> {
         match source {
-            Source::Here(steps) => SyntheticTrainer::train(self, job, from, began, *steps).await,
-            Source::Hosts(steps) => SyntheticTrainer::train(self, job, from, began, *steps).await,
+            Source::Here(steps) => {
+                SyntheticTrainer::train(self, job, sink, from, began, *steps).await
+            }
+            Source::Hosts(steps) => {
+                SyntheticTrainer::train(self, job, sink, from, began, *steps).await
+            }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_a_unit_and_an_end() {
+        assert_eq!(parse_duration("50ms"), Ok(Duration::from_millis(50)));
+        assert!(parse_duration("50").is_err());
+        assert!(parse_duration("9999d").is_err());
     }
 }

@@ -20,12 +20,24 @@ pub struct RankStandIns {
 }
 
 /// Ranks that work on their batches.
-pub struct WorkingRanks(JoinSet<Result<StandIn, ProgramFailure>>);
+pub type WorkingRanks = JoinSet<Result<StandIn, ProgramFailure>>;
 
 impl RankStandIns {
     /// The stand-ins of all ranks of `training`.
-    pub fn new(training: &SyntheticTraining, pipeline: &Pipeline) -> Self {
-        Self { first: StandIn::new(training, pipeline), idle: Vec::new() }
+    pub fn new(
+        training: &SyntheticTraining,
+        sink: Option<BatchFileSink>,
+        pipeline: &Pipeline,
+    ) -> Self {
+        let normalise = pipeline.deliver().normalise.as_ref();
+        let first = StandIn {
+            step_time: training.step_time,
+            drain: training.drain,
+            normalise: normalise.and_then(|op| op.downcast_ref().cloned()),
+            sink,
+            pixels: Vec::new(),
+        };
+        Self { first, idle: Vec::new() }
     }
 
     /// Begins a step that came at `began`: a rank for each batch.
@@ -45,12 +57,12 @@ impl RankStandIns {
                 Ok(stand_in)
             });
         }
-        WorkingRanks(working)
+        working
     }
 
     /// Waits for all ranks of a step. Cancel safe.
     pub async fn end(&mut self, working: &mut WorkingRanks) -> Result<(), ProgramFailure> {
-        while let Some(done) = working.0.join_next().await {
+        while let Some(done) = working.join_next().await {
             self.idle.push(done.map_err(ProgramFailure::failed)??);
         }
         Ok(())
@@ -59,7 +71,7 @@ impl RankStandIns {
 
 /// The work of one rank with a batch, as a model's would take time.
 #[derive(Clone)]
-struct StandIn {
+pub struct StandIn {
     step_time: Duration,
     /// Discards batches.
     drain: bool,
@@ -70,20 +82,6 @@ struct StandIn {
 }
 
 impl StandIn {
-    fn new(training: &SyntheticTraining, pipeline: &Pipeline) -> Self {
-        Self {
-            step_time: training.step_time,
-            drain: training.drain,
-            normalise: pipeline
-                .deliver()
-                .normalise
-                .as_ref()
-                .and_then(|op| op.downcast_ref().cloned()),
-            sink: training.sink.clone(),
-            pixels: Vec::new(),
-        }
-    }
-
     /// Stores the batch, and works on it until the step time after `began`.
     async fn step(&mut self, batch: &DeliveredBatch, began: Instant) -> Result<(), ProgramFailure> {
         if let Some(sink) = self.sink.as_ref().filter(|_| !self.drain) {
@@ -145,9 +143,6 @@ pub struct BatchFileSink {
 impl BatchFileSink {
     /// Creates the directory if it is missing. One that holds batches of another run is refused,
     /// because the two could not be distinguished.
-    ///
-    /// # Errors
-    /// The directory is not usable.
     pub fn open(dir: &Path) -> Result<Self, ProgramFailure> {
         let named = |error: &dyn std::fmt::Display| {
             ProgramFailure::usage(format!("cannot use sink {}: {error}", dir.display()))

@@ -1,6 +1,6 @@
 //! The loop of the synthetic trainer: all ranks take a step, and meet at its end, as at a collective operation.
 
-use crate::{SyntheticTraining, stand_ins::RankStandIns};
+use crate::{BatchFileSink, SyntheticTraining, stand_ins::RankStandIns};
 use gristmill_client::{JobHandle, ProgramFailure};
 use gristmill_model::Checkpoint;
 use gristmill_model::splits::Cursor;
@@ -63,15 +63,17 @@ pub struct TrainingView {
 }
 
 impl TrainingView {
-    /// Shows the progress of `run`.
     fn look(&mut self, run: &impl ObservableRun) {
         let Some(snapshot) = self.observer.look(run) else { return };
-        if self.progress.is_waiting() {
+        // Further details of a wait that has been shown follow it.
+        if self.progress.pace.has_said() {
             return;
         }
         let Some(view) = run.view() else { return };
         let Some(plan) = view.plan else {
-            return self.progress.indexing(snapshot.indexed_files, view.n_files);
+            let (done, files) = (snapshot.indexed_files, view.n_files);
+            let text = format!("indexing the dataset: {done} of {files} files");
+            return self.progress.bar.set_message(text);
         };
         let (batches, seconds) = self.observer.pace();
         let rate = batches as f64 / seconds.max(1e-3);
@@ -84,7 +86,8 @@ impl TrainingView {
 /// The ranks of a training, and its runs.
 pub struct SyntheticTrainer<'a> {
     job: &'a JobHandle,
-    resizes: ResizeSchedule,
+    /// The resizes that are left, in order of their steps.
+    resizes: VecDeque<RankResize>,
     stand_ins: RankStandIns,
     view: TrainingView,
     /// Steps of the job so far.
@@ -99,19 +102,22 @@ impl<'a> SyntheticTrainer<'a> {
     pub async fn train(
         training: &SyntheticTraining,
         job: &'a JobHandle,
+        sink: Option<BatchFileSink>,
         from: Cursor,
         began: Instant,
         mut source: impl StepSource,
     ) -> Result<(RunObservations, RankSteps), ProgramFailure> {
         let progress = ProgressLine::new(&job.view);
-        let observer = job.observe(source.observed(), began).await;
-        let observer = if training.drain { observer.of_rows_only() } else { observer };
+        let mut observer = job.observe(source.observed(), began).await;
+        observer.reads_content = !training.drain;
         let mut steps = RankSteps::default();
         steps.begin_run(0..training.ranks.get());
+        let mut resizes = training.resize.clone();
+        resizes.sort_by_key(|resize| resize.step);
         let trainer = Self {
             job,
-            resizes: ResizeSchedule::new(&training.resize),
-            stand_ins: RankStandIns::new(training, source.observed().pipeline()),
+            resizes: resizes.into(),
+            stand_ins: RankStandIns::new(training, sink, source.observed().pipeline()),
             view: TrainingView { progress, observer, steps },
             step: 0,
             next: from,
@@ -126,9 +132,9 @@ impl<'a> SyntheticTrainer<'a> {
         loop {
             let delivery = self.wait(&mut source).await?;
             if let StepDelivery::Step { .. } = delivery
-                && let Some(ranks) = self.resizes.take_due(self.step)
+                && let Some(due) = self.resizes.pop_front_if(|resize| resize.step <= self.step)
             {
-                source = self.resume(source, ranks).await?;
+                source = self.resume(source, due.ranks).await?;
                 continue;
             }
             let began = Instant::now();
@@ -143,10 +149,15 @@ impl<'a> SyntheticTrainer<'a> {
             };
             source.checkpointed(self.next).await;
         }
-        self.resizes.say_left(self.step);
+        for RankResize { ranks, step } in &self.resizes {
+            gristmill_client::complain!(
+                "the job ended after {} steps, before --resize {ranks}@{step}",
+                self.step
+            );
+        }
         let (last, job) = source.close(&mut self.view).await?;
         let TrainingView { progress, observer, steps } = self.view;
-        progress.end();
+        progress.bar.finish_and_clear();
         Ok((observer.finish(&last, job), steps))
     }
 
@@ -157,7 +168,7 @@ impl<'a> SyntheticTrainer<'a> {
             self.view.look(source.observed());
             match next {
                 Ok(delivery) => {
-                    self.view.progress.came();
+                    self.view.progress.pace.rest();
                     return delivery;
                 }
                 Err(_) => {
@@ -211,10 +222,7 @@ impl<'a> SyntheticTrainer<'a> {
     }
 }
 
-// Progress of a run on standard error: on a terminal one line that changes, else a line for each
-// long wait.
-
-/// The progress line: splits, batches, rate, stall, workers.
+/// Progress of a run on standard error: on a terminal one line that changes, else a line for each long wait.
 pub struct ProgressLine {
     bar: ProgressBar,
     epochs: u32,
@@ -231,11 +239,6 @@ impl ProgressLine {
         bar.enable_steady_tick(Duration::from_millis(120));
         bar.set_message(format!("job {}: waiting for the first batch", view.job));
         Self { bar, epochs: view.spec.epochs, pace: WaitReportLimiter::default() }
-    }
-
-    /// Shows progress while the dataset is indexed.
-    pub fn indexing(&self, done: u32, files: u32) {
-        self.bar.set_message(format!("indexing the dataset: {done} of {files} files"));
     }
 
     /// Shows progress while batches arrive.
@@ -273,24 +276,7 @@ impl ProgressLine {
             self.bar.set_message(format!("waiting for {what}"))
         }
     }
-
-    /// Ends the wait: a batch has arrived.
-    pub fn came(&mut self) {
-        self.pace.rest();
-    }
-
-    /// Whether a wait has been shown, so that further details follow it.
-    pub fn is_waiting(&self) -> bool {
-        self.pace.has_said()
-    }
-
-    /// Removes the line.
-    pub fn end(&self) {
-        self.bar.finish_and_clear();
-    }
 }
-
-// `--resize`: other numbers of ranks from some steps on.
 
 /// Another number of ranks from a step on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -302,41 +288,12 @@ pub struct RankResize {
 }
 
 impl RankResize {
-    /// Reads `3@40`.
-    ///
-    /// # Errors
-    /// The value to give instead.
+    /// Reads `3@40`. The error says what to give instead.
     pub fn parse(text: &str) -> Result<Self, String> {
         let parsed = text.split_once('@').and_then(|(ranks, step)| {
             Some(Self { ranks: ranks.parse().ok()?, step: step.parse().ok()? })
         });
         parsed.ok_or_else(|| "give N@STEP, such as 3@40".to_owned())
-    }
-}
-
-/// The resizes that are left, in order of their steps.
-pub struct ResizeSchedule(VecDeque<RankResize>);
-
-impl ResizeSchedule {
-    /// The changes that `--resize` names, in order of their steps.
-    pub fn new(resizes: &[RankResize]) -> Self {
-        let mut resizes = resizes.to_vec();
-        resizes.sort_by_key(|resize| resize.step);
-        Self(resizes.into())
-    }
-
-    /// Takes the next resize, if it is due after `step` steps of the job; returns its number of ranks.
-    pub fn take_due(&mut self, step: u64) -> Option<NonZeroU32> {
-        self.0.pop_front_if(|resize| resize.step <= step).map(|resize| resize.ranks)
-    }
-
-    /// Names the resizes that a job of `step` steps did not reach.
-    pub fn say_left(&self, step: u64) {
-        for RankResize { ranks, step: at } in &self.0 {
-            gristmill_client::complain!(
-                "the job ended after {step} steps, before --resize {ranks}@{at}"
-            );
-        }
     }
 }
 

@@ -57,9 +57,6 @@ impl VirtualTime {
     }
 
     /// A runtime of one thread in which this time passes whenever nothing else can happen.
-    ///
-    /// # Errors
-    /// As tokio's builder.
     pub fn runtime(self: &Arc<Self>) -> std::io::Result<tokio::runtime::Runtime> {
         let time = Arc::clone(self);
         let mut builder = tokio::runtime::Builder::new_current_thread();

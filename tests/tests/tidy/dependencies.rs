@@ -11,10 +11,10 @@ use toml::Value;
 const MAY_IMPORT: &[(&str, &str)] = &[
     ("model", ""),
     ("syntax", ""),
-    ("sources", "model syntax kernel chunk"),
+    ("sources", "model syntax kernel chunk synthetic"),
     ("pipeline", "model syntax sources kernel"),
     ("chunk", "model"),
-    ("report", ""),
+    ("report", "model"),
     ("policy", "model pipeline"),
     ("ports", "model"),
     ("jpeg", ""),

@@ -3,13 +3,14 @@
 
 use super::{
     ProgramFailure,
-    pipelines::{GeneratedDataArgs, IMAGES, IndexedShard, ShardFiles, TOKENS, median, shards},
+    pipelines::{
+        GeneratedDataArgs, IMAGES, IndexedShard, ShardFiles, TOKENS, check_seconds, median, prepare,
+    },
 };
 use crate::{output::say, thread_cpu};
 use bytes::Bytes;
 use gristmill_chunk::{Chunk, ChunkLimits, FrameCodec};
 use gristmill_executor::CompiledPipeline;
-use gristmill_pipeline::passes::optimise;
 use gristmill_policy::{
     compression::{CompressionSample, CompressionTrial},
     cost::{FunctionShape, PriceList, SplitWork},
@@ -71,7 +72,6 @@ impl Figures {
         sum / self.samples.max(1) as f64
     }
 
-    /// The work of a function for one sample.
     fn work(&self) -> SplitWork {
         SplitWork {
             cpu_s: self.per_sample(self.worker_cpu.as_secs_f64()),
@@ -83,17 +83,12 @@ impl Figures {
 }
 
 pub async fn run(args: BenchCompressionArgs) -> Result<(), ProgramFailure> {
-    if !args.seconds.is_finite() || !(0.1..=3600.0).contains(&args.seconds) {
-        return Err(ProgramFailure::usage("--seconds must be 0.1 to 3600"));
-    }
+    check_seconds(args.seconds)?;
     let dir = args.data.generate(&[IMAGES, TOKENS]).await?;
     let mut found: BTreeMap<(usize, usize), Vec<Figures>> = BTreeMap::new();
     for round in 0..args.rounds {
         for (i, (name, pipeline, files)) in studies().into_iter().enumerate() {
-            let pipeline = gristmill_operators::parse(&pipeline).map_err(ProgramFailure::failed)?;
-            let pipeline = optimise(&pipeline, &BTreeMap::new()).pipeline;
-            let program = CompiledPipeline::compile(&pipeline).map_err(ProgramFailure::failed)?;
-            let shards = shards(&pipeline, &dir, files)?;
+            let (program, shards) = prepare(&pipeline, &dir, files)?;
             for (k, (codec_name, codec)) in CODECS.into_iter().enumerate() {
                 gristmill_client::complain!("round {round}: {name}, {codec_name}");
                 let figures = measure(&program, &shards, codec, args.seconds)?;

@@ -6,7 +6,8 @@ use crate::{output::say, training};
 use gristmill_client::{DatasetLocation, ProgramFailure, WorkerCount, report::RunReport};
 use gristmill_pipeline::Pipeline;
 use gristmill_synthetic::DatasetSpec;
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::json;
 use std::thread::available_parallelism;
 
 #[derive(Debug, clap::Args)]
@@ -41,19 +42,22 @@ const BATCH: u64 = 8;
 /// How many times the demand of its workers a number is to manage.
 const TIMES_MIN: f64 = 3.0;
 
-/// A number of workers, by the second.
+/// A number of workers, and what they do.
+#[derive(Serialize)]
 struct ControlRow {
     workers: u32,
-    splits: f64,
-    claims: f64,
-    commits: f64,
-    polls: f64,
-    table_writes: f64,
+    splits_per_s: f64,
+    claims_per_s: f64,
+    commits_per_s: f64,
+    polls_per_s: f64,
+    table_writes_per_s: f64,
     /// Splits that as many workers finish, each on a core of its own.
-    demand: f64,
-    /// Splits for which this machine's cores suffice, for the control process and for the trainer's.
-    control_most: f64,
-    trainer_most: f64,
+    demand_per_s: f64,
+    times_demand: f64,
+    times_demand_min: f64,
+    /// The limit that growth would meet first, and its splits a second.
+    first_limit: &'static str,
+    first_limit_splits_per_s: f64,
 }
 
 impl ControlRow {
@@ -61,60 +65,39 @@ impl ControlRow {
         let seconds = report.epochs().iter().map(|epoch| epoch.seconds).sum::<f64>().max(1e-6);
         let (usage, splits) = (report.usage(), report.splits().max(1) as f64);
         let calls = |name| usage.requests.get(name).copied().unwrap_or(0) as f64 / seconds;
+        // Splits for which this machine's cores suffice.
         let most = |cpu_ms: u64| cores * 1e3 * splits / cpu_ms.max(1) as f64;
+        let (control, trainer) = (most(usage.control_cpu_ms), most(usage.fetcher_cpu_ms));
+        let (first_limit, first_limit_splits_per_s) = if control < trainer {
+            ("CPU of the service", control)
+        } else {
+            ("CPU of the trainer's process", trainer)
+        };
         Self {
             workers,
-            splits: splits / seconds,
-            claims: calls("coordinator.claim"),
-            commits: calls("coordinator.flush"),
-            polls: calls("coordinator.poll"),
-            table_writes: usage.table_writes().unwrap_or(0) as f64 / seconds,
-            demand,
-            control_most: most(usage.control_cpu_ms),
-            trainer_most: most(usage.fetcher_cpu_ms),
-        }
-    }
-
-    /// The limit that growth would meet first, and its splits a second.
-    fn first_limit(&self) -> (&'static str, f64) {
-        if self.control_most < self.trainer_most {
-            ("CPU of the service", self.control_most)
-        } else {
-            ("CPU of the trainer's process", self.trainer_most)
+            splits_per_s: splits / seconds,
+            claims_per_s: calls("coordinator.claim"),
+            commits_per_s: calls("coordinator.flush"),
+            polls_per_s: calls("coordinator.poll"),
+            table_writes_per_s: usage.table_writes().unwrap_or(0) as f64 / seconds,
+            demand_per_s: demand,
+            times_demand: splits / seconds / demand,
+            times_demand_min: TIMES_MIN,
+            first_limit,
+            first_limit_splits_per_s,
         }
     }
 
     fn print(&self) {
-        let times = self.splits / self.demand;
-        let verdict = if times >= TIMES_MIN { "holds" } else { "MISSED" };
-        let (limit, most) = self.first_limit();
+        let Self { workers, splits_per_s, claims_per_s, commits_per_s, polls_per_s, .. } = self;
+        let Self { table_writes_per_s, demand_per_s, times_demand, first_limit, .. } = self;
+        let verdict = if *times_demand >= TIMES_MIN { "holds" } else { "MISSED" };
         say!(
-            "{:>7}{:>10.0}{:>10.0}{:>10.0}{:>9.0}{:>14.0}{:>10.0}{:>8.1} {verdict:<7} {limit}, at {most:.0} splits/s",
-            self.workers,
-            self.splits,
-            self.claims,
-            self.commits,
-            self.polls,
-            self.table_writes,
-            self.demand,
-            times,
+            "{workers:>7}{splits_per_s:>10.0}{claims_per_s:>10.0}{commits_per_s:>10.0}{polls_per_s:>9.0}\
+             {table_writes_per_s:>14.0}{demand_per_s:>10.0}{times_demand:>8.1} {verdict:<7} {first_limit}, \
+             at {:.0} splits/s",
+            self.first_limit_splits_per_s
         );
-    }
-
-    fn json(&self) -> Value {
-        json!({
-            "workers": self.workers,
-            "splits_per_s": self.splits,
-            "claims_per_s": self.claims,
-            "commits_per_s": self.commits,
-            "polls_per_s": self.polls,
-            "table_writes_per_s": self.table_writes,
-            "demand_per_s": self.demand,
-            "times_demand": self.splits / self.demand,
-            "times_demand_min": TIMES_MIN,
-            "first_limit": self.first_limit().0,
-            "first_limit_splits_per_s": self.first_limit().1,
-        })
     }
 }
 
@@ -148,7 +131,7 @@ pub async fn run(args: BenchControlArgs) -> Result<(), ProgramFailure> {
         let row =
             ControlRow::from_report(&report, workers, f64::from(workers) / split_seconds, cores);
         row.print();
-        rows.push(row.json());
+        rows.push(row);
     }
     if args.json {
         say!("{}", json!({ "cores": cores, "rows": rows }));

@@ -8,7 +8,7 @@ use gristmill_model::RecordKey;
 use gristmill_operators::floor;
 use gristmill_pipeline::{Pipeline, passes::optimise};
 use gristmill_sources::{FileIndex, IndexBuilder};
-use gristmill_synthetic::{DatasetSpec, RandomStream};
+use gristmill_synthetic::DatasetSpec;
 use serde_json::json;
 use std::{
     collections::BTreeMap,
@@ -52,7 +52,6 @@ pub struct GeneratedDataArgs {
     pub sequences: u64,
 }
 
-/// One pipeline to measure.
 struct Study {
     name: &'static str,
     variant: &'static str,
@@ -116,7 +115,6 @@ impl IndexedShard {
     }
 }
 
-/// The result of one measurement.
 #[derive(Clone, Copy)]
 struct Figures {
     samples_per_s: f64,
@@ -126,9 +124,7 @@ struct Figures {
 
 pub async fn run(args: BenchPipelinesArgs) -> Result<(), ProgramFailure> {
     let studies = chosen(&args.only)?;
-    if !args.seconds.is_finite() || !(0.1..=3600.0).contains(&args.seconds) {
-        return Err(ProgramFailure::usage("--seconds must be 0.1 to 3600"));
-    }
+    check_seconds(args.seconds)?;
     let files: Vec<ShardFiles> = studies.iter().map(|study| study.files).collect();
     let dir = args.data.generate(&files).await?;
     let cores = std::thread::available_parallelism().map_err(ProgramFailure::failed)?.get();
@@ -136,11 +132,7 @@ pub async fn run(args: BenchPipelinesArgs) -> Result<(), ProgramFailure> {
     let mut floors: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
     for round in 0..args.rounds {
         for (i, study) in studies.iter().enumerate() {
-            let pipeline =
-                gristmill_operators::parse(&study.pipeline).map_err(ProgramFailure::failed)?;
-            let pipeline = optimise(&pipeline, &BTreeMap::new()).pipeline;
-            let program = CompiledPipeline::compile(&pipeline).map_err(ProgramFailure::failed)?;
-            let shards = shards(&pipeline, &dir, study.files)?;
+            let (program, shards) = prepare(&study.pipeline, &dir, study.files)?;
             for threads in [1, cores] {
                 let figures = measure(&program, &shards, threads, args.seconds)?;
                 found.entry((i, threads)).or_default().push(figures);
@@ -240,6 +232,25 @@ impl GeneratedDataArgs {
         }
         Ok(dir)
     }
+}
+
+pub(super) fn check_seconds(seconds: f64) -> Result<(), ProgramFailure> {
+    match seconds {
+        0.1..=3600.0 => Ok(()),
+        _ => Err(ProgramFailure::usage("--seconds must be 0.1 to 3600")),
+    }
+}
+
+/// A pipeline as passes leave it, and the files it reads.
+pub(super) fn prepare(
+    pipeline: &str,
+    dir: &Path,
+    files: ShardFiles,
+) -> Result<(CompiledPipeline, Vec<IndexedShard>), ProgramFailure> {
+    let pipeline = gristmill_operators::parse(pipeline).map_err(ProgramFailure::failed)?;
+    let pipeline = optimise(&pipeline, &BTreeMap::new()).pipeline;
+    let program = CompiledPipeline::compile(&pipeline).map_err(ProgramFailure::failed)?;
+    Ok((program, shards(&pipeline, dir, files)?))
 }
 
 pub(super) fn shards(
@@ -355,10 +366,9 @@ fn resnet_floor(
             jpegs.extend(start.map(|start| &record[start..]));
         }
     }
-    let mut random = RandomStream::keyed(0, 0);
     let (began, before) = (Instant::now(), thread_cpu());
     let mut more = || began.elapsed().as_secs_f64() < seconds;
-    let images = floor::resnet(&jpegs, antialias, &mut || random.unit(), &mut more);
+    let images = floor::resnet(&jpegs, antialias, &mut more);
     let cpu = thread_cpu().saturating_sub(before);
     Ok(cpu.as_secs_f64() * 1e3 / f64::from(images.map_err(ProgramFailure::failed)?.max(1)))
 }

@@ -5,10 +5,8 @@ use super::{DatasetPrefix, DoctorCheck, DoctorCheckStatus, ProbeFindings};
 use crate::commands::ps::in_words;
 use gristmill_aws::{BucketRights, ConcurrencyQuota, DeployedFunction, OUTSIDE_AWS, ProbeError};
 use gristmill_client::{NUMERICS, ServiceBackend};
-use gristmill_model::wire::RefusalKind;
-use gristmill_policy::plan::deployment::{
-    coordinator_concurrency, requests_per_s, url_requests_per_s,
-};
+use gristmill_model::{limits::url_requests_per_s, wire::RefusalKind};
+use gristmill_policy::plan::deployment::{coordinator_concurrency, requests_per_s};
 use gristmill_ports::CallError;
 
 /// Clocks this far apart are reported; signatures are refused from 5 minutes.
@@ -19,56 +17,73 @@ const ATTACH_POLICY: &str = "attach the stack's TrainerPolicy (its output Traine
 /// All checks, in the order in which to correct them.
 pub fn judge(findings: &ProbeFindings, workers: u32) -> Vec<DoctorCheck> {
     if findings.backend == Some(ServiceBackend::Local) {
-        return vec![settings(findings), coordinator(findings), table(findings), disk(findings)];
+        return vec![
+            settings(findings).of("service"),
+            coordinator(findings).of("coordinator"),
+            table(findings).of("table"),
+            disk(findings).of("disk"),
+        ];
     }
     let mut checks = vec![
-        settings(findings),
-        keys(findings),
-        platform(findings),
-        clock(findings),
-        region(findings),
-        bucket(findings),
-        permissions(findings),
-        coordinator(findings),
-        table(findings),
-        functions(findings),
-        concurrency(findings, workers),
-        calls(findings, workers),
-        gateway(findings),
+        settings(findings).of("settings"),
+        keys(findings).of("credentials"),
+        platform(findings).of("platform"),
+        clock(findings).of("clock"),
+        region(findings).of("region"),
+        bucket(findings).of("bucket"),
+        permissions(findings).of("permissions"),
+        coordinator(findings).of("coordinator"),
+        table(findings).of("table"),
+        functions(findings).of("functions"),
+        concurrency(findings, workers).of("concurrency"),
+        calls(findings, workers).of("calls"),
+        gateway(findings).of("gateway"),
     ];
-    checks.extend(dataset(findings));
+    checks.extend(dataset(findings).map(|dataset| dataset.of("dataset")));
     checks
 }
 
 /// Checks that a service on this machine can store objects.
-fn disk(findings: &ProbeFindings) -> DoctorCheck {
-    const NAME: &str = "disk";
-    let Some(Ok(status)) = &findings.service else { return skip(NAME, not_asked(findings)) };
+fn disk(findings: &ProbeFindings) -> Verdict {
+    let Some(Ok(status)) = &findings.service else { return skip(not_asked(findings)) };
     match (&status.trouble, findings.disk) {
         (Some(trouble), _) => {
             let (found, advice) = trouble.split_once(": ").unwrap_or((trouble, "free some space"));
-            line(NAME, DoctorCheckStatus::Fail, found, advice)
+            fail(found, advice)
         }
-        (None, Some(disk)) => ok(NAME, format!("{} in use", in_words(disk))),
-        (None, None) => skip(NAME, "the service does not say"),
+        (None, Some(disk)) => ok(format!("{} in use", in_words(disk))),
+        (None, None) => skip("the service does not say"),
     }
 }
 
-fn line(
-    name: &'static str,
-    verdict: DoctorCheckStatus,
-    found: impl ToString,
-    advice: &str,
-) -> DoctorCheck {
-    DoctorCheck { name, verdict, found: found.to_string(), advice: advice.to_owned() }
+struct Verdict(DoctorCheckStatus, String, String);
+
+impl Verdict {
+    fn of(self, name: &'static str) -> DoctorCheck {
+        let Self(verdict, found, advice) = self;
+        DoctorCheck { name, verdict, found, advice }
+    }
 }
 
-fn ok(name: &'static str, found: impl ToString) -> DoctorCheck {
-    line(name, DoctorCheckStatus::Ok, found, "")
+fn fail(found: impl ToString, advice: &str) -> Verdict {
+    Verdict(DoctorCheckStatus::Fail, found.to_string(), advice.to_owned())
 }
 
-fn skip(name: &'static str, why: impl ToString) -> DoctorCheck {
-    line(name, DoctorCheckStatus::Skip, why, "")
+fn warn(found: impl ToString, advice: &str) -> Verdict {
+    Verdict(DoctorCheckStatus::Warn, found.to_string(), advice.to_owned())
+}
+
+fn ok(found: impl ToString) -> Verdict {
+    Verdict(DoctorCheckStatus::Ok, found.to_string(), String::new())
+}
+
+fn skip(why: impl ToString) -> Verdict {
+    by_hand(why, "")
+}
+
+/// Skips what a person can look up as `advice` says.
+fn by_hand(why: impl ToString, advice: &str) -> Verdict {
+    Verdict(DoctorCheckStatus::Skip, why.to_string(), advice.to_owned())
 }
 
 /// The message of an error, without the coordinator's name, which the check has already.
@@ -95,11 +110,7 @@ fn not_asked(findings: &ProbeFindings) -> &'static str {
 }
 
 /// Checks the variables on AWS, or that the local service is there.
-fn settings(findings: &ProbeFindings) -> DoctorCheck {
-    let name = match findings.backend {
-        Some(ServiceBackend::Local) => "service",
-        _ => "settings",
-    };
+fn settings(findings: &ProbeFindings) -> Verdict {
     if !findings.wrong.is_empty() {
         let advice = match findings.backend {
             Some(ServiceBackend::Local) => "start one with `gristmill up`, or name its --state-dir",
@@ -108,59 +119,48 @@ fn settings(findings: &ProbeFindings) -> DoctorCheck {
                  CoordinatorUrl, Namespace, and the region it is in"
             }
         };
-        return line(name, DoctorCheckStatus::Fail, findings.wrong.join(", "), advice);
+        return fail(findings.wrong.join(", "), advice);
     }
     match &findings.service {
-        Some(Err(error)) => line(
-            name,
-            DoctorCheckStatus::Fail,
+        Some(Err(error)) => fail(
             format!("{}: {}", findings.named, said(error)),
             "if the process is gone, start it again: `gristmill up` with the same --state-dir",
         ),
-        _ => ok(name, &findings.named),
+        _ => ok(&findings.named),
     }
 }
 
-fn keys(findings: &ProbeFindings) -> DoctorCheck {
-    const NAME: &str = "credentials";
+fn keys(findings: &ProbeFindings) -> Verdict {
     let id = match &findings.keys {
-        None => return skip(NAME, not_asked(findings)),
+        None => return skip(not_asked(findings)),
         Some(Err(why)) => {
             let advice = "set AWS_PROFILE or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or train \
                           on a host that has a role";
-            return line(NAME, DoctorCheckStatus::Fail, format!("none found: {why}"), advice);
+            return fail(format!("none found: {why}"), advice);
         }
         Some(Ok(id)) => id,
     };
     let renew = "use keys of the stack's account that have not expired";
     match &findings.caller {
-        Some(Ok(caller)) => ok(NAME, format!("{id}: {}", caller.arn)),
-        Some(Err(ProbeError::KeysRefused(text))) => {
-            line(NAME, DoctorCheckStatus::Fail, format!("{id}: {text}"), renew)
-        }
+        Some(Ok(caller)) => ok(format!("{id}: {}", caller.arn)),
+        Some(Err(ProbeError::KeysRefused(text))) => fail(format!("{id}: {text}"), renew),
         // The coordinator checks signatures as well.
         asked => match (&findings.coordinator, asked) {
             (Some(Ok(_) | Err(CallError::Refused(_))), _) => {
-                ok(NAME, format!("{id}, accepted by the coordinator"))
+                ok(format!("{id}, accepted by the coordinator"))
             }
             (_, Some(Err(trouble))) => {
                 let advice =
                     "check that STS is reachable; the other checks show whether it matters";
-                line(
-                    NAME,
-                    DoctorCheckStatus::Warn,
-                    format!("{id} is not confirmed: {trouble}"),
-                    advice,
-                )
+                warn(format!("{id} is not confirmed: {trouble}"), advice)
             }
-            (_, _) => skip(NAME, format!("{id}: the coordinator confirms nothing")),
+            (_, _) => skip(format!("{id}: the coordinator confirms nothing")),
         },
     }
 }
 
 /// Checks whether this is AWS, and whether all services agree on that.
-fn platform(findings: &ProbeFindings) -> DoctorCheck {
-    const NAME: &str = "platform";
+fn platform(findings: &ProbeFindings) -> Verdict {
     let servers: Vec<&str> =
         findings.responders.values().filter_map(|responder| responder.server.as_deref()).collect();
     let answers = match servers.first() {
@@ -172,38 +172,33 @@ fn platform(findings: &ProbeFindings) -> DoctorCheck {
     let overrides = overrides.join(" ");
     let url = findings.coordinator_url.as_deref().unwrap_or_default();
     match (findings.overrides.is_empty(), findings.url_region.is_some()) {
-        (true, true) => ok(NAME, format!("AWS{answers}")),
-        (true, false) if url.is_empty() => skip(NAME, not_asked(findings)),
-        (true, false) => line(
-            NAME,
-            DoctorCheckStatus::Warn,
+        (true, true) => ok(format!("AWS{answers}")),
+        (true, false) if url.is_empty() => skip(not_asked(findings)),
+        (true, false) => warn(
             format!("AWS{answers}, but the coordinator is at {url}"),
             "set GRISTMILL_COORDINATOR_URL to the function URL of the stack, or AWS_ENDPOINT_URL \
              to the emulator",
         ),
-        (false, true) => line(
-            NAME,
-            DoctorCheckStatus::Warn,
+        (false, true) => warn(
             format!("{overrides}{answers}, but the coordinator is on AWS"),
             "unset AWS_ENDPOINT_URL and its like, or set GRISTMILL_COORDINATOR_URL to the emulator's",
         ),
         (false, false)
             if findings.responders.values().any(|responder| responder.ahead_s.is_some()) =>
         {
-            ok(NAME, format!("an emulator: {overrides}{answers}"))
+            ok(format!("an emulator: {overrides}{answers}"))
         }
-        (false, false) => skip(NAME, format!("not AWS, and no service answers: {overrides}")),
+        (false, false) => skip(format!("not AWS, and no service answers: {overrides}")),
     }
 }
 
-fn clock(findings: &ProbeFindings) -> DoctorCheck {
-    const NAME: &str = "clock";
+fn clock(findings: &ProbeFindings) -> Verdict {
     let responders = findings
         .responders
         .values()
         .filter_map(|responder| Some((responder.ahead_s?, &responder.address)));
     let Some((ahead_s, address)) = responders.max_by_key(|(ahead_s, _)| ahead_s.abs()) else {
-        return skip(NAME, "no answer had the time");
+        return skip("no answer had the time");
     };
     let found = match ahead_s {
         -1..=1 => format!("as that of {address}"),
@@ -212,22 +207,20 @@ fn clock(findings: &ProbeFindings) -> DoctorCheck {
     };
     let advice = "set this machine's clock (NTP): signatures are refused from 5 minutes";
     match ahead_s.abs() {
-        apart if apart > SKEW_FAIL_S => line(NAME, DoctorCheckStatus::Fail, found, advice),
-        apart if apart > SKEW_WARN_S => line(NAME, DoctorCheckStatus::Warn, found, advice),
-        _ => ok(NAME, found),
+        apart if apart > SKEW_FAIL_S => fail(found, advice),
+        apart if apart > SKEW_WARN_S => warn(found, advice),
+        _ => ok(found),
     }
 }
 
-fn bucket(findings: &ProbeFindings) -> DoctorCheck {
-    const NAME: &str = "bucket";
+fn bucket(findings: &ProbeFindings) -> Verdict {
     match &findings.bucket {
-        None => skip(NAME, not_asked(findings)),
-        Some(Ok(_)) => ok(NAME, "reachable"),
-        Some(Err(trouble)) => line(NAME, DoctorCheckStatus::Fail, trouble, remedy(trouble)),
+        None => skip(not_asked(findings)),
+        Some(Ok(_)) => ok("reachable"),
+        Some(Err(trouble)) => fail(trouble, remedy(trouble)),
     }
 }
 
-/// Advice about a bucket.
 fn remedy(trouble: &ProbeError) -> &'static str {
     match trouble {
         ProbeError::Unreachable(_) => {
@@ -243,10 +236,9 @@ fn remedy(trouble: &ProbeError) -> &'static str {
 }
 
 /// Checks the permissions of the trainer's policy, as far as they were tried.
-fn permissions(findings: &ProbeFindings) -> DoctorCheck {
-    const NAME: &str = "permissions";
+fn permissions(findings: &ProbeFindings) -> Verdict {
     let Some(BucketRights { list, get_chunks, put_indices }) = &findings.rights else {
-        return skip(NAME, not_asked(findings));
+        return skip(not_asked(findings));
     };
     let rights =
         [("list the bucket", list), ("get chunks", get_chunks), ("put indices", put_indices)];
@@ -254,36 +246,25 @@ fn permissions(findings: &ProbeFindings) -> DoctorCheck {
     let denied: Vec<&str> = denied.map(|(what, _)| *what).collect();
     let unknown = rights.iter().find_map(|(_, right)| right.as_ref().err());
     match (denied.as_slice(), unknown) {
-        ([], None) => ok(NAME, "to list the bucket, get chunks and put indices"),
+        ([], None) => ok("to list the bucket, get chunks and put indices"),
         // Only workers beside the trainer index files.
-        (["put indices"], _) => line(
-            NAME,
-            DoctorCheckStatus::Warn,
-            "may not put indices, as --local-workers do",
-            ATTACH_POLICY,
-        ),
-        ([], Some(trouble)) => skip(NAME, format!("not all could be tried: {trouble}")),
+        (["put indices"], _) => warn("may not put indices, as --local-workers do", ATTACH_POLICY),
+        ([], Some(trouble)) => skip(format!("not all could be tried: {trouble}")),
         (denied, _) => {
             let found = format!("may not {}", denied.join(", "));
-            line(NAME, DoctorCheckStatus::Fail, found, ATTACH_POLICY)
+            fail(found, ATTACH_POLICY)
         }
     }
 }
 
 /// Checks address, signature, namespace and protocol version, all with one call.
-fn coordinator(findings: &ProbeFindings) -> DoctorCheck {
-    const NAME: &str = "coordinator";
-    let Some(answer) = &findings.coordinator else { return skip(NAME, not_asked(findings)) };
+fn coordinator(findings: &ProbeFindings) -> Verdict {
+    let Some(answer) = &findings.coordinator else { return skip(not_asked(findings)) };
     let refusal = match answer {
         Err(CallError::Refused(refusal)) => refusal,
         Ok(reply) => {
             let advice = "check that GRISTMILL_COORDINATOR_URL is the one of the stack";
-            return line(
-                NAME,
-                DoctorCheckStatus::Fail,
-                format!("answers otherwise: {reply:?}"),
-                advice,
-            );
+            return fail(format!("answers otherwise: {reply:?}"), advice);
         }
         Err(error @ CallError::Unavailable(_)) => {
             let advice = match findings.backend {
@@ -295,39 +276,37 @@ fn coordinator(findings: &ProbeFindings) -> DoctorCheck {
                      the network; then the coordinator's log"
                 }
             };
-            return line(NAME, DoctorCheckStatus::Fail, said(error), advice);
+            return fail(said(error), advice);
         }
         Err(error @ CallError::Throttled(_)) => {
             let advice = "other calls use up the coordinator's concurrency: end jobs, or deploy with more \
                           CoordinatorConcurrency";
-            return line(NAME, DoctorCheckStatus::Fail, said(error), advice);
+            return fail(said(error), advice);
         }
         Err(error @ (CallError::Denied(_) | CallError::Rejected(_))) => {
             let advice =
                 "check that the URL is the stack's, and that the role has its TrainerPolicy";
-            return line(NAME, DoctorCheckStatus::Fail, said(error), advice);
+            return fail(said(error), advice);
         }
     };
     if refusal.kind == RefusalKind::NotFound || is_of_table(refusal.kind) {
         let url = findings.coordinator_url.as_deref().unwrap_or_default();
-        return ok(NAME, format!("{url} answers"));
+        return ok(format!("{url} answers"));
     }
     let advice = "set GRISTMILL_NAMESPACE and GRISTMILL_COORDINATOR_URL of one stack, and use one \
                   release of gristmill throughout";
-    line(NAME, DoctorCheckStatus::Fail, refusal, advice)
+    fail(refusal, advice)
 }
 
-/// Whether the coordinator refused because of its table.
 fn is_of_table(kind: RefusalKind) -> bool {
     matches!(kind, RefusalKind::TableUnavailable | RefusalKind::TableRejected)
 }
 
 /// Checks the table through the coordinator's answer: nobody else has access to it.
-fn table(findings: &ProbeFindings) -> DoctorCheck {
-    const NAME: &str = "table";
+fn table(findings: &ProbeFindings) -> Verdict {
     match &findings.coordinator {
         Some(Err(CallError::Refused(refusal))) if refusal.kind == RefusalKind::NotFound => {
-            ok(NAME, "read by the coordinator")
+            ok("read by the coordinator")
         }
         Some(Err(CallError::Refused(refusal))) if is_of_table(refusal.kind) => {
             let found = refusal.message.strip_prefix("table: ").unwrap_or(&refusal.message);
@@ -335,20 +314,16 @@ fn table(findings: &ProbeFindings) -> DoctorCheck {
                 Some(ServiceBackend::Local) => "start the service again",
                 _ => "its name is the stack's output TableName; the coordinator's log says more",
             };
-            line(NAME, DoctorCheckStatus::Fail, found, advice)
+            fail(found, advice)
         }
-        None => skip(NAME, not_asked(findings)),
-        Some(_) => skip(NAME, "not known: only the coordinator reports it"),
+        None => skip(not_asked(findings)),
+        Some(_) => skip("not known: only the coordinator reports it"),
     }
 }
 
-// Checks of a deployment that a local service does not need: regions, versions of functions,
-// quotas, networks.
-
 /// Checks that everything is in one region: bytes between regions are billed, and slower.
-pub fn region(findings: &ProbeFindings) -> DoctorCheck {
-    const NAME: &str = "region";
-    let Some(client) = &findings.region else { return skip(NAME, not_asked(findings)) };
+fn region(findings: &ProbeFindings) -> Verdict {
+    let Some(client) = &findings.region else { return skip(not_asked(findings)) };
     let bucket = match &findings.bucket {
         Some(Ok(region)) => region.as_deref(),
         _ => None,
@@ -357,24 +332,23 @@ pub fn region(findings: &ProbeFindings) -> DoctorCheck {
     if let Some(bucket) = bucket.filter(|bucket| bucket != client) {
         let found = format!("requests go to {client}, the bucket is in {bucket}");
         let advice = format!("train in {bucket}: bytes between regions are slower, and billed");
-        return line(NAME, DoctorCheckStatus::Warn, found, &advice);
+        return warn(found, &advice);
     }
     if let Some(coordinator) = coordinator.filter(|coordinator| coordinator != client) {
         let found = format!("requests go to {client}, the coordinator is in {coordinator}");
         let advice = format!("set AWS_REGION={coordinator}, and the bucket of that stack");
-        return line(NAME, DoctorCheckStatus::Warn, found, &advice);
+        return warn(found, &advice);
     }
     match (bucket, coordinator) {
-        (None, None) => ok(NAME, format!("{client}; bucket and coordinator report none")),
-        (Some(_), None) => ok(NAME, format!("{client}, as the bucket")),
-        (None, Some(_)) => ok(NAME, format!("{client}, as the coordinator")),
-        (Some(_), Some(_)) => ok(NAME, format!("{client}, as bucket and coordinator")),
+        (None, None) => ok(format!("{client}; bucket and coordinator report none")),
+        (Some(_), None) => ok(format!("{client}, as the bucket")),
+        (None, Some(_)) => ok(format!("{client}, as the coordinator")),
+        (Some(_), Some(_)) => ok(format!("{client}, as bucket and coordinator")),
     }
 }
 
 /// Checks that the functions exist, and compute as this machine does.
-pub fn functions(findings: &ProbeFindings) -> DoctorCheck {
-    const NAME: &str = "functions";
+fn functions(findings: &ProbeFindings) -> Verdict {
     let asked = [("worker", &findings.worker), ("scaler", &findings.scaler)];
     let asked: Vec<_> =
         asked.iter().filter_map(|(name, found)| Some((*name, found.as_ref()?))).collect();
@@ -384,17 +358,10 @@ pub fn functions(findings: &ProbeFindings) -> DoctorCheck {
         match found {
             Ok(function) if !is_usable(&function.state) => {
                 let found = format!("the {name} is {}", function.state);
-                return line(
-                    NAME,
-                    DoctorCheckStatus::Fail,
-                    found,
-                    "wait for it, or deploy the stack again",
-                );
+                return fail(found, "wait for it, or deploy the stack again");
             }
             Ok(function) if *name == "worker" && !is_of_this_class(function) => {
-                return line(
-                    NAME,
-                    DoctorCheckStatus::Warn,
+                return warn(
                     format!("the worker is for {}, this machine is not", function.architecture),
                     "to train with --local-workers beside it, deploy for this machine's processor \
                      (scripts/deploy, with --x86 or without): a job never mixes two",
@@ -406,22 +373,20 @@ pub fn functions(findings: &ProbeFindings) -> DoctorCheck {
             Err(ProbeError::Missing(text)) => {
                 let advice = "deploy the stack again, or set GRISTMILL_WORKER_FUNCTION and \
                               GRISTMILL_SCALER_FUNCTION to its outputs";
-                return line(NAME, DoctorCheckStatus::Fail, text, advice);
+                return fail(text, advice);
             }
             Err(trouble) => unknown.push(trouble.to_string()),
         }
     }
     match (said.is_empty(), unknown.is_empty()) {
-        (true, true) if !may_ask(findings) => skip(NAME, not_asked(findings)),
-        (true, true) => line(
-            NAME,
-            DoctorCheckStatus::Skip,
+        (true, true) if !may_ask(findings) => skip(not_asked(findings)),
+        (true, true) => by_hand(
             "GRISTMILL_WORKER_FUNCTION and GRISTMILL_SCALER_FUNCTION are not set",
             "set them to the stack's outputs WorkerFunctionName and ScalerFunctionName to check \
              the functions",
         ),
-        (true, false) => skip(NAME, unknown.join(", ")),
-        (false, _) => ok(NAME, said.join(", ")),
+        (true, false) => skip(unknown.join(", ")),
+        (false, _) => ok(said.join(", ")),
     }
 }
 
@@ -442,8 +407,7 @@ fn is_of_this_class(function: &DeployedFunction) -> bool {
 const HEADROOM: u32 = 3;
 
 /// Checks that `workers` may run at a time.
-pub fn concurrency(findings: &ProbeFindings, workers: u32) -> DoctorCheck {
-    const NAME: &str = "concurrency";
+fn concurrency(findings: &ProbeFindings, workers: u32) -> Verdict {
     let reserved = match &findings.worker {
         Some(Ok(DeployedFunction { reserved: Ok(reserved), .. })) => *reserved,
         _ => None,
@@ -473,65 +437,55 @@ pub fn concurrency(findings: &ProbeFindings, workers: u32) -> DoctorCheck {
             ))
         }
         (None, Some(Err(trouble))) => Err(trouble),
-        (None, None) => return skip(NAME, not_asked(findings)),
+        (None, None) => return skip(not_asked(findings)),
     };
     match room {
         Err(ProbeError::Unreachable(text) | ProbeError::KeysRefused(text)) => {
-            skip(NAME, format!("not known: {text}"))
+            skip(format!("not known: {text}"))
         }
-        Err(trouble) => line(
-            NAME,
-            DoctorCheckStatus::Skip,
-            format!("not known: {trouble}"),
-            "by hand: aws lambda get-account-settings",
-        ),
-        Ok((0, found)) => line(
-            NAME,
-            DoctorCheckStatus::Fail,
+        Err(trouble) => {
+            by_hand(format!("not known: {trouble}"), "by hand: aws lambda get-account-settings")
+        }
+        Ok((0, found)) => fail(
             format!("no worker may run: {found}"),
             "set the parameter WorkerConcurrency to 0 (nothing reserved) or above",
         ),
-        Ok((room, found)) if room < workers => line(
-            NAME,
-            DoctorCheckStatus::Warn,
+        Ok((room, found)) if room < workers => warn(
             format!("{found}, and --workers asks for {workers}"),
             "fewer --workers, a larger WorkerConcurrency, or ask AWS for a larger quota",
         ),
-        Ok((_, found)) => ok(NAME, format!("{found}, and --workers asks for {workers}")),
+        Ok((_, found)) => ok(format!("{found}, and --workers asks for {workers}")),
     }
 }
 
 /// Checks that the coordinator's URL serves the calls of `workers`.
-pub fn calls(findings: &ProbeFindings, workers: u32) -> DoctorCheck {
-    const NAME: &str = "calls";
+fn calls(findings: &ProbeFindings, workers: u32) -> Verdict {
     let reserved = match &findings.coordinator_function {
         None if may_ask(findings) => {
-            return skip(NAME, "not known: GRISTMILL_WORKER_FUNCTION is not set");
+            return skip("not known: GRISTMILL_WORKER_FUNCTION is not set");
         }
-        None => return skip(NAME, not_asked(findings)),
+        None => return skip(not_asked(findings)),
         Some(Err(trouble) | Ok(DeployedFunction { reserved: Err(trouble), .. })) => {
-            return skip(NAME, format!("not known: {trouble}"));
+            return skip(format!("not known: {trouble}"));
         }
         Some(Ok(DeployedFunction { reserved: Ok(reserved), .. })) => *reserved,
     };
     let Some(reserved) = reserved else {
-        return ok(NAME, "no concurrency is reserved for the coordinator, and no limit set");
+        return ok("no concurrency is reserved for the coordinator, and no limit set");
     };
     let (needed, served) = (requests_per_s(workers), url_requests_per_s(reserved));
     let found = format!(
         "the coordinator serves {served} requests a second; {workers} workers send up to {needed}"
     );
     if served >= needed {
-        return ok(NAME, found);
+        return ok(found);
     }
     let reserved = coordinator_concurrency(workers);
     let advice = format!("deploy with --set CoordinatorConcurrency={reserved}");
-    line(NAME, DoctorCheckStatus::Warn, found, &advice)
+    warn(found, &advice)
 }
 
-/// Checks that these keys read the dataset that was named.
-pub fn dataset(findings: &ProbeFindings) -> Option<DoctorCheck> {
-    const NAME: &str = "dataset";
+fn dataset(findings: &ProbeFindings) -> Option<Verdict> {
     let (DatasetPrefix { bucket, prefix }, read) = findings.dataset.as_ref()?;
     let object = match read {
         Ok(object) => object,
@@ -548,34 +502,29 @@ pub fn dataset(findings: &ProbeFindings) -> Option<DoctorCheck> {
                 ProbeError::Missing(_) => "check bucket and prefix",
                 trouble => remedy(trouble),
             };
-            return Some(line(NAME, DoctorCheckStatus::Fail, trouble, advice));
+            return Some(fail(trouble, advice));
         }
     };
     let found = format!("s3://{bucket}/{} is readable", object.key);
     let stack = findings.url_region.as_deref().or(findings.region.as_deref());
     Some(match (&object.region, stack) {
-        (Some(region), Some(stack)) if region != stack => line(
-            NAME,
-            DoctorCheckStatus::Warn,
+        (Some(region), Some(stack)) if region != stack => warn(
             format!("{found}, in {region}; workers are in {stack}"),
             &format!(
                 "deploy to {region}, or copy it (aws s3 sync s3://{bucket}/{prefix} ..): workers \
                  pay for bytes from another region in each epoch that is not cached"
             ),
         ),
-        _ => ok(NAME, format!("{found} with these keys; workers read it with their own role")),
+        _ => ok(format!("{found} with these keys; workers read it with their own role")),
     })
 }
 
 /// Advises on the gateway endpoint for S3: without one, a trainer in a VPC pays NAT for every byte.
 /// Looking takes a permission that trainers do not have.
-pub fn gateway(findings: &ProbeFindings) -> DoctorCheck {
-    const NAME: &str = "gateway";
+fn gateway(findings: &ProbeFindings) -> Verdict {
     let region = findings.region.as_deref().unwrap_or("REGION");
     match &findings.vpc {
-        Some(vpc) => line(
-            NAME,
-            DoctorCheckStatus::Skip,
+        Some(vpc) => by_hand(
             format!(
                 "this machine is in {vpc}: without a gateway endpoint, traffic from S3 is billed \
                  for NAT"
@@ -585,13 +534,13 @@ pub fn gateway(findings: &ProbeFindings) -> DoctorCheck {
                  Name=service-name,Values=com.amazonaws.{region}.s3"
             ),
         ),
-        None if !may_ask(findings) => skip(NAME, not_asked(findings)),
-        None if !findings.overrides.is_empty() => skip(NAME, "not asked: not all of this is AWS"),
+        None if !may_ask(findings) => skip(not_asked(findings)),
+        None if !findings.overrides.is_empty() => skip("not asked: not all of this is AWS"),
         None if findings.is_on_aws == Some(false) => {
             let (found, advice) = OUTSIDE_AWS;
-            line(NAME, DoctorCheckStatus::Warn, found, advice)
+            warn(found, advice)
         }
-        None => skip(NAME, "not an EC2 instance: traffic from S3 passes no NAT gateway of a VPC"),
+        None => skip("not an EC2 instance: traffic from S3 passes no NAT gateway of a VPC"),
     }
 }
 

@@ -9,16 +9,17 @@ use crate::{
     items::{ItemName, JobItem},
     jobs::pipeline_of,
 };
+use gristmill_model::splits::epoch::SealedTotals;
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{
-    CacheEntry, CacheExplainCall, CacheExplainReply, CachePointView, CachingView, CallRefusal,
-    Dataset, EpochCacheMode, ExplainedCachePoint, JobSpec,
+    CacheEntry, CacheExplainCall, CacheExplainReply, CachePointView, CallRefusal, Dataset,
+    EpochCacheMode, ExplainedCachePoint, JobSpec,
 };
 use gristmill_model::{ErrorPolicy, Fingerprint, JobName};
 use gristmill_pipeline::{CachePoint, Pipeline};
 use gristmill_policy::caching::{
-    self, CacheCandidate, CacheLookup, CacheMiss, CachingState, Mode, PrefixDescription,
-    SourceVersion, explain_miss,
+    self, CacheCandidate, CacheLookup, CacheMiss, Mode, PrefixDescription, SourceVersion,
+    explain_miss,
 };
 
 /// Most files that are described one by one, so that a miss can name the changed ones. A larger dataset is
@@ -45,7 +46,18 @@ struct Found {
     entry: Result<CacheEntry, Option<String>>,
 }
 
-impl CacheQuery<'_> {
+impl<'a> CacheQuery<'a> {
+    /// The query of a job that exists, for its points alone.
+    fn of_item(
+        item: &'a JobItem,
+        pipeline: &'a Pipeline,
+        dataset: &'a Dataset,
+        numerics: &'a str,
+    ) -> Self {
+        let version = item.dataset_version;
+        Self { spec: &item.spec, pipeline, dataset, version, numerics, split_records: None }
+    }
+
     fn points(&self) -> Vec<(CachePoint, CachePointView)> {
         let points = self.pipeline.cache_points().into_iter();
         points.map(|point| (point.clone(), self.view(&point))).collect()
@@ -110,7 +122,8 @@ impl CallHandler<CacheExplainCall> for Jobs {
         let pipeline = pipeline_of(spec)?;
         let version = dataset.version(&pipeline.source().stored_as());
         let numerics = self.numerics_of(spec).await?;
-        let split_records = self.split_records(spec, &pipeline, version).await?;
+        let plan = self.plan(spec, &pipeline, version).await?;
+        let split_records = plan.map(|plan| plan.split_records);
         let numerics = numerics.as_str();
         let query =
             CacheQuery { spec, pipeline: &pipeline, dataset, version, numerics, split_records };
@@ -118,11 +131,8 @@ impl CallHandler<CacheExplainCall> for Jobs {
         let whys = self.why_missed(&query, &found).await?;
         let points = found.into_iter().zip(whys).map(|(Found { view, entry }, missed)| {
             let CachePointView { after, fingerprint, .. } = view;
-            let hit = |entry: &CacheEntry| {
-                format!(
-                    "stored by job {}: {} splits, {} bytes",
-                    entry.job, entry.splits, entry.bytes
-                )
+            let hit = |CacheEntry { job, splits, bytes, .. }: &CacheEntry| {
+                format!("stored by job {job}: {splits} splits, {bytes} bytes")
             };
             let why = entry.as_ref().map_or(missed, |entry| vec![hit(entry)]);
             ExplainedCachePoint { after, fingerprint, hit: entry.is_ok(), why }
@@ -155,11 +165,8 @@ impl Jobs {
             // Finish the removal here, so that other jobs can find what this job stores.
             Mode::Get { point } => {
                 if let Some(found) = found.get(point as usize) {
-                    self.finish_begun_removal(
-                        found.view.fingerprint,
-                        self.objects.in_time_of_a_call(),
-                    )
-                    .await?;
+                    let until_ms = self.objects.in_time_of_a_call();
+                    self.finish_begun_removal(found.view.fingerprint, until_ms).await?;
                 }
                 "the cached entry is being removed".to_owned()
             }
@@ -185,21 +192,16 @@ impl Jobs {
         let points: Vec<CachePointView> =
             query.points().into_iter().map(|(_, view)| view).collect();
         let whole = points.iter().find(|point| point.whole).filter(|_| mode == Mode::Profile);
-        let cache_prefix = whole.map(|p| {
-            keys::build_prefix(&self.records.settings.ns, p.fingerprint, self.records.clock.nonce())
-        });
+        let cache_prefix = whole.map(|point| self.build_prefix(point.fingerprint));
         // The reason is part of every poll's answer, so it must stay short.
         let reason = reason.chars().take(MAX_REASON_CHARS).collect();
-        let modes = vec![EpochCacheMode { from: 0, mode, reason, cache_prefix }];
-        let unsettled = (mode == Mode::Profile).then_some(1);
-        JobCaching {
-            view: CachingView { points, modes, unsettled },
-            state: CachingState::new(mode),
-            numerics: query.numerics.to_owned(),
-            decided: None,
-            predicted: None,
-            totals: None,
-        }
+        let first = EpochCacheMode { from: 0, mode, reason, cache_prefix };
+        JobCaching::new(points, first, query.numerics)
+    }
+
+    /// A cache prefix that only this job writes to.
+    pub(super) fn build_prefix(&self, fingerprint: Fingerprint) -> String {
+        keys::build_prefix(&self.records.settings.ns, fingerprint, self.records.clock.nonce())
     }
 
     async fn find_cached(&self, query: &CacheQuery<'_>) -> Result<Vec<Found>, CallRefusal> {
@@ -207,13 +209,10 @@ impl Jobs {
         for (point, view) in query.points() {
             let readable = !point.random || point.reuse_random;
             let entry = if readable { self.readable_entry(view.fingerprint).await? } else { None };
-            let entry = match entry {
-                Some(entry) => match query.objection(&entry) {
-                    None => Ok(entry),
-                    Some(objection) => Err(Some(objection)),
-                },
-                None => Err(None),
-            };
+            let entry = entry.ok_or(None).and_then(|entry| match query.objection(&entry) {
+                None => Ok(entry),
+                objection => Err(objection),
+            });
             found.push(Found { view, entry });
         }
         Ok(found)
@@ -255,15 +254,7 @@ impl Jobs {
         };
         let pipeline = pipeline_of(&item.spec)?;
         let dataset = Dataset::one("", Vec::new());
-        let (spec, version) = (&item.spec, item.dataset_version);
-        let query = CacheQuery {
-            spec,
-            pipeline: &pipeline,
-            dataset: &dataset,
-            version,
-            numerics,
-            split_records: None,
-        };
+        let query = CacheQuery::of_item(item, &pipeline, &dataset, numerics);
         let reason = match caching.state.mode {
             Mode::Get { .. } => format!("the cached entry has numerics class {}", caching.numerics),
             _ => caching.view.modes.first().map(|mode| mode.reason.clone()).unwrap_or_default(),
@@ -284,29 +275,10 @@ impl Jobs {
         let files = manifest.map(|manifest| manifest.files).unwrap_or_default();
         let files = files.into_iter().map(|indexed| indexed.file).collect();
         let dataset = Dataset::one("", files);
-        let (spec, version) = (&item.spec, item.dataset_version);
-        let query = CacheQuery {
-            spec,
-            pipeline: &pipeline,
-            dataset: &dataset,
-            version,
-            numerics,
-            split_records: None,
-        };
+        let query = CacheQuery::of_item(item, &pipeline, &dataset, numerics);
         let mut points = query.points().into_iter();
         let point = points.find(|(_, view)| view.fingerprint == fingerprint);
         Ok(point.and_then(|(point, _)| serde_json::to_value(query.described(&point)).ok()))
-    }
-
-    /// Records of a split of the dataset `version`; none before it is indexed.
-    async fn split_records(
-        &self,
-        spec: &JobSpec,
-        pipeline: &Pipeline,
-        version: Fingerprint,
-    ) -> Result<Option<u32>, CallRefusal> {
-        let Some(manifest) = self.manifest(version).await? else { return Ok(None) };
-        Ok(Some(self.plan(spec, pipeline, &manifest)?.split_records))
     }
 
     /// The numerics class to look a job up with: its own, or else that of this namespace's workers.
@@ -324,7 +296,6 @@ impl Jobs {
     }
 }
 
-/// Chooses the best of the entries found.
 fn look_up(found: &[Found]) -> CacheLookup {
     let candidates: Vec<CacheCandidate> = found
         .iter()
@@ -347,17 +318,19 @@ fn reading(
     entry: &CacheEntry,
     reason: &str,
 ) -> JobCaching {
-    let mode = Mode::Get { point };
-    let cache_prefix = Some(entry.cache_prefix.clone());
-    let reason = format!("stored by job {}; {reason}", entry.job);
+    let first = EpochCacheMode {
+        from: 0,
+        mode: Mode::Get { point },
+        reason: format!("stored by job {}; {reason}", entry.job),
+        cache_prefix: Some(entry.cache_prefix.clone()),
+    };
     let points = found.iter().map(|found| found.view.clone()).collect();
-    let modes = vec![EpochCacheMode { from: 0, mode, reason, cache_prefix }];
-    JobCaching {
-        view: CachingView { points, modes, unsettled: None },
-        state: CachingState::new(mode),
-        numerics: query.numerics.to_owned(),
-        decided: None,
-        predicted: None,
-        totals: Some(super::settle::totals_of(entry)),
-    }
+    let totals = SealedTotals {
+        splits: entry.splits,
+        rows: entry.rows,
+        skipped: entry.skipped,
+        object_bytes: entry.bytes,
+        ..SealedTotals::default()
+    };
+    JobCaching { totals: Some(totals), ..JobCaching::new(points, first, query.numerics) }
 }

@@ -4,7 +4,7 @@ use crate::{
     CallHandler, Jobs,
     files::DeletedObjects,
     files::object_fault,
-    items::ItemName,
+    items::{ItemName, JobItem},
     store::{ItemUpdateError, accepted, busy, decode, invalid},
 };
 use gristmill_model::splits::TransitionOutcome;
@@ -14,7 +14,7 @@ use gristmill_model::wire::{
     ListedCacheEntry, RefusalKind,
 };
 use gristmill_model::{Fingerprint, JobName};
-use gristmill_policy::caching::{self, UseScore, evict};
+use gristmill_policy::caching::{self, Mode, UseScore, evict};
 use gristmill_ports::{ObjectError, ObjectPath};
 use serde::{Deserialize, Serialize};
 
@@ -23,7 +23,6 @@ const MANY_READERS: usize = 256;
 /// After this many seconds, a registration that has not created its job has died.
 const REGISTERING_S: f64 = 300.0;
 
-/// Use of an entry, as stored.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct CacheUse {
@@ -65,14 +64,19 @@ pub(crate) fn entry_of(entry: &CacheEntry) -> caching::CachedPrefix {
 }
 
 impl Jobs {
-    /// The entry under `fingerprint`, if it is cached.
     pub(crate) async fn cache_entry(
         &self,
         fingerprint: Fingerprint,
     ) -> Result<Option<CacheEntry>, CallRefusal> {
-        self.objects
-            .read_json(keys::cache_entry(&self.records.settings.ns, fingerprint), "an entry")
-            .await
+        self.objects.read_json(self.entry_key(fingerprint), "an entry").await
+    }
+
+    fn entry_key(&self, fingerprint: Fingerprint) -> String {
+        keys::cache_entry(&self.records.settings.ns, fingerprint)
+    }
+
+    fn now_s(&self) -> f64 {
+        self.records.clock.now_ms() as f64 / 1e3
     }
 
     /// As [`Self::cache_entry`], if a job can read what it names. An entry whose manifest is gone is removed, so that
@@ -85,19 +89,13 @@ impl Jobs {
         if !entry.whole {
             return Ok(Some(entry));
         }
-        let bucket = &self.records.settings.bucket;
-        match self
-            .objects
-            .store
-            .get(&ObjectPath::new(bucket, keys::cache_manifest(&entry.cache_prefix)))
-            .await
-        {
+        let manifest = keys::cache_manifest(&entry.cache_prefix);
+        let path = ObjectPath::new(&self.records.settings.bucket, manifest);
+        match self.objects.store.get(&path).await {
             Ok(_) => Ok(Some(entry)),
             Err(ObjectError::NotFound(path)) => {
                 tracing::warn!(%path, "a cached epoch has lost its manifest: its entry is removed");
-                self.objects
-                    .delete_objects(&[keys::cache_entry(&self.records.settings.ns, fingerprint)])
-                    .await?;
+                self.objects.delete_objects(&[self.entry_key(fingerprint)]).await?;
                 Ok(None)
             }
             Err(error) => Err(object_fault(&error)),
@@ -106,7 +104,7 @@ impl Jobs {
 
     /// Puts an entry unless its fingerprint has one; returns the entry that is stored then.
     pub(crate) async fn publish(&self, entry: &CacheEntry) -> Result<CacheEntry, CallRefusal> {
-        let key = keys::cache_entry(&self.records.settings.ns, entry.fingerprint);
+        let key = self.entry_key(entry.fingerprint);
         // An earlier try or another job may have stored one: the stored entry counts.
         self.objects.put_json(key.clone(), entry, &entry.cache_prefix).await?;
         let there = self.cache_entry(entry.fingerprint).await?;
@@ -120,7 +118,7 @@ impl Jobs {
         entry: &CacheEntry,
     ) -> Result<bool, CallRefusal> {
         let CacheEntry { fingerprint, cache_prefix, .. } = entry;
-        let now_s = self.records.clock.now_ms() as f64 / 1e3;
+        let now_s = self.now_s();
         let usage = self.usage(entry.clone()).await?;
         let ended: Vec<&JobName> = match usage.used.readers.len() {
             0..MANY_READERS => Vec::new(),
@@ -150,7 +148,6 @@ impl Jobs {
         Ok(there.is_some_and(|there| there.cache_prefix == *cache_prefix))
     }
 
-    /// All cache entries.
     pub(crate) async fn cached(&self) -> Result<Vec<UsedCacheEntry>, CallRefusal> {
         let ns = &self.records.settings.ns;
         let mut cached = Vec::new();
@@ -166,12 +163,10 @@ impl Jobs {
     async fn usage(&self, entry: CacheEntry) -> Result<UsedCacheEntry, CallRefusal> {
         let name = ItemName::CacheUse(entry.fingerprint);
         let used = self.records.store.read::<CacheUse>(&name).await?.item.unwrap_or_default();
-        let now_s = self.records.clock.now_ms() as f64 / 1e3;
+        let now_s = self.now_s();
         let mut readers = Vec::new();
         for job in &used.readers {
-            let read =
-                self.records.store.read::<crate::items::JobItem>(&ItemName::Job(job)).await?;
-            let lives = match read.item {
+            let lives = match self.records.store.read::<JobItem>(&ItemName::Job(job)).await?.item {
                 Some(item) => !item.state.is_ended(),
                 // A job is added as a reader before its item is written.
                 None => now_s - used.uses.at_s < REGISTERING_S,
@@ -188,9 +183,8 @@ impl Jobs {
         let cached = self.cached().await?;
         let entries: Vec<caching::CachedPrefix> =
             cached.iter().map(UsedCacheEntry::as_entry).collect();
-        let (capacity, now_s) =
-            (self.records.settings.cache_bytes as f64, self.records.clock.now_ms() as f64 / 1e3);
-        let doomed = match evict(&entries, capacity, bytes, now_s) {
+        let capacity = self.records.settings.cache_bytes as f64;
+        let doomed = match evict(&entries, capacity, bytes, self.now_s()) {
             Ok(doomed) => doomed,
             Err(no_room) => return Ok(Some(no_room.to_string())),
         };
@@ -240,9 +234,7 @@ impl Jobs {
         }
         let of_prefix = |entry: CacheEntry| entry.cache_prefix == cache_prefix;
         if self.cache_entry(fingerprint).await?.is_some_and(of_prefix) {
-            self.objects
-                .delete_objects(&[keys::cache_entry(&self.records.settings.ns, fingerprint)])
-                .await?;
+            self.objects.delete_objects(&[self.entry_key(fingerprint)]).await?;
         }
         let unmark = |used: &mut CacheUse| {
             used.removing.take_if(|removing| removing == cache_prefix);
@@ -258,22 +250,17 @@ impl Jobs {
         fingerprint: Fingerprint,
         until_ms: u64,
     ) -> Result<Option<u64>, CallRefusal> {
-        let used =
-            self.records.store.read::<CacheUse>(&ItemName::CacheUse(fingerprint)).await?.item;
-        match used.and_then(|used| used.removing) {
-            Some(cache_prefix) => {
-                self.finish_removal(fingerprint, &cache_prefix, until_ms).await.map(Some)
-            }
-            None => Ok(None),
-        }
+        let name = ItemName::CacheUse(fingerprint);
+        let used = self.records.store.read::<CacheUse>(&name).await?.item;
+        let Some(cache_prefix) = used.and_then(|used| used.removing) else { return Ok(None) };
+        self.finish_removal(fingerprint, &cache_prefix, until_ms).await.map(Some)
     }
 
     /// Fingerprints whose removal was begun and not finished.
     pub(crate) async fn being_removed(&self) -> Result<Vec<Fingerprint>, CallRefusal> {
-        let items =
-            self.records.store.query(&keys::cache_partition(&self.records.settings.ns)).await?;
         let mut found = Vec::new();
-        for (sk, item) in items {
+        let pk = keys::cache_partition(&self.records.settings.ns);
+        for (sk, item) in self.records.store.query(&pk).await? {
             let Ok(fingerprint) = sk.parse::<Fingerprint>() else { continue };
             let read = decode::<CacheUse>(&ItemName::CacheUse(fingerprint), Some(&item))?;
             if read.item.is_some_and(|used| used.removing.is_some()) {
@@ -294,7 +281,6 @@ impl Jobs {
         let Some(caching) = caching else { return Ok(deleted) };
         let whole = || caching.view.points.iter().find(|point| point.whole);
         for mode in &caching.view.modes {
-            use gristmill_policy::caching::Mode;
             let Some(cache_prefix) = &mode.cache_prefix else { continue };
             let point = match mode.mode {
                 Mode::Profile | Mode::Compute => whole(),
@@ -305,8 +291,8 @@ impl Jobs {
             let Some(point) = point else { continue };
             let entry = self.cache_entry(point.fingerprint).await?;
             if deleted.all && entry.is_none_or(|entry| entry.cache_prefix != *cache_prefix) {
-                deleted =
-                    deleted.and(self.objects.delete_below(cache_prefix, until_ms, |_| true).await?);
+                let more = self.objects.delete_below(cache_prefix, until_ms, |_| true).await?;
+                deleted = deleted.and(more);
             }
         }
         Ok(deleted)
@@ -315,22 +301,20 @@ impl Jobs {
 
 impl CallHandler<CacheListCall> for Jobs {
     async fn handle(&self, _: &CacheListCall) -> Result<CacheListReply, CallRefusal> {
-        let now_s = self.records.clock.now_ms() as f64 / 1e3;
+        let now_s = self.now_s();
         let entries = self.cached().await?.into_iter().map(|usage| {
             let uses = usage.as_entry().uses.at(now_s);
             ListedCacheEntry { entry: usage.entry, uses, readers: usage.readers }
         });
-        let entries = entries.collect();
-        Ok(CacheListReply { entries, removing: self.being_removed().await? })
+        Ok(CacheListReply { entries: entries.collect(), removing: self.being_removed().await? })
     }
 }
 
 impl CallHandler<CacheRemoveCall> for Jobs {
     async fn handle(&self, call: &CacheRemoveCall) -> Result<CacheRemoveReply, CallRefusal> {
         let CacheRemoveCall { fingerprint } = call;
-        if let Some(objects) =
-            self.finish_begun_removal(*fingerprint, self.objects.in_time_of_a_call()).await?
-        {
+        let until_ms = self.objects.in_time_of_a_call();
+        if let Some(objects) = self.finish_begun_removal(*fingerprint, until_ms).await? {
             return Ok(CacheRemoveReply { objects });
         }
         let Some(entry) = self.cache_entry(*fingerprint).await? else {

@@ -12,7 +12,7 @@ mod settle;
 
 use gristmill_model::Epoch;
 use gristmill_model::splits::epoch::SealedTotals;
-use gristmill_model::wire::{CachingView, EpochCacheMode};
+use gristmill_model::wire::{CachePointView, CachingView, EpochCacheMode};
 use gristmill_policy::caching::{CachingState, Mode};
 use serde::{Deserialize, Serialize};
 
@@ -57,6 +57,19 @@ pub(crate) enum ChunkRetention {
 }
 
 impl JobCaching {
+    /// The caching of a job that begins in `mode`, with nothing decided.
+    fn new(points: Vec<CachePointView>, first: EpochCacheMode, numerics: &str) -> Self {
+        let unsettled = (first.mode == Mode::Profile).then_some(1);
+        Self {
+            state: CachingState::new(first.mode),
+            view: CachingView { points, modes: vec![first], unsettled },
+            numerics: numerics.to_owned(),
+            decided: None,
+            predicted: None,
+            totals: None,
+        }
+    }
+
     /// Whether the number of workers must not change while `epoch` is delivered, because it is profiled.
     pub fn holds_scaling(&self, epoch: Epoch) -> bool {
         self.state.holds_scaling()
@@ -90,14 +103,10 @@ impl JobCaching {
         let begun = self.view.modes.iter().take_while(|mode| mode.from <= epoch);
         // Profiling computes the same as computing.
         let compute = |mode: &Mode| matches!(mode, Mode::Profile | Mode::Compute);
-        let mut number = 0;
-        let mut last: Option<Mode> = None;
-        for EpochCacheMode { mode, .. } in begun {
-            let same = last.is_none_or(|last| last == *mode || (compute(&last) && compute(mode)));
-            number += u32::from(!same);
-            last = Some(*mode);
-        }
-        number
+        let modes: Vec<Mode> = begun.map(|begun| begun.mode).collect();
+        let differ =
+            |pair: &&[Mode]| pair[0] != pair[1] && !(compute(&pair[0]) && compute(&pair[1]));
+        modes.windows(2).filter(differ).count() as u32
     }
 }
 
@@ -105,7 +114,6 @@ impl JobCaching {
 mod tests {
     use super::*;
     use gristmill_model::Fingerprint;
-    use gristmill_model::wire::CachePointView;
 
     fn caching(
         state: Mode,
@@ -125,15 +133,12 @@ mod tests {
             reason: String::new(),
             cache_prefix: cache_prefix.map(str::to_owned),
         };
-        let modes = modes.iter().map(mode).collect();
-        JobCaching {
-            view: CachingView { points: vec![point(false), point(true)], modes, unsettled },
-            state: CachingState::new(state),
-            numerics: String::new(),
-            decided: None,
-            predicted: None,
-            totals: None,
-        }
+        let points = vec![point(false), point(true)];
+        let mut caching = JobCaching::new(points, mode(&modes[0]), "");
+        caching.state = CachingState::new(state);
+        (caching.view.modes, caching.view.unsettled) =
+            (modes.iter().map(mode).collect(), unsettled);
+        caching
     }
 
     #[test]

@@ -10,10 +10,10 @@ use gristmill_model::splits::{
 };
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{
-    CacheEntry, CacheManifest, CacheMode, CachePointView, CachedChunk, CallRefusal, EpochCacheMode,
-    EpochPlan, OpWork, WorkProfile,
+    CacheEntry, CacheManifest, CachePointView, CachedChunk, CallRefusal, EpochCacheMode, EpochPlan,
+    OpWork, WorkProfile,
 };
-use gristmill_model::{BundleIndex, Epoch, ErrorPolicy, JobName, Position};
+use gristmill_model::{Epoch, ErrorPolicy, JobName};
 use gristmill_policy::caching::{
     CachingDecision, CachingEvent, CachingProfile, CachingSettings, CachingState, Mode, OpProfile,
     PROFILE_BATCHES, PointProfile, ReadOverlap, ReadTime, decide,
@@ -22,17 +22,6 @@ use gristmill_policy::caching::{
 /// Up to this many splits, the stored objects are listed to measure their size; beyond that, the entry has
 /// the predicted size.
 const MAX_LISTED_SPLITS: u32 = 10_000;
-
-/// Totals of an epoch that is delivered from `entry`.
-pub(super) fn totals_of(entry: &CacheEntry) -> SealedTotals {
-    SealedTotals {
-        splits: entry.splits,
-        rows: entry.rows,
-        skipped: entry.skipped,
-        object_bytes: entry.bytes,
-        ..SealedTotals::default()
-    }
-}
 
 /// An epoch whose splits are all committed: its totals, and a manifest if its chunks are the cache.
 struct Stored {
@@ -100,7 +89,6 @@ impl Jobs {
             if before.caching == item.caching {
                 before.caching = Some(after.clone());
             }
-            Ok(())
         };
         self.records.change_job(job, write).await
     }
@@ -142,19 +130,10 @@ impl Jobs {
             let next = after.state.advance(&CachingEvent::EpochEnded { complete: false });
             let reason = format!("{}; {}", decision.reason, next.reason);
             after.state = next.state;
-            let view = &caching.view.points[point as usize];
-            let cache_prefix = keys::build_prefix(
-                &self.records.settings.ns,
-                view.fingerprint,
-                self.records.clock.nonce(),
-            );
+            let cache_prefix =
+                Some(self.build_prefix(caching.view.points[point as usize].fingerprint));
             let mode = after.state.mode;
-            after.view.modes.push(EpochCacheMode {
-                from: unsettled,
-                mode,
-                reason,
-                cache_prefix: Some(cache_prefix),
-            });
+            after.view.modes.push(EpochCacheMode { from: unsettled, mode, reason, cache_prefix });
             after.view.unsettled = Some(unsettled + 1);
         }
         Ok(Some(after))
@@ -182,16 +161,13 @@ impl Jobs {
         };
         let entry = self.entry_for(job, item, caching, plan, view, &cache_prefix, &stored).await?;
         if let Some(manifest) = &stored.manifest {
-            self.objects
-                .put_json(keys::cache_manifest(&cache_prefix), manifest, "manifest")
-                .await?;
+            let key = keys::cache_manifest(&cache_prefix);
+            self.objects.put_json(key, manifest, "manifest").await?;
         }
         let mut there = self.publish(&entry).await?;
+        let until_ms = self.objects.in_time_of_a_call();
         if there.cache_prefix != cache_prefix
-            && self
-                .finish_begun_removal(entry.fingerprint, self.objects.in_time_of_a_call())
-                .await?
-                .is_some()
+            && self.finish_begun_removal(entry.fingerprint, until_ms).await?.is_some()
         {
             there = self.publish(&entry).await?;
         }
@@ -209,13 +185,8 @@ impl Jobs {
         after.totals = Some(stored.totals);
         let why = caching.decided.as_deref().unwrap_or_default();
         let reason = format!("{}; {why}", transition.reason);
-        let mode = after.state.mode;
-        after.view.modes.push(EpochCacheMode {
-            from: unsettled,
-            mode,
-            reason,
-            cache_prefix: Some(cache_prefix),
-        });
+        let (mode, cache_prefix) = (after.state.mode, Some(cache_prefix));
+        after.view.modes.push(EpochCacheMode { from: unsettled, mode, reason, cache_prefix });
         after.view.unsettled = None;
         Ok(after)
     }
@@ -248,19 +219,18 @@ impl Jobs {
                 let visit = visit_of(n_splits, copies, in_order, seed, epoch, position);
                 let Some((copy, split)) = visit else { return Ok(None) };
                 let at = visit_number(copies, copy, split);
+                let CommittedSplit { attempt, nonce, outcome } = entry;
+                let bundle = bundle.index;
                 if let Some(slot) = chunks.get_mut(at as usize) {
-                    *slot = Some((entry.outcome.kind, chunk(bundle.index, position, &entry)));
+                    *slot = Some(CachedChunk { bundle, position, attempt, nonce, outcome });
                 }
             }
             totals.add(stored);
         }
         let whole = item.caching.as_ref().is_some_and(|caching| caching.view.is_whole(point));
-        let is_object = |kind: SplitKind| !whole || kind == SplitKind::Object;
-        let chunks: Option<Vec<CachedChunk>> = chunks
-            .into_iter()
-            .map(|slot| slot.filter(|(kind, _)| is_object(*kind)).map(|(_, chunk)| chunk))
-            .collect();
-        let Some(chunks) = chunks else { return Ok(None) };
+        let is_object = |chunk: &CachedChunk| !whole || chunk.outcome.kind == SplitKind::Object;
+        let chunks = chunks.into_iter().map(|slot| slot.filter(is_object));
+        let Some(chunks) = chunks.collect() else { return Ok(None) };
         let manifest = whole.then_some(CacheManifest { copies, in_order, chunks });
         Ok(Some(Stored { manifest, totals }))
     }
@@ -308,12 +278,8 @@ impl Jobs {
 fn computing(mut caching: JobCaching, reason: String) -> JobCaching {
     let from = caching.view.unsettled.take().unwrap_or(1);
     caching.state = CachingState::new(Mode::Compute);
-    caching.view.modes.push(EpochCacheMode {
-        from,
-        mode: CacheMode::Compute,
-        reason,
-        cache_prefix: None,
-    });
+    let mode = Mode::Compute;
+    caching.view.modes.push(EpochCacheMode { from, mode, reason, cache_prefix: None });
     caching
 }
 
@@ -373,9 +339,4 @@ fn profile_of(measured: &WorkProfile, item: &JobItem, views: &[CachePointView]) 
         source_wait_s: measured.source_wait_ms as f64 / 1e3,
         reads: ReadOverlap::Ahead,
     }
-}
-
-fn chunk(bundle: BundleIndex, position: Position, committed: &CommittedSplit) -> CachedChunk {
-    let CommittedSplit { attempt, nonce, outcome } = *committed;
-    CachedChunk { bundle, position, attempt, nonce, outcome }
 }

@@ -153,7 +153,7 @@ fn peer() -> Arc<dyn Table> {
         secret_access_key: variable("AWS_SECRET_ACCESS_KEY"),
         session_token: None,
     };
-    Arc::new(Aws::with(endpoints, "us-east-1".to_owned(), credentials).unwrap().table("gristmill"))
+    Aws::with(endpoints, "us-east-1".to_owned(), credentials).unwrap().table("gristmill")
 }
 
 /// Defines one test per case over a table in memory, and one over a peer's table.

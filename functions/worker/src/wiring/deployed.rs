@@ -13,9 +13,6 @@ use std::sync::Arc;
 
 impl WorkerFunction {
     /// The worker of the stack that `settings` names, with the access that `aws` gives, in a function of `memory_mb`.
-    ///
-    /// # Errors
-    /// A setting is missing or invalid.
     pub fn from_settings(
         settings: &StackSettings,
         aws: &Aws,

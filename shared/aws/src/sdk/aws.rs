@@ -1,12 +1,13 @@
 //! Endpoints and credentials of AWS, or of services that speak its protocols, and one lazily built client per service.
 
 use crate::sdk::{
-    AwsCredentials, AwsEndpoints, DeploymentProbes, DynamoTable, HttpCoordinator, LambdaInvoker,
-    S3Objects, SettingsError,
+    AwsCredentials, AwsEndpoints, DeploymentProbes, HttpCoordinator, LambdaInvoker, S3Objects,
+    SettingsError,
     coordinator::CallAddress,
     dynamodb::DynamoClient,
     lambda::{LAMBDA, LambdaClient},
     service::endpoint_of,
+    table::DynamoTable,
 };
 use aws_config::{
     BehaviorVersion, Region, SdkConfig, environment::EnvironmentVariableRegionProvider,
@@ -38,10 +39,12 @@ use aws_smithy_runtime_api::{
 };
 use aws_smithy_types::config_bag::ConfigBag;
 use gristmill_model::Namespace;
+use gristmill_ports::Table;
+use parking_lot::Mutex;
 use std::{
     collections::BTreeMap,
     env,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
@@ -78,9 +81,6 @@ impl Aws {
     /// Configures itself as the AWS SDKs do: region, credentials and `AWS_ENDPOINT_URL[_SERVICE]` from the
     /// environment or the shared configuration files. The instance metadata service is queried only for what
     /// neither provides.
-    ///
-    /// # Errors
-    /// No region is configured.
     pub async fn from_env() -> Result<Self, SettingsError> {
         let pool = HttpPool::default();
         let sdk = load(&pool, None).await;
@@ -99,9 +99,6 @@ impl Aws {
 
     /// Configures itself from the environment variables of a function: region and credentials, which are valid for
     /// the function's life. Queries nothing else. Respects `AWS_ENDPOINT_URL[_SERVICE]`.
-    ///
-    /// # Errors
-    /// Region or keys are not set.
     pub fn from_function_env() -> Result<Self, SettingsError> {
         let get = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
         let needed = |name| get(name).ok_or(SettingsError::Missing(name));
@@ -123,9 +120,6 @@ impl Aws {
     }
 
     /// Services at known addresses, with known credentials; reads no environment.
-    ///
-    /// # Errors
-    /// None, in a program with the SDK.
     pub fn with(
         endpoints: AwsEndpoints,
         region: String,
@@ -193,8 +187,8 @@ impl Aws {
     }
 
     /// The DynamoDB table `name`, with string keys `pk` and `sk`.
-    pub fn table(&self, name: impl Into<String>) -> DynamoTable {
-        DynamoTable::new(self.dynamodb().clone(), name.into())
+    pub fn table(&self, name: impl Into<String>) -> Arc<dyn Table> {
+        Arc::new(DynamoTable { client: self.dynamodb().clone(), name: name.into() })
     }
 
     pub(crate) fn dynamodb(&self) -> &DynamoClient {
@@ -230,9 +224,6 @@ impl Aws {
 
     /// The coordinator of namespace `ns`. `url` is its function URL, or its ARN: then Lambda's own
     /// endpoint is called, which a subnet without internet can reach.
-    ///
-    /// # Errors
-    /// `url` is neither.
     pub fn coordinator(&self, url: &str, ns: Namespace) -> Result<HttpCoordinator, SettingsError> {
         let Shared { sdk, at, pool, counts, region, .. } = &*self.0;
         let address = CallAddress::parse(url, region.as_ref(), |region| {
@@ -410,23 +401,18 @@ pub(crate) struct RequestCounts(Arc<Mutex<BTreeMap<(&'static str, String), u64>>
 impl RequestCounts {
     /// Counts one request of `operation`.
     pub fn add(&self, service: &'static str, operation: &str) {
-        *self.lock().entry((service, operation.to_owned())).or_default() += 1;
+        *self.0.lock().entry((service, operation.to_owned())).or_default() += 1;
     }
 
     /// All counts so far, by `service.Operation`.
     pub fn snapshot(&self) -> BTreeMap<String, u64> {
-        let counts = self.lock();
+        let counts = self.0.lock();
         let flat =
             counts.iter().map(|((service, name), count)| (format!("{service}.{name}"), *count));
         flat.collect()
     }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<(&'static str, String), u64>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
-/// Counts the requests of one service's client.
 #[derive(Debug)]
 pub(crate) struct RequestCountInterceptor {
     pub service: &'static str,

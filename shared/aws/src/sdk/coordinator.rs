@@ -44,7 +44,6 @@ pub struct HttpCoordinator {
     version: CallVersion,
 }
 
-/// The address that calls are posted to.
 #[derive(Debug)]
 pub(crate) struct CallAddress {
     uri: Uri,
@@ -200,7 +199,6 @@ async fn read_answer(answer: HttpResponse) -> Result<Vec<u8>, Unread> {
     }
 }
 
-/// Converts a response to a reply or an error.
 fn judge(
     call: &str,
     version: u32,

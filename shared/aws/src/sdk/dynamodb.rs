@@ -18,7 +18,6 @@ pub(crate) const DYNAMODB: AwsService =
     AwsService { id: "DynamoDB", name: "dynamodb", gov_is_fips: true, retries: None };
 const VERSION: &str = "DynamoDB_20120810";
 
-/// A string.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct StringAttribute {
     #[serde(rename = "S")]

@@ -30,7 +30,6 @@ const PASSING_CODES: [&str; 10] = [
     "TransactionConflictException",
 ];
 
-/// A failed request.
 #[derive(Debug, Clone)]
 pub(crate) struct RequestFault {
     /// Whether a retry may help; the request may already have had its effect.
@@ -86,7 +85,6 @@ impl RequestFault {
     }
 }
 
-/// Whether an HTTP status allows a retry.
 pub(crate) fn is_passing_status(status: u16) -> bool {
     status >= 500 || status == 429 || status == 408
 }

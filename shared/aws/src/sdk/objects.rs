@@ -19,16 +19,10 @@ use bytes::Bytes;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use gristmill_ports::{
     BufferPool, ObjectError, ObjectInfo, ObjectPath, ObjectStore, PrefixReadLimits, PutOutcome,
-    ReadTimeout,
+    ReadTimeout, limits::PAGE_KEYS,
 };
-use std::{
-    collections::BTreeMap,
-    error::Error,
-    fmt,
-    ops::Range,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use parking_lot::Mutex;
+use std::{collections::BTreeMap, error::Error, fmt, ops::Range, sync::Arc, time::Duration};
 use tokio::sync::OnceCell;
 
 mod read;
@@ -44,8 +38,6 @@ const KEYS_REFUSED: [&str; 3] = ["ExpiredToken", "InvalidAccessKeyId", "InvalidT
 const PUT_BACKOFF: Duration = Duration::from_millis(50);
 const ACCESS_DENIED: &str = "AccessDenied";
 const LIST: &str = "ListObjectsV2";
-/// Most keys of one `DeleteObjects`, and concurrent ones.
-const DELETE_KEYS: usize = 1000;
 const DELETES_AT_ONCE: usize = 4;
 
 /// All buckets that the credentials can access.
@@ -89,11 +81,8 @@ impl S3Objects {
         match self.ask(bucket, head).await {
             Ok(head) => {
                 let found = head.metadata.as_ref().and_then(|metadata| metadata.get(PUT_ID));
-                if found.is_some_and(|found| found == put_id) {
-                    Ok(Some(PutOutcome::Created))
-                } else {
-                    Ok(Some(PutOutcome::Exists))
-                }
+                let is_ours = found.is_some_and(|found| found == put_id);
+                Ok(Some(if is_ours { PutOutcome::Created } else { PutOutcome::Exists }))
             }
             Err(error) => match failed("HeadObject", path, &error) {
                 ObjectError::NotFound(_) => Ok(None),
@@ -190,7 +179,7 @@ impl ObjectStore for S3Objects {
     }
 
     async fn delete(&self, bucket: &str, keys: &[String]) -> Result<(), ObjectError> {
-        let batches = keys.chunks(DELETE_KEYS).map(|batch| self.delete_batch(bucket, batch));
+        let batches = keys.chunks(PAGE_KEYS).map(|batch| self.delete_batch(bucket, batch));
         let batches: Vec<_> = batches.collect();
         stream::iter(batches).buffer_unordered(DELETES_AT_ONCE).try_collect().await
     }
@@ -319,7 +308,6 @@ impl S3Objects {
     }
 }
 
-/// Header with the region of a bucket.
 const BUCKET_REGION: &str = "x-amz-bucket-region";
 
 /// Clients of the buckets that are in another region than the process, by bucket. Clones share them.
@@ -336,7 +324,7 @@ impl S3Objects {
     where
         F: Future<Output = Result<T, SdkError<E, HttpResponse>>>,
     {
-        let known = self.elsewhere.lock().get(bucket).cloned();
+        let known = self.elsewhere.0.lock().get(bucket).cloned();
         let client = match known {
             Some(client) => client,
             None => self.client().await.clone(),
@@ -345,17 +333,11 @@ impl S3Objects {
             Err(error) if let Some(region) = other_region(&client, &error) => {
                 let config = client.config().to_builder().region(region);
                 let client = Client::from_conf(config.build());
-                self.elsewhere.lock().insert(bucket.to_owned(), client.clone());
+                self.elsewhere.0.lock().insert(bucket.to_owned(), client.clone());
                 request(client).await
             }
             outcome => outcome,
         }
-    }
-}
-
-impl OtherRegionClients {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Client>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -32,11 +32,12 @@ use aws_smithy_runtime_api::{
 use aws_smithy_types::{DateTime, config_bag::ConfigBag, date_time::Format};
 use gristmill_model::{Fingerprint, Namespace, stored::keys};
 use http::Uri;
+use parking_lot::Mutex;
 use serde_json::Value;
 use std::{
     collections::BTreeMap,
     error::Error,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -334,27 +335,21 @@ impl DeploymentProbes {
     }
 }
 
-/// Servers by service.
 #[derive(Debug, Clone, Default)]
 struct RespondersByService(Arc<Mutex<BTreeMap<&'static str, ServiceResponder>>>);
 
 impl RespondersByService {
     /// The services that have answered, by name.
     pub fn snapshot(&self) -> BTreeMap<&'static str, ServiceResponder> {
-        self.lock().clone()
+        self.0.lock().clone()
     }
 
     /// The address that answered for `service`.
     pub fn address(&self, service: &str) -> Option<String> {
-        self.lock().get(service).map(|responder| responder.address.clone())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<&'static str, ServiceResponder>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().get(service).map(|responder| responder.address.clone())
     }
 }
 
-/// Records the server of one service's client.
 #[derive(Debug)]
 struct ResponderInterceptor {
     service: &'static str,
@@ -383,7 +378,7 @@ impl Intercept for ResponderInterceptor {
         let uri: Uri = context.request().uri().parse()?;
         let scheme = uri.scheme_str().unwrap_or("https");
         let authority = uri.authority().map_or("", |authority| authority.as_str());
-        let mut responders = self.responders.lock();
+        let mut responders = self.responders.0.lock();
         responders.entry(self.service).or_default().address = format!("{scheme}://{authority}");
         Ok(())
     }
@@ -395,7 +390,7 @@ impl Intercept for ResponderInterceptor {
         _bag: &mut ConfigBag,
     ) -> Result<(), BoxError> {
         let headers = context.response().headers();
-        let mut responders = self.responders.lock();
+        let mut responders = self.responders.0.lock();
         let responder = responders.entry(self.service).or_default();
         responder.server = headers.get("server").map(str::to_owned).or(responder.server.take());
         responder.ahead_s = headers.get("date").and_then(ahead_s).or(responder.ahead_s);

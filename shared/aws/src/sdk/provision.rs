@@ -21,9 +21,6 @@ impl From<RequestFault> for ProvisionError {
 
 impl Aws {
     /// Creates the table `name` like the deployed stack's, unless it exists, and waits until it is active.
-    ///
-    /// # Errors
-    /// DynamoDB cannot be reached, or refuses.
     pub async fn make_table(&self, name: &str) -> Result<(), ProvisionError> {
         let client = self.dynamodb();
         let key = |name, kind| json!({ "AttributeName": name, "KeyType": kind });
@@ -56,7 +53,6 @@ impl Aws {
         Err(ProvisionError(format!("table {name} was created but does not become active")))
     }
 
-    /// Enables expiry of items by `ttl`.
     async fn expire_items(&self, name: &str) -> Result<(), ProvisionError> {
         let expiry = json!({
             "TableName": name,
@@ -68,9 +64,6 @@ impl Aws {
     }
 
     /// Creates the bucket `name`, unless it exists and belongs to these credentials.
-    ///
-    /// # Errors
-    /// S3 cannot be reached or refuses, for example because another account owns the bucket.
     pub async fn make_bucket(&self, name: &str) -> Result<(), ProvisionError> {
         let client = self.s3();
         if client.head_bucket().bucket(name).send().await.is_ok() {

@@ -56,7 +56,6 @@ pub(crate) type AwsServiceError = SdkError<ServiceErrorResponse, HttpResponse>;
 /// An operation with a JSON response of type `O`; an empty response is null.
 pub(crate) type JsonOperation<O> = Operation<HttpRequest, O, ServiceErrorResponse>;
 
-/// An error response of the service.
 #[derive(Debug)]
 pub(crate) struct ServiceErrorResponse(ErrorMetadata);
 
@@ -74,7 +73,6 @@ impl ProvideErrorMetadata for ServiceErrorResponse {
     }
 }
 
-/// A service of AWS.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AwsService {
     /// Id in configuration files and, in capitals, at the end of `AWS_ENDPOINT_URL_`.

@@ -31,18 +31,13 @@ const BATCHES_AT_ONCE: usize = 4;
 const BATCH_ROUNDS: u32 = 8;
 const BATCH_BACKOFF: Duration = Duration::from_millis(25);
 
-/// One table.
 #[derive(Debug, Clone)]
-pub struct DynamoTable {
-    client: DynamoClient,
-    name: String,
+pub(crate) struct DynamoTable {
+    pub client: DynamoClient,
+    pub name: String,
 }
 
 impl DynamoTable {
-    pub(crate) fn new(client: DynamoClient, name: String) -> Self {
-        Self { client, name }
-    }
-
     fn failed(&self, operation: &str, error: &AwsServiceError) -> TableError {
         let fault = RequestFault::new(operation, &self.name, error);
         if fault.has_code("ResourceNotFoundException") {

@@ -11,7 +11,7 @@ mod signature;
 use bytes::Bytes;
 use gristmill_aws::{Aws, AwsCredentials, AwsEndpoints};
 use gristmill_ports::{
-    ItemKey, ObjectError, ObjectPath, ObjectStore, PutOutcome, Table as _, TableError, conformance,
+    ItemKey, ObjectError, ObjectPath, ObjectStore, PutOutcome, TableError, conformance,
 };
 use signature::{ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY};
 
@@ -114,7 +114,7 @@ async fn the_table_conforms_and_checks_signatures() {
     let endpoint = dynamodb::start().await;
     let mine = aws(NOBODY, &endpoint, SECRET_ACCESS_KEY);
     mine.make_table("gristmill").await.unwrap();
-    conformance::table(&mine.table("gristmill"), "T#t").await;
+    conformance::table(&*mine.table("gristmill"), "T#t").await;
     let stranger = aws(NOBODY, &endpoint, "another-secret").table("gristmill");
     let key = ItemKey { pk: "p".to_owned(), sk: "s".to_owned() };
     let error = stranger.read(&[key]).await.unwrap_err();
@@ -178,6 +178,6 @@ mod peer {
     #[ignore = "needs another DynamoDB: scripts/test-peers"]
     async fn table_conforms() {
         let aws = peer(NOBODY, &variable("GRISTMILL_PEER_DYNAMODB"));
-        conformance::table(&aws.table("gristmill"), &fresh("T#t")).await;
+        conformance::table(&*aws.table("gristmill"), &fresh("T#t")).await;
     }
 }

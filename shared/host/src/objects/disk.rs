@@ -40,7 +40,6 @@ pub(super) trait DiskFile: Send {
     fn lock_if_free(&self) -> io::Result<bool>;
 }
 
-/// The disks of this machine.
 #[derive(Debug)]
 pub(super) struct HostDisk;
 
@@ -158,18 +157,15 @@ pub(super) fn is_any(error: &io::Error, errors: &[Errno]) -> bool {
 const READ: OFlags =
     OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
 
-/// Opens `key` below the folder `root`, following links that stay below it. None if there is no such file.
-///
-/// # Errors
-/// `CrossesDevices` if it leads out of the folder, `PermissionDenied` if it may not be read.
+/// Opens `key` below the folder `root`, following links that stay below it. None if there is no
+/// such file. Fails with `CrossesDevices` if it leads out of the folder, `PermissionDenied` if it
+/// may not be read.
 pub(super) fn open_beneath(folder: &File, root: &Path, key: &str) -> io::Result<Option<File>> {
     let opened = by_kernel(folder, key.as_ref(), true);
     if_present(opened.unwrap_or_else(|| resolve(&root.join(key), Some(root))))
 }
 
-/// Opens the absolute `path`, following no links. None if there is no such file.
-///
-/// # Errors
+/// Opens the absolute `path`, following no links. None if there is no such file. Fails with
 /// `PermissionDenied` if it may not be read.
 pub(super) fn open_exactly(path: &Path) -> io::Result<Option<File>> {
     if_present(by_kernel(CWD, path, false).unwrap_or_else(|| resolve(path, None)))

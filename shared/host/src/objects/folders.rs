@@ -13,12 +13,13 @@ use crate::folder::{FolderEntry, walk};
 use bytes::Bytes;
 use gristmill_model::stored::keys;
 use gristmill_ports::{BufferPool, ChangeStamp, ObjectError, ObjectInfo, ObjectPath};
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// The folders of the user that are known on this machine.
 #[derive(Debug, Clone)]
@@ -40,10 +41,8 @@ impl FolderRegistry {
         Self { place: state.join("folders"), known: Arc::default() }
     }
 
-    /// Makes the folder `path` the bucket `name`. The last call for a name wins.
-    ///
-    /// # Errors
-    /// If the name is no folder's, `path` is no folder that can be read, or the state cannot be written.
+    /// Makes the folder `path` the bucket `name`. The last call for a name wins. Fails if the name
+    /// is no folder's, `path` is no folder that can be read, or the state cannot be written.
     pub fn add(&self, name: &str, path: &Path) -> io::Result<()> {
         if !keys::is_mount(name) {
             let text = format!("{name:?} is no name of a folder");
@@ -58,9 +57,6 @@ impl FolderRegistry {
     }
 
     /// All buckets and their folders, by name.
-    ///
-    /// # Errors
-    /// If the state cannot be read.
     pub fn all(&self) -> io::Result<Vec<(String, PathBuf)>> {
         let entries = match HostDisk.entries(&self.place) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
@@ -82,24 +78,19 @@ impl FolderRegistry {
             about => about?,
         };
         let stamp = [about.ino().cast_signed(), about.mtime(), about.mtime_nsec()];
-        if let Some(known) = lock(&self.known).get(name).filter(|known| known.stamp == stamp) {
+        if let Some(known) = self.known.lock().get(name).filter(|known| known.stamp == stamp) {
             return Ok(Some(Arc::clone(&known.folder)));
         }
         let folder = Arc::new(SourceFolder::open(&fs::read_link(&place)?)?);
         let known = Known { stamp, folder: Arc::clone(&folder) };
-        lock(&self.known).insert(name.to_owned(), known);
+        self.known.lock().insert(name.to_owned(), known);
         Ok(Some(folder))
     }
-}
-
-fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Links of a folder by key, with fully resolved targets.
 type Links = BTreeMap<String, PathBuf>;
 
-/// A folder of the user.
 #[derive(Debug)]
 pub(super) struct SourceFolder {
     /// All links resolved.
@@ -129,7 +120,7 @@ impl SourceFolder {
         };
         let absent = || ObjectError::NotFound(path.clone());
         let changed = || {
-            *lock(&self.links) = None;
+            *self.links.lock() = None;
             ObjectError::Changed(path.clone())
         };
         let file = self.open_key(&path.key).map_err(failed)?.ok_or_else(absent)?;
@@ -150,7 +141,6 @@ impl SourceFolder {
         if etag(&file.metadata().map_err(failed)?) == tag { Ok(bytes) } else { Err(changed()) }
     }
 
-    /// The stamp of a file, from its attributes alone.
     pub(super) fn change_stamp(&self, path: &ObjectPath) -> Result<ChangeStamp, ObjectError> {
         let failed = |error: io::Error| {
             failure(&error, &format_args!("read {}", self.path.join(&path.key).display()))
@@ -203,7 +193,7 @@ impl SourceFolder {
     }
 
     fn links(&self) -> io::Result<Arc<Links>> {
-        let mut known = lock(&self.links);
+        let mut known = self.links.lock();
         if let Some(links) = &*known {
             return Ok(Arc::clone(links));
         }

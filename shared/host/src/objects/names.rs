@@ -8,7 +8,6 @@
 /// Most key bytes per name: each may take three, and names hold 255.
 const STEP_BYTES: usize = 80;
 
-/// Kind of a name on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// A key ends here.

@@ -101,7 +101,6 @@ impl BucketStore {
         self.disk.remove(&published)
     }
 
-    /// This store, if `bucket` is its own.
     pub(super) fn for_bucket(&self, bucket: &str) -> Result<&Self, ObjectError> {
         if bucket == self.bucket {
             Ok(self)
@@ -381,7 +380,6 @@ fn read_body(file: &dyn DiskFile, trailer: &ObjectTrailer) -> io::Result<Vec<u8>
 const MAGIC: [u8; 8] = *b"gmobj\0\x03\n";
 /// Bytes after the put id.
 const FIXED_BYTES: usize = 36;
-/// Most bytes of a put id.
 pub(super) const PUT_ID_BYTES: usize = 1024;
 
 #[derive(Debug, Clone, PartialEq, Eq)]

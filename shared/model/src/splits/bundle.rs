@@ -254,37 +254,32 @@ impl WorkerTimes {
     /// The sum of both, saturating.
     #[must_use]
     pub fn plus(self, more: Self) -> Self {
-        Self {
-            source_ms: self.source_ms.saturating_add(more.source_ms),
-            compute_ms: self.compute_ms.saturating_add(more.compute_ms),
-            put_ms: self.put_ms.saturating_add(more.put_ms),
-        }
+        self.with(more, u64::saturating_add)
     }
 
     /// The larger of each time.
     #[must_use]
     pub fn most(self, other: Self) -> Self {
-        Self {
-            source_ms: self.source_ms.max(other.source_ms),
-            compute_ms: self.compute_ms.max(other.compute_ms),
-            put_ms: self.put_ms.max(other.put_ms),
-        }
+        self.with(other, u64::max)
     }
 
     /// An equal share of each time for one of `splits`.
     #[must_use]
     pub fn share_of(self, splits: u32) -> Self {
-        let splits = u64::from(splits.max(1));
+        self.with(Self::default(), |total_ms, _| total_ms / u64::from(splits.max(1)))
+    }
+
+    fn with(self, other: Self, each: impl Fn(u64, u64) -> u64) -> Self {
         Self {
-            source_ms: self.source_ms / splits,
-            compute_ms: self.compute_ms / splits,
-            put_ms: self.put_ms / splits,
+            source_ms: each(self.source_ms, other.source_ms),
+            compute_ms: each(self.compute_ms, other.compute_ms),
+            put_ms: each(self.put_ms, other.put_ms),
         }
     }
 
     /// The sum of all times, in milliseconds.
     pub fn total_ms(self) -> u64 {
-        [self.source_ms, self.compute_ms, self.put_ms].into_iter().sum()
+        self.source_ms + self.compute_ms + self.put_ms
     }
 }
 

@@ -55,10 +55,7 @@ pub struct EpochItem {
     pub totals: Option<SealedTotals>,
 }
 
-/// OPEN.
-///
-/// # Errors
-/// [`TransitionRefusal::Ended`] if the epoch is sealed or closed, and
+/// OPEN. Refuses with [`TransitionRefusal::Ended`] if the epoch is sealed or closed, and
 /// [`TransitionRefusal::Invalid`] if it was opened with another seed.
 pub fn open(
     before: Option<&EpochItem>,
@@ -71,10 +68,11 @@ pub fn open(
         Some(item) if item.seed != seed => {
             Err(TransitionRefusal::Invalid { what: "the epoch was opened with another seed" })
         }
-        Some(item) if item.state == EpochState::Open => {
-            Ok(TransitionOutcome::AlreadyApplied(*item))
-        }
-        Some(item) => Err(ended(item.state)),
+        Some(item) => match item.state {
+            EpochState::Open => Ok(TransitionOutcome::AlreadyApplied(*item)),
+            EpochState::Sealed => Err(TransitionRefusal::Ended { state: "sealed" }),
+            EpochState::Closed => Err(TransitionRefusal::Ended { state: "closed" }),
+        },
     }
 }
 
@@ -83,6 +81,8 @@ pub fn open(
 pub struct SealTransition<'a> {
     /// Every bundle of the epoch in order, from a consistent query; an absent item is `None`.
     pub bundles: &'a [Option<&'a Bundle>],
+    /// The totals of an epoch that is read from a cache: no worker claims its bundles.
+    pub cached: Option<SealedTotals>,
     pub batch_size: u32,
     /// Whether a last partial batch is left out.
     pub drop_last: bool,
@@ -90,10 +90,9 @@ pub struct SealTransition<'a> {
     pub max_skipped: u64,
 }
 
-/// SEAL: refused unless every bundle is done.
-///
-/// # Errors
-/// [`TransitionRefusal::NotDone`], [`TransitionRefusal::TooManySkipped`]; [`TransitionRefusal::Invalid`] for an epoch never opened.
+/// SEAL: refused unless every bundle is done, or the epoch is read from a cache. Refuses with
+/// [`TransitionRefusal::NotDone`], [`TransitionRefusal::TooManySkipped`];
+/// [`TransitionRefusal::Invalid`] for an epoch never opened.
 pub fn seal(
     before: Option<&EpochItem>,
     command: &SealTransition<'_>,
@@ -102,40 +101,14 @@ pub fn seal(
     if before.state != EpochState::Open {
         return Ok(TransitionOutcome::AlreadyApplied(*before));
     }
-    let mut totals = SealedTotals::default();
-    for (index, bundle) in (0..).zip(command.bundles) {
+    let bundles = if command.cached.is_none() { command.bundles } else { &[] };
+    let mut totals = command.cached.unwrap_or_default();
+    for (index, bundle) in (0..).zip(bundles) {
         match bundle {
             Some(bundle) if bundle.state == BundleState::Done => totals.add(bundle),
             _ => return Err(TransitionRefusal::NotDone { bundle: index as BundleIndex }),
         }
     }
-    let after = sealed(before, totals, command)?;
-    invariants::check_epoch_step(&after, command.bundles);
-    Ok(TransitionOutcome::Write(after))
-}
-
-/// SEAL of an epoch that is read from a cache: no worker claims its bundles, and its totals are
-/// known. The bundles of `command` are ignored.
-///
-/// # Errors
-/// As [`seal`], but for [`TransitionRefusal::NotDone`].
-pub fn seal_cached(
-    before: Option<&EpochItem>,
-    totals: SealedTotals,
-    command: &SealTransition<'_>,
-) -> Result<TransitionOutcome<EpochItem>, TransitionRefusal> {
-    let before = before.ok_or(TransitionRefusal::Invalid { what: "the epoch was never opened" })?;
-    if before.state != EpochState::Open {
-        return Ok(TransitionOutcome::AlreadyApplied(*before));
-    }
-    Ok(TransitionOutcome::Write(sealed(before, totals, command)?))
-}
-
-fn sealed(
-    before: &EpochItem,
-    mut totals: SealedTotals,
-    command: &SealTransition<'_>,
-) -> Result<EpochItem, TransitionRefusal> {
     if totals.skipped > command.max_skipped {
         let (skipped, max) = (totals.skipped, command.max_skipped);
         return Err(TransitionRefusal::TooManySkipped { skipped, max });
@@ -143,17 +116,21 @@ fn sealed(
     let batch_size = u64::from(command.batch_size.max(1));
     totals.batches =
         if command.drop_last { totals.rows / batch_size } else { totals.rows.div_ceil(batch_size) };
-    Ok(EpochItem { state: EpochState::Sealed, totals: Some(totals), ..*before })
+    let after = EpochItem { state: EpochState::Sealed, totals: Some(totals), ..*before };
+    if command.cached.is_none() {
+        let bundles = bundles.iter().copied();
+        invariants::assert_holds(|| invariants::invariant_10_sealed_is_complete(&after, bundles));
+    }
+    Ok(TransitionOutcome::Write(after))
 }
 
-/// CLOSE: refused while the job's durable cursor is not past the last batch of `epoch`.
-///
-/// # Errors
-/// [`TransitionRefusal::NotDurable`]; [`TransitionRefusal::Invalid`] for an epoch that is not sealed.
+/// CLOSE: refused while the job's durable cursor is not past the last batch of `epoch`. Refuses
+/// with [`TransitionRefusal::NotDurable`]; [`TransitionRefusal::Invalid`] for an epoch that is not
+/// sealed.
 pub fn close(
     before: Option<&EpochItem>,
     epoch: crate::Epoch,
-    durable: &[Cursor],
+    durable: Cursor,
 ) -> Result<TransitionOutcome<EpochItem>, TransitionRefusal> {
     let not_sealed = TransitionRefusal::Invalid { what: "the epoch is not sealed" };
     let before = before.ok_or(not_sealed.clone())?;
@@ -163,23 +140,10 @@ pub fn close(
         EpochState::Sealed => before.totals.unwrap_or_default(),
     };
     let end = Cursor { epoch, batch_index: totals.batches };
-    match durable.iter().min() {
-        Some(durable) if *durable >= end => {
-            Ok(TransitionOutcome::Write(EpochItem { state: EpochState::Closed, ..*before }))
-        }
-        Some(durable) => Err(TransitionRefusal::NotDurable { durable: *durable }),
-        None => Err(TransitionRefusal::NotDurable { durable: Cursor::default() }),
+    if durable < end {
+        return Err(TransitionRefusal::NotDurable { durable });
     }
-}
-
-fn ended(state: EpochState) -> TransitionRefusal {
-    TransitionRefusal::Ended {
-        state: match state {
-            EpochState::Open => "open",
-            EpochState::Sealed => "sealed",
-            EpochState::Closed => "closed",
-        },
-    }
+    Ok(TransitionOutcome::Write(EpochItem { state: EpochState::Closed, ..*before }))
 }
 
 #[cfg(test)]

@@ -51,16 +51,9 @@ pub struct EpochView<'a> {
 
 impl EpochView<'_> {
     fn entries(&self) -> impl Iterator<Item = (Position, &CommittedSplit)> {
-        let of = |(first, bundle): &(Position, Option<_>)| (*first, *bundle);
-        self.bundles
-            .iter()
-            .map(of)
-            .filter_map(|(first, bundle): (_, Option<&Bundle>)| {
-                bundle.map(|bundle| (first, bundle))
-            })
-            .flat_map(|(first, bundle)| {
-                (first..).zip(&bundle.entries).filter_map(|(at, entry)| Some((at, entry.as_ref()?)))
-            })
+        let present = self.bundles.iter().filter_map(|(first, bundle)| Some((*first, (*bundle)?)));
+        let entries = present.flat_map(|(first, bundle)| (first..).zip(&bundle.entries));
+        entries.filter_map(|(at, entry)| Some((at, entry.as_ref()?)))
     }
 }
 
@@ -161,28 +154,12 @@ pub fn world(world: &SystemView<'_>) -> InvariantCheck {
 
 // ---- as assertions inside the transitions
 
-fn assert_holds(check: impl FnOnce() -> InvariantCheck) {
+pub(crate) fn assert_holds(check: impl FnOnce() -> InvariantCheck) {
     if cfg!(debug_assertions)
         && let Err(violation) = check()
     {
         panic!("{violation}");
     }
-}
-
-pub(crate) fn check_bundle_step(before: Option<&Bundle>, after: &Bundle) {
-    assert_holds(|| bundle_step(before, after));
-}
-
-pub(crate) fn check_progress_step(before: Option<&JobProgress>, after: &JobProgress) {
-    assert_holds(|| progress_step(before, after));
-}
-
-pub(crate) fn check_reader_step(before: &ReaderProgress, after: &ReaderProgress) {
-    assert_holds(|| invariant_21_reader_is_monotone(before, after));
-}
-
-pub(crate) fn check_epoch_step(after: &EpochItem, bundles: &[Option<&Bundle>]) {
-    assert_holds(|| invariant_10_sealed_is_complete(after, bundles.iter().copied()));
 }
 
 /// 1. A committed entry never changes.

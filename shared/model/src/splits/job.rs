@@ -56,11 +56,8 @@ impl JobState {
 }
 
 /// Moves a job on. The first ending stays until somebody resumes the job: a job that failed does not become stopped,
-/// and the first error is the one reported.
-///
-/// # Errors
-/// [`TransitionRefusal::Ended`] when the job has ended otherwise; [`TransitionRefusal::Invalid`] for the end of a job
-/// that is still indexing.
+/// and the first error is the one reported. Refuses with [`TransitionRefusal::Ended`] when the job
+/// has ended otherwise; [`TransitionRefusal::Invalid`] for the end of a job that is still indexing.
 pub fn apply(
     before: &JobState,
     event: &JobEvent,

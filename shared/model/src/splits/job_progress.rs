@@ -11,11 +11,10 @@ use crate::{Epoch, Position};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// The next batch: all earlier ones, and every earlier epoch, are behind it.
+/// How far a trainer is, in its own unit: the next batch. All earlier ones, and every earlier epoch, are behind it.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize,
 )]
-/// A batch of an epoch: how far a trainer is, in its own unit.
 pub struct Cursor {
     pub epoch: Epoch,
     /// Number of the batch in its epoch, from 0.
@@ -48,11 +47,10 @@ impl fmt::Display for Cursor {
 /// The pseudo-epoch whose positions are the dataset's files and whose splits are their indices.
 pub const INDEX_EPOCH: Epoch = Epoch::MAX;
 
-/// The next split: every position before it is behind.
+/// A position in the order of an epoch's splits: the next split. Every one before it is behind.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize,
 )]
-/// A position in the order of an epoch's splits.
 pub struct SplitPlace {
     pub epoch: Epoch,
     pub position: Position,
@@ -160,13 +158,9 @@ impl Horizon {
 impl JobProgress {
     /// The positions that the job's consumers need.
     pub fn horizon(&self) -> Horizon {
-        Horizon {
-            slowest: self
-                .lacking
-                .map_or(self.delivered, |lacking| lacking.from.min(self.delivered)),
-            fastest: self.delivered,
-            durable: self.durable,
-        }
+        let lacking = self.lacking.map_or(self.delivered, |lacking| lacking.from);
+        let slowest = lacking.min(self.delivered);
+        Horizon { slowest, fastest: self.delivered, durable: self.durable }
     }
 
     /// This progress when `more` is found to be lacking.
@@ -209,19 +203,16 @@ impl ProgressAck {
             return Err(TransitionRefusal::Invalid { what: "durable is ahead of delivered" });
         }
         if durable_place.epoch != durable.epoch {
-            return Err(TransitionRefusal::Invalid {
-                what: "durable batch and split are of two epochs",
-            });
+            let what = "durable batch and split are of two epochs";
+            return Err(TransitionRefusal::Invalid { what });
         }
         Ok(())
     }
 }
 
 /// A run of the trainer starts at its checkpoint, which may lie behind what an earlier run acknowledged, and behind
-/// what has been collected.
-///
-/// # Errors
-/// [`TransitionRefusal::Fenced`] for a generation older than the current, or one that found another there, [`TransitionRefusal::Invalid`].
+/// what has been collected. Refuses with [`TransitionRefusal::Fenced`] for a generation older than
+/// the current, or one that found another there, [`TransitionRefusal::Invalid`].
 pub(super) fn begin(
     before: Option<&JobProgress>,
     from: &ProgressAck,
@@ -263,14 +254,12 @@ pub(super) fn begin(
         run: Some(run),
         past,
     };
-    invariants::check_progress_step(before, &after);
+    invariants::assert_holds(|| invariants::progress_step(before, &after));
     Ok(TransitionOutcome::Write(after))
 }
 
-/// ACK: progress of the current generation; never back.
-///
-/// # Errors
-/// [`TransitionRefusal::Fenced`] for another generation than the current, [`TransitionRefusal::Invalid`].
+/// ACK: progress of the current generation; never back. Refuses with [`TransitionRefusal::Fenced`]
+/// for another generation than the current, [`TransitionRefusal::Invalid`].
 pub fn ack(
     before: Option<&JobProgress>,
     command: &ProgressAck,
@@ -288,7 +277,7 @@ pub fn ack(
     after.ended = command.ended.or(before.ended);
     after.heartbeat_ms = before.heartbeat_ms.max(now_ms);
     after.local_workers = command.local_workers;
-    invariants::check_progress_step(Some(before), &after);
+    invariants::assert_holds(|| invariants::progress_step(Some(before), &after));
     Ok(TransitionOutcome::new(Some(before), after))
 }
 
@@ -305,10 +294,8 @@ pub fn made(before: Option<&JobProgress>, made: SplitPlace) -> TransitionOutcome
 }
 
 /// Moves the collected horizon up to the durable cursor. It is written before anything is deleted;
-/// the written item alone decides what may be deleted (see [`crate::splits::collect`]).
-///
-/// # Errors
-/// [`TransitionRefusal::Invalid`] when there is none: nothing is durable.
+/// the written item alone decides what may be deleted (see [`crate::splits::collect`]). Refuses
+/// with [`TransitionRefusal::Invalid`] when there is none: nothing is durable.
 pub fn collected(
     before: Option<&JobProgress>,
 ) -> Result<TransitionOutcome<JobProgress>, TransitionRefusal> {
@@ -316,7 +303,7 @@ pub fn collected(
     let mut after = *before;
     after.collected = before.collected.max(before.durable);
     after.collected_place = before.collected_place.max(before.durable_place);
-    invariants::check_progress_step(Some(before), &after);
+    invariants::assert_holds(|| invariants::progress_step(Some(before), &after));
     Ok(TransitionOutcome::new(Some(before), after))
 }
 

@@ -18,6 +18,12 @@ pub fn retry_delay_ms(attempt: Attempt) -> u64 {
     100u64.checked_shl(attempt.saturating_sub(1).min(16)).unwrap_or(u64::MAX).min(10_000)
 }
 
+/// The outcome of a command that changed `before` to `after`.
+fn step(before: &Bundle, after: Bundle) -> Result<TransitionOutcome<Bundle>, TransitionRefusal> {
+    invariants::assert_holds(|| invariants::bundle_step(Some(before), &after));
+    Ok(TransitionOutcome::new(Some(before), after))
+}
+
 /// Says that a split is about to be started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MarkTransition {
@@ -29,10 +35,8 @@ pub struct MarkTransition {
 
 /// MARK: required before each split from attempt 2 on. Only one split is marked at a time: the
 /// marked one must be committed before the next, so that a late copy of an old mark cannot blame
-/// the wrong split.
-///
-/// # Errors
-/// [`TransitionRefusal::Lost`], [`TransitionRefusal::Contradiction`], [`TransitionRefusal::Invalid`].
+/// the wrong split. Refuses with [`TransitionRefusal::Lost`], [`TransitionRefusal::Contradiction`],
+/// [`TransitionRefusal::Invalid`].
 pub fn mark(
     before: Option<&Bundle>,
     command: &MarkTransition,
@@ -42,35 +46,22 @@ pub fn mark(
         .ok_or(TransitionRefusal::Lost)?;
     let mut after = before.clone();
     set_current(&mut after, command.split_index)?;
-    invariants::check_bundle_step(Some(before), &after);
-    Ok(TransitionOutcome::new(Some(before), after))
+    step(before, after)
 }
 
 fn set_current(bundle: &mut Bundle, split_index: u8) -> Result<(), TransitionRefusal> {
-    match bundle.entries.get(usize::from(split_index)) {
-        None => {
-            return Err(TransitionRefusal::Invalid {
-                what: "mark is beyond the end of the bundle",
-            });
-        }
-        Some(Some(_)) => {
-            return Err(TransitionRefusal::Contradiction {
-                split_index,
-                what: "it cannot be started again",
-            });
-        }
-        Some(None) => {}
+    let entry = bundle.entries.get(usize::from(split_index));
+    let beyond = TransitionRefusal::Invalid { what: "mark is beyond the end of the bundle" };
+    if entry.ok_or(beyond)?.is_some() {
+        let what = "it cannot be started again";
+        return Err(TransitionRefusal::Contradiction { split_index, what });
     }
-    match bundle.current_split {
-        Some(marked) if marked != split_index => Err(TransitionRefusal::Contradiction {
-            split_index: marked,
-            what: "it is marked: commit it first",
-        }),
-        _ => {
-            bundle.current_split = Some(split_index);
-            Ok(())
-        }
+    if let Some(split_index) = bundle.current_split.filter(|marked| *marked != split_index) {
+        let what = "it is marked: commit it first";
+        return Err(TransitionRefusal::Contradiction { split_index, what });
     }
+    bundle.current_split = Some(split_index);
+    Ok(())
 }
 
 /// Commits splits and renews the lease; without commits it only renews.
@@ -91,9 +82,8 @@ pub struct FlushTransition<'a> {
 ///
 /// A flush that is sent again after its answer was lost is recognised by its commits, even when the
 /// bundle has another owner by then. So `AlreadyApplied` does not imply that the lease still holds.
-///
-/// # Errors
-/// [`TransitionRefusal::Lost`], [`TransitionRefusal::Contradiction`], [`TransitionRefusal::Invalid`].
+/// Refuses with [`TransitionRefusal::Lost`], [`TransitionRefusal::Contradiction`],
+/// [`TransitionRefusal::Invalid`].
 pub fn flush(
     before: Option<&Bundle>,
     command: &FlushTransition<'_>,
@@ -141,14 +131,9 @@ pub fn flush(
         return Err(TransitionRefusal::Lost);
     }
     let committed = |split_index: u8| after.entry(split_index).is_some();
-    let current_done = after.current_split.is_some_and(committed);
-    let suspect_done = after.suspect.is_some_and(|suspect| committed(suspect.split_index));
-    if current_done {
-        after.current_split = None;
-    }
-    if suspect_done {
-        after.suspect = None;
-    }
+    let current_split = after.current_split.filter(|current| !committed(*current));
+    let suspect = after.suspect.filter(|suspect| !committed(suspect.split_index));
+    (after.current_split, after.suspect) = (current_split, suspect);
     if let Some(next) = command.next {
         set_current(&mut after, next)?;
     }
@@ -161,8 +146,7 @@ pub fn flush(
         after.state = BundleState::Done;
         after.error = None;
     }
-    invariants::check_bundle_step(Some(before), &after);
-    Ok(TransitionOutcome::new(Some(before), after))
+    step(before, after)
 }
 
 /// Gives a bundle back after a failure the worker survived.
@@ -179,10 +163,7 @@ pub struct FailTransition<'a> {
 }
 
 /// FAIL: the bundle becomes failed, or dead if the failure is fatal. Its committed splits stay
-/// committed.
-///
-/// # Errors
-/// [`TransitionRefusal::Lost`].
+/// committed. Refuses with [`TransitionRefusal::Lost`].
 pub fn fail(
     before: Option<&Bundle>,
     command: &FailTransition<'_>,
@@ -205,27 +186,17 @@ pub fn fail(
         after.state = BundleState::Failed;
         after.retry_at_ms = command.retry_at_ms;
     }
-    invariants::check_bundle_step(Some(before), &after);
-    Ok(TransitionOutcome::Write(after))
+    step(before, after)
 }
 
-/// Gives a bundle back without a failure: its owner has no room for more results.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct GiveBackTransition {
-    pub attempt: Attempt,
-    pub nonce: Nonce,
-}
-
-/// GIVE BACK: the bundle may be claimed at once. Its committed splits stay committed, no attempt is
-/// counted, and no split is suspected for it.
-///
-/// # Errors
+/// GIVE BACK without a failure: its owner has no room for more results. The bundle may be claimed at once. Its committed
+/// splits stay committed, no attempt is counted, and no split is suspected for it. Refuses with
 /// [`TransitionRefusal::Lost`].
 pub fn give_back(
     before: Option<&Bundle>,
-    command: &GiveBackTransition,
+    attempt: Attempt,
+    nonce: Nonce,
 ) -> Result<TransitionOutcome<Bundle>, TransitionRefusal> {
-    let GiveBackTransition { attempt, nonce } = *command;
     let before = before
         .filter(|bundle| (bundle.attempt, bundle.owner) == (attempt, nonce))
         .ok_or(TransitionRefusal::Lost)?;
@@ -234,12 +205,9 @@ pub fn give_back(
         BundleState::Leased => {
             let state = BundleState::Returned;
             let after = Bundle { state, current_split: None, ..before.clone() };
-            invariants::check_bundle_step(Some(before), &after);
-            Ok(TransitionOutcome::Write(after))
+            step(before, after)
         }
-        BundleState::Released | BundleState::Failed | BundleState::Done | BundleState::Dead => {
-            Err(TransitionRefusal::Lost)
-        }
+        _ => Err(TransitionRefusal::Lost),
     }
 }
 
@@ -255,10 +223,8 @@ pub struct ReleaseTransition<'a> {
 
 /// RELEASE: the bundle may be claimed at once. Only a lease of this very invocation is changed, so
 /// that a late or wrong report does no harm. `current_split` is kept for the next claimant, unless
-/// the end was blameless.
-///
-/// # Errors
-/// [`TransitionRefusal::Lost`]: the invocation holds no lease of this bundle; nothing to do.
+/// the end was blameless. Refuses with [`TransitionRefusal::Lost`]: the invocation holds no lease
+/// of this bundle; nothing to do.
 pub fn release(
     before: Option<&Bundle>,
     command: &ReleaseTransition<'_>,
@@ -272,12 +238,9 @@ pub fn release(
         BundleState::Leased => {
             let current_split = before.current_split.filter(|_| !command.blameless);
             let after = Bundle { state: BundleState::Released, current_split, ..before.clone() };
-            invariants::check_bundle_step(Some(before), &after);
-            Ok(TransitionOutcome::Write(after))
+            step(before, after)
         }
-        BundleState::Failed | BundleState::Done | BundleState::Dead | BundleState::Returned => {
-            Err(TransitionRefusal::Lost)
-        }
+        _ => Err(TransitionRefusal::Lost),
     }
 }
 
@@ -291,10 +254,8 @@ pub struct LapseTransition {
 }
 
 /// LAPSE: the lease ends as if its time had run out, unless it was renewed since it was read. Its
-/// owner may still commit until another worker claims.
-///
-/// # Errors
-/// [`TransitionRefusal::Lost`]: there is no such lease any more.
+/// owner may still commit until another worker claims. Refuses with [`TransitionRefusal::Lost`]:
+/// there is no such lease any more.
 pub fn lapse(
     before: Option<&Bundle>,
     command: &LapseTransition,
@@ -309,8 +270,7 @@ pub fn lapse(
         return Err(TransitionRefusal::Lost);
     }
     let after = Bundle { until_ms: command.now_ms, ..before.clone() };
-    invariants::check_bundle_step(Some(before), &after);
-    Ok(TransitionOutcome::Write(after))
+    step(before, after)
 }
 
 /// Shortest lease, unless the caller has less time left. Ordinary jitter of storage would let
@@ -396,9 +356,8 @@ pub struct ClaimTransition<'a> {
 
 /// CLAIM writes one of: a lease of the caller; a done bundle whose last open
 /// split proved to be poison; a dead bundle. Committed splits carry over and are never redone.
-///
-/// # Errors
-/// [`TransitionRefusal::Leased`], [`TransitionRefusal::NotDue`], [`TransitionRefusal::Done`], [`TransitionRefusal::Dead`], [`TransitionRefusal::Lost`],
+/// Refuses with [`TransitionRefusal::Leased`], [`TransitionRefusal::NotDue`],
+/// [`TransitionRefusal::Done`], [`TransitionRefusal::Dead`], [`TransitionRefusal::Lost`],
 /// [`TransitionRefusal::DeathUnrecorded`], [`TransitionRefusal::Invalid`].
 pub fn claim(
     before: Option<&Bundle>,
@@ -407,16 +366,15 @@ pub fn claim(
 ) -> Result<TransitionOutcome<Bundle>, TransitionRefusal> {
     let len = before.map_or(command.records.len(), |bundle| bundle.entries.len());
     if len != command.records.len() || !(1..=MAX_BUNDLE_SPLITS).contains(&len) {
-        return Err(TransitionRefusal::Invalid {
-            what: "a bundle has 1 to 8 splits and keeps its size",
-        });
+        let what = "a bundle has 1 to 8 splits and keeps its size";
+        return Err(TransitionRefusal::Invalid { what });
     }
     if command.invocation.0.len() > MAX_INVOCATION_BYTES {
         return Err(TransitionRefusal::Invalid { what: "invocation id is longer than 64 bytes" });
     }
     let Some(before) = before else {
         let after = lease(fresh(command), command);
-        invariants::check_bundle_step(None, &after);
+        invariants::assert_holds(|| invariants::bundle_step(None, &after));
         return Ok(TransitionOutcome::Write(after));
     };
     let now_ms = command.term.now_ms;
@@ -436,9 +394,7 @@ pub fn claim(
         let ordinal = death.ok_or(unrecorded.clone())?.ordinal;
         let controlled = before.had_control();
         after.suspect = match split_index {
-            Some(split_index) => {
-                Some(struck(before.suspect, split_index, ordinal.ok_or(unrecorded)?, controlled))
-            }
+            Some(at) => Some(struck(before.suspect, at, ordinal.ok_or(unrecorded)?, controlled)),
             None => None,
         };
         settle(&mut after, command, limits);
@@ -458,14 +414,10 @@ pub fn claim(
             );
             dead(after, &error)
         }
-        BundleState::Leased
-        | BundleState::Released
-        | BundleState::Failed
-        | BundleState::Returned => lease(after, command),
         BundleState::Done | BundleState::Dead => after,
+        _ => lease(after, command),
     };
-    invariants::check_bundle_step(Some(before), &after);
-    Ok(TransitionOutcome::Write(after))
+    step(before, after)
 }
 
 /// Refuses a claim of a bundle that nobody, or not this caller, may claim now.
@@ -487,10 +439,7 @@ fn check_claimable(
         }
         // Every claim has a nonce of its own: this is a late copy of the claim that was given back.
         BundleState::Returned if before.owner == command.nonce => Err(TransitionRefusal::Lost),
-        BundleState::Leased
-        | BundleState::Released
-        | BundleState::Failed
-        | BundleState::Returned => Ok(()),
+        _ => Ok(()),
     }
 }
 
@@ -568,7 +517,8 @@ fn settle(after: &mut Bundle, command: &ClaimTransition<'_>, limits: &BundleRetr
             *after = dead(after.clone(), &error);
             return;
         }
-        let entry = poison(after, records);
+        let outcome = SplitOutcome::poison(records);
+        let entry = CommittedSplit { attempt: after.attempt, nonce: after.owner, outcome };
         if let Some(slot) = after.entries.get_mut(usize::from(suspect.split_index)) {
             *slot = Some(entry);
         }
@@ -582,10 +532,7 @@ fn settle(after: &mut Bundle, command: &ClaimTransition<'_>, limits: &BundleRetr
 }
 
 /// REVIVE: a bundle that was given up may be claimed again, because the job goes on after it has failed. Its suspect is
-/// suspected anew.
-///
-/// # Errors
-/// [`TransitionRefusal::Invalid`] for a bundle that was never claimed.
+/// suspected anew. Refuses with [`TransitionRefusal::Invalid`] for a bundle that was never claimed.
 pub fn revive(
     before: Option<&Bundle>,
     now_ms: u64,
@@ -603,13 +550,7 @@ pub fn revive(
         control: None,
         ..before.clone()
     };
-    invariants::check_bundle_step(Some(before), &after);
-    Ok(TransitionOutcome::Write(after))
-}
-
-fn poison(bundle: &Bundle, records: u32) -> CommittedSplit {
-    let outcome = SplitOutcome::poison(records);
-    CommittedSplit { attempt: bundle.attempt, nonce: bundle.owner, outcome }
+    step(before, after)
 }
 
 #[cfg(test)]

@@ -43,12 +43,12 @@ impl KeyedPermutation {
 
     /// The split delivered at `position`; none beyond the end.
     pub fn split_at(&self, position: Position) -> Option<SplitId> {
-        self.walk(position, |x| self.encrypt(x))
+        self.walk(position, |x| self.through(x, 0..ROUNDS))
     }
 
     /// The position at which `split` is delivered; none for a split there is not.
     pub fn position_of(&self, split: SplitId) -> Option<Position> {
-        self.walk(split, |x| self.decrypt(x))
+        self.walk(split, |x| self.through(x, (0..ROUNDS).rev()))
     }
 
     /// Cycle walking: a bijection on the power of two restricted to `0..n` is one on `0..n`.
@@ -63,27 +63,13 @@ impl KeyedPermutation {
         Some(x)
     }
 
-    fn halves(&self, x: u32) -> (u32, u32) {
-        (x >> self.right_bits, x & mask(self.right_bits))
-    }
-
-    fn encrypt(&self, x: u32) -> u32 {
-        let (mut left, mut right) = self.halves(x);
-        for (round, key) in self.keys.iter().enumerate() {
+    /// Each round is its own inverse: in reverse order they undo the network.
+    fn through(&self, x: u32, rounds: impl Iterator<Item = usize>) -> u32 {
+        let (mut left, mut right) = (x >> self.right_bits, x & mask(self.right_bits));
+        for round in rounds {
             match round % 2 {
-                0 => left ^= mix(right, *key) & mask(self.left_bits),
-                _ => right ^= mix(left, *key) & mask(self.right_bits),
-            }
-        }
-        left << self.right_bits | right
-    }
-
-    fn decrypt(&self, x: u32) -> u32 {
-        let (mut left, mut right) = self.halves(x);
-        for (round, key) in self.keys.iter().enumerate().rev() {
-            match round % 2 {
-                0 => left ^= mix(right, *key) & mask(self.left_bits),
-                _ => right ^= mix(left, *key) & mask(self.right_bits),
+                0 => left ^= mix(right, self.keys[round]) & mask(self.left_bits),
+                _ => right ^= mix(left, self.keys[round]) & mask(self.right_bits),
             }
         }
         left << self.right_bits | right
@@ -102,27 +88,9 @@ fn mix(half: u32, key: u64) -> u32 {
     ((z ^ z >> 31) >> 32) as u32
 }
 
-/// The split at `position` of an epoch, for a single look-up; keep an [`KeyedPermutation`] for many.
-pub fn permute(n: u32, seed: u64, epoch: Epoch, position: Position) -> Option<SplitId> {
-    KeyedPermutation::new(n, seed, epoch).split_at(position)
-}
-
 /// The visit at `position` of an epoch that visits `n` splits `copies` times: which copy of the
-/// dataset, and which of its splits. Copies take turns, each in an order of its own.
-pub fn visit(
-    n: u32,
-    copies: u32,
-    seed: u64,
-    epoch: Epoch,
-    position: Position,
-) -> Option<(u32, SplitId)> {
-    let (turn, copy) = (position.checked_div(copies)?, position % copies);
-    // The first copy has the order of a job with a single copy.
-    let seed = seed ^ u64::from(copy).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    Some((copy, permute(n, seed, epoch, turn)?))
-}
-
-/// As [`visit`]; with `in_order`, splits are delivered in dataset order, one copy after the other.
+/// dataset, and which of its splits. Copies take turns, each in an order of its own; with
+/// `in_order`, splits are delivered in dataset order, one copy after the other.
 pub fn visit_of(
     n: u32,
     copies: u32,
@@ -131,11 +99,14 @@ pub fn visit_of(
     epoch: Epoch,
     position: Position,
 ) -> Option<(u32, SplitId)> {
-    if !in_order {
-        return visit(n, copies, seed, epoch, position);
+    if in_order {
+        let copy = position.checked_div(n)?;
+        return (copy < copies).then_some((copy, position % n));
     }
-    let copy = position.checked_div(n)?;
-    (copy < copies).then_some((copy, position % n))
+    let (turn, copy) = (position.checked_div(copies)?, position % copies);
+    // The first copy has the order of a job with a single copy.
+    let seed = seed ^ u64::from(copy).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    Some((copy, KeyedPermutation::new(n, seed, epoch).split_at(turn)?))
 }
 
 /// The number of a visit among all visits of an epoch, independent of their order; cached splits
@@ -229,13 +200,15 @@ mod tests {
         assert_eq!(order(10, 0, 0), PINNED);
         assert_ne!(order(10, 0, 1), PINNED);
         assert_ne!(order(10, 1, 0), PINNED);
-        assert_eq!(permute(10, 0, 0, 3), Some(PINNED[3]));
     }
 
     const PINNED: [u32; 10] = [5, 6, 8, 1, 9, 4, 0, 2, 7, 3];
 
     #[test]
     fn there_is_nothing_beyond_the_end() {
+        let visit =
+            |n, copies, seed, epoch, position| visit_of(n, copies, false, seed, epoch, position);
+        let permute = |n, position| KeyedPermutation::new(n, 1, 1).split_at(position);
         assert_eq!(visit(10, 1, 0, 0, 3), Some((0, PINNED[3])));
         let mut visits: Vec<_> = (0..30).filter_map(|at| visit(10, 3, 7, 2, at)).collect();
         let orders: Vec<Vec<_>> = (0..3)
@@ -246,9 +219,7 @@ mod tests {
         let all: Vec<_> = (0..3).flat_map(|copy| (0..10).map(move |split| (copy, split))).collect();
         assert_eq!(visits, all);
         assert_eq!((visit(10, 3, 7, 2, 30), visit(10, 0, 7, 2, 0)), (None, None));
-        assert_eq!(permute(0, 1, 1, 0), None);
-        assert_eq!(permute(1, 1, 1, 0), Some(0));
-        assert_eq!(permute(5, 1, 1, 5), None);
+        assert_eq!((permute(0, 0), permute(1, 0), permute(5, 5)), (None, Some(0), None));
         assert_eq!(KeyedPermutation::new(5, 1, 1).position_of(5), None);
         let largest = KeyedPermutation::new(u32::MAX, 1, 1);
         let split = largest.split_at(u32::MAX - 1).unwrap();

@@ -51,23 +51,9 @@ impl SplitPlan {
         Some(Self { split_records, records_per_file, first_split, records, view, in_order })
     }
 
-    /// As [`new`](Self::new), for the sequence that `ops` make of the files.
-    ///
-    /// # Errors
-    /// When there would be more splits than can be counted, or the operators cannot be resolved.
-    pub fn with_operators(
-        records_per_file: &[u32],
-        split_records: u32,
-        ops: &[DatasetOp],
-    ) -> Result<Self, DatasetViewError> {
-        Self::from_zip(&[ZipMember::once(records_per_file)], split_records, ops)
-    }
-
-    /// As [`of_view`](Self::with_operators), for zipped datasets. Their files are numbered one dataset
-    /// after the other; records are named by the first dataset.
-    ///
-    /// # Errors
-    /// As [`of_view`](Self::with_operators).
+    /// As [`new`](Self::new), for the sequence that `ops` make of zipped datasets. Their files are numbered one dataset
+    /// after the other; records are named by the first dataset. Fails if there would be more splits
+    /// than can be counted, or the operators cannot be resolved.
     pub fn from_zip(
         members: &[ZipMember<'_>],
         split_records: u32,
@@ -181,6 +167,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn of_ops(files: &[u32], split_records: u32, ops: &[DatasetOp]) -> SplitPlan {
+        SplitPlan::from_zip(&[ZipMember::once(files)], split_records, ops).unwrap()
+    }
+
     #[test]
     fn the_last_split_of_a_file_is_short() {
         let plan = SplitPlan::new(&[0, 5, 0, 4, 1, 0], 2).unwrap();
@@ -213,7 +203,7 @@ mod tests {
 
     #[test]
     fn a_plan_in_order_is_delivered_in_order() {
-        let plan = SplitPlan::with_operators(&[5, 3], 2, &[DatasetOp::InOrder]).unwrap();
+        let plan = of_ops(&[5, 3], 2, &[DatasetOp::InOrder]);
         let seen: Vec<_> = (0..).map_while(|at| plan.visit(1, 9, 0, at)).collect();
         let runs: Vec<_> = seen.iter().map(|v| (v.runs[0].file, v.runs[0].first_record)).collect();
         assert_eq!(runs, [(0, 0), (0, 2), (0, 4), (1, 1)], "splits go on in the next file");
@@ -223,7 +213,7 @@ mod tests {
         let runs: Vec<_> =
             copies.iter().map(|v| (v.runs[0].copy, v.runs[0].first_record)).collect();
         assert_eq!(runs, [(0, 0), (0, 2), (0, 4), (0, 1), (1, 0), (1, 2), (1, 4), (1, 1)]);
-        let plan = SplitPlan::with_operators(&[5, 3], 2, &[DatasetOp::Take { count: 7 }]).unwrap();
+        let plan = of_ops(&[5, 3], 2, &[DatasetOp::Take { count: 7 }]);
         assert_eq!((plan.n_splits(), plan.records()), (4, 7), "splits go on in the next file");
     }
 
@@ -250,7 +240,7 @@ mod tests {
     #[test]
     fn a_shuffled_split_is_run_in_another_order() {
         let ops = [DatasetOp::Shuffle { blocks: 2, seed: 1 }];
-        let plan = SplitPlan::with_operators(&[64], 16, &ops).unwrap();
+        let plan = of_ops(&[64], 16, &ops);
         let visits: Vec<_> = (0..).map_while(|at| plan.visit(2, 9, 0, at)).collect();
         assert_eq!(visits.len(), 8);
         let records = |visit: &SplitVisit| visit.runs.iter().map(|run| run.records).sum::<u32>();

@@ -12,7 +12,6 @@ pub type EpochBundle = (Epoch, BundleIndex);
 
 /// Partitions of an epoch where the job has few workers.
 pub const FEWEST_PARTITIONS: u32 = 8;
-/// Most partitions of an epoch.
 const MOST_PARTITIONS: u32 = 128;
 /// Workers for each partition. A worker writes a few times a second; a partition takes 1,000 writes
 /// a second.

@@ -111,7 +111,6 @@ impl RunRanks {
         u64::from(self.count.get())
     }
 
-    /// The first batch of `epoch` that the run takes.
     fn first_batch(&self, epoch: Epoch) -> u64 {
         if epoch == self.from.epoch { self.from.batch_index } else { 0 }
     }

@@ -95,19 +95,16 @@ pub struct ReaderProgress {
 impl ReaderProgress {
     /// That of the reader of all ranks, which acknowledges on the job's progress itself.
     pub fn from_job_progress(progress: &JobProgress, ranks: RankRange) -> Self {
-        let JobProgress { generation, delivered, durable, durable_place, ended, .. } = *progress;
-        let JobProgress { heartbeat_ms, local_workers, .. } = *progress;
-        let reader = generation;
         Self {
-            generation,
-            reader,
+            generation: progress.generation,
+            reader: progress.generation,
             ranks,
-            delivered,
-            durable,
-            durable_place,
-            ended,
-            heartbeat_ms,
-            local_workers,
+            delivered: progress.delivered,
+            durable: progress.durable,
+            durable_place: progress.durable_place,
+            ended: progress.ended,
+            heartbeat_ms: progress.heartbeat_ms,
+            local_workers: progress.local_workers,
         }
     }
 }
@@ -124,11 +121,9 @@ pub struct ReaderReport {
     pub ack: ProgressAck,
 }
 
-/// Applies a report to the item of its ranks.
-///
-/// # Errors
-/// [`TransitionRefusal::Fenced`] for an older generation, [`TransitionRefusal::Replaced`] for a reader whose place
-/// another has taken, [`TransitionRefusal::Invalid`].
+/// Applies a report to the item of its ranks. Refuses with [`TransitionRefusal::Fenced`] for an
+/// older generation, [`TransitionRefusal::Replaced`] for a reader whose place another has taken,
+/// [`TransitionRefusal::Invalid`].
 pub fn report(
     before: Option<&ReaderProgress>,
     command: &ReaderReport,
@@ -170,7 +165,7 @@ pub fn report(
         local_workers: ack.local_workers,
         ..*before
     };
-    invariants::check_reader_step(before, &after);
+    invariants::assert_holds(|| invariants::invariant_21_reader_is_monotone(before, &after));
     Ok(TransitionOutcome::new(Some(before), after))
 }
 
@@ -188,9 +183,6 @@ pub enum RankCoverageError {
 }
 
 /// The reports of the current generation, in order of rank, if they cover each rank once.
-///
-/// # Errors
-/// [`RankCoverageError`] names a rank.
 pub fn covering<'a>(
     job: &JobProgress,
     readers: &'a [ReaderProgress],
@@ -235,9 +227,7 @@ pub fn waits_for(job: &JobProgress, readers: &[ReaderProgress], now_ms: u64) -> 
 }
 
 /// MERGE: moves the job's progress to the least of its readers'. While some rank has no report, the
-/// cursors stay; the heartbeat, by which readers decide who leads, moves in any case.
-///
-/// # Errors
+/// cursors stay; the heartbeat, by which readers decide who leads, moves in any case. Refuses with
 /// [`TransitionRefusal::Invalid`] when the job has no progress to move.
 pub fn merge(
     before: Option<&JobProgress>,

@@ -69,22 +69,18 @@ impl PastRuns {
     /// These and `token`, without [`PastRuns::leaving`].
     #[must_use]
     pub fn with(self, token: RunToken) -> Self {
-        let older = self.0.into_iter().flatten().filter(|past| *past != token);
-        std::iter::once(token).chain(older).collect()
-    }
-}
-
-impl FromIterator<RunToken> for PastRuns {
-    fn from_iter<I: IntoIterator<Item = RunToken>>(tokens: I) -> Self {
-        let mut past = Self::default();
-        past.0.iter_mut().zip(tokens).for_each(|(place, token)| *place = Some(token));
-        past
+        let mut tokens: Vec<RunToken> = self.into();
+        tokens.retain(|past| *past != token);
+        tokens.insert(0, token);
+        tokens.into()
     }
 }
 
 impl From<Vec<RunToken>> for PastRuns {
     fn from(tokens: Vec<RunToken>) -> Self {
-        tokens.into_iter().collect()
+        let mut past = Self::default();
+        past.0.iter_mut().zip(tokens).for_each(|(place, token)| *place = Some(token));
+        past
     }
 }
 
@@ -108,7 +104,7 @@ pub struct RunJoin {
 impl RunJoin {
     fn check(&self) -> Result<(), TransitionRefusal> {
         let from = self.run.ranks.from;
-        let next_epoch = Cursor { epoch: from.epoch.saturating_add(1), batch_index: 0 };
+        let next_epoch = Cursor::start_of(from.epoch.saturating_add(1));
         let is_first = [from, next_epoch].contains(&self.start.durable);
         if is_first || self.is_successor {
             Ok(())
@@ -118,12 +114,10 @@ impl RunJoin {
     }
 }
 
-/// JOIN: the reader is one of the job's current run, or of a new run that takes over.
-///
-/// # Errors
-/// [`TransitionRefusal::RunDiffers`] for a token of the current run with other ranks or another beginning,
-/// [`TransitionRefusal::Fenced`] for a token of a superseded run or a generation that is not newer,
-/// [`TransitionRefusal::Invalid`].
+/// JOIN: the reader is one of the job's current run, or of a new run that takes over. Refuses with
+/// [`TransitionRefusal::RunDiffers`] for a token of the current run with other ranks or another
+/// beginning, [`TransitionRefusal::Fenced`] for a token of a superseded run or a generation that is
+/// not newer, [`TransitionRefusal::Invalid`].
 pub fn join(
     before: Option<&JobProgress>,
     command: &RunJoin,
@@ -136,11 +130,10 @@ pub fn join(
 }
 
 /// JOIN of a reader of all ranks. It acknowledges on the job's progress itself, so one that finds
-/// another reader of its run there takes its place with a newer generation.
-///
-/// # Errors
-/// As [`join`]; [`TransitionRefusal::Fenced`] if a reader has joined that it does not know of; [`TransitionRefusal::Collected`] if
-/// batches that are durable would be visited again, and `visitation` forbids that.
+/// another reader of its run there takes its place with a newer generation. Refuses as [`join`],
+/// and with [`TransitionRefusal::Fenced`] if a reader has joined that it does not know of;
+/// [`TransitionRefusal::Collected`] if batches that are durable would be visited again, and
+/// `visitation` forbids that.
 pub fn join_alone(
     before: Option<&JobProgress>,
     command: &RunJoin,
@@ -169,11 +162,8 @@ fn agreed<'a>(
     let Some(before) = before else { return Ok(None) };
     let Some(current) = before.run.filter(|current| current.token == run.token) else {
         let is_late = before.past.contains(run.token) || start.generation <= before.generation;
-        return if is_late {
-            Err(TransitionRefusal::Fenced { generation: before.generation })
-        } else {
-            Ok(None)
-        };
+        let fenced = TransitionRefusal::Fenced { generation: before.generation };
+        return if is_late { Err(fenced) } else { Ok(None) };
     };
     let from = current.ranks.from;
     let begins_alike = run.ranks.from == from || *is_successor && run.ranks.from >= before.durable;

@@ -123,7 +123,6 @@ impl DatasetView {
         Ok(view)
     }
 
-    /// Records of an epoch.
     pub(crate) fn records(&self) -> u64 {
         self.records
     }
@@ -204,9 +203,10 @@ impl DatasetView {
 impl Sequence {
     /// Runs one after the other, as often as `times`.
     fn new(runs: &[RecordRange], times: u32) -> Self {
-        let mut total = 0;
-        let ends = runs.iter().map(|run| sum(&mut total, u64::from(run.records)));
-        let starts = std::iter::once(0).chain(ends).collect();
+        let mut starts = vec![0];
+        for run in runs {
+            starts.push(starts[starts.len() - 1] + u64::from(run.records));
+        }
         let runs = runs.iter().map(|run| (run.file, run.first_record)).collect();
         Self { starts, runs, times }
     }
@@ -235,24 +235,17 @@ impl Sequence {
             let first_record = first + (place - self.starts[at]) as u32;
             let copy = copy.saturating_mul(self.times).saturating_add(time as u32);
             let run = RecordRange { file, first_record, records: length as u32, copy };
-            match runs.last_mut().filter(|last| follows(last, &run)) {
+            let follows = |last: &&mut RecordRange| {
+                (last.file, last.copy) == (run.file, run.copy)
+                    && last.first_record.checked_add(last.records) == Some(run.first_record)
+            };
+            match runs.last_mut().filter(follows) {
                 Some(last) => last.records += run.records,
                 None => runs.push(run),
             }
             start += length;
         }
     }
-}
-
-fn sum(total: &mut u64, records: u64) -> u64 {
-    *total += records;
-    *total
-}
-
-fn follows(last: &RecordRange, run: &RecordRange) -> bool {
-    last.file == run.file
-        && last.copy == run.copy
-        && last.first_record.checked_add(last.records) == Some(run.first_record)
 }
 
 impl Step {

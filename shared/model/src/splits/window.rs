@@ -15,6 +15,17 @@ use std::ops::Range;
 
 /// Steps of all ranks that the window holds at least.
 const STEPS_AHEAD: u64 = 4;
+/// Bundles per worker that the window must have room for.
+const BUNDLES_PER_WORKER: u32 = 3;
+/// Least splits of a window. A trainer may take a light split in a millisecond, and workers that left because the window
+/// was full come back after some hundred.
+const MIN_SPLITS: u32 = 32;
+
+/// Splits of a window ahead of the trainer, for `workers` and bundles of at most `max_bundle_splits`.
+pub fn window_splits(workers: u32, max_bundle_splits: u32) -> u32 {
+    let bundles = workers.max(1).saturating_add(1).saturating_mul(BUNDLES_PER_WORKER);
+    bundles.saturating_mul(max_bundle_splits).max(MIN_SPLITS)
+}
 
 /// The bounds of the window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,17 +47,6 @@ pub struct WindowOccupancy {
     pub ready: u64,
     /// Bytes of the ready positions.
     pub ready_bytes: u64,
-}
-
-/// How full a window is, by what to do about workers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WindowLevel {
-    /// Less than half full: wake workers.
-    Low,
-    /// Leave things as they are.
-    Between,
-    /// Full: let workers go.
-    High,
 }
 
 impl WindowBounds {
@@ -106,25 +106,12 @@ impl WindowBounds {
             || bundle.end <= self.end(ahead.delivered) && ahead.ready_bytes < self.ready_bytes
     }
 
-    /// How full the window is.
-    pub fn level(&self, ahead: WindowOccupancy) -> WindowLevel {
-        let half_bytes = self.ready_bytes / 2;
-        if ahead.ready >= self.splits || ahead.ready_bytes >= self.ready_bytes {
-            WindowLevel::High
-        } else if ahead.ready * 2 < self.splits && ahead.ready_bytes <= half_bytes {
-            WindowLevel::Low
-        } else {
-            WindowLevel::Between
-        }
-    }
-
     /// Whether workers are needed, given whether they are at work: drained at the top, woken below half.
     pub fn needs_workers(&self, ahead: WindowOccupancy, at_work: bool) -> bool {
-        match self.level(ahead) {
-            WindowLevel::Low => true,
-            WindowLevel::Between => at_work,
-            WindowLevel::High => false,
-        }
+        let is_full = ahead.ready >= self.splits || ahead.ready_bytes >= self.ready_bytes;
+        let is_below_half =
+            ahead.ready * 2 < self.splits && ahead.ready_bytes <= self.ready_bytes / 2;
+        !is_full && (is_below_half || at_work)
     }
 }
 

@@ -7,7 +7,7 @@ use crate::{
     Attempt, BundleIndex, Compression, Epoch, ErrorPolicy, Fingerprint, InvocationId, JobName,
     Namespace, Nonce, Position, SkippedRecord,
     splits::{
-        Cursor, SplitCommit, SplitOutcome, SplitPlace, WorkerTimes,
+        Cursor, SplitCommit, SplitOutcome, SplitPlace, TransitionRefusal, WorkerTimes,
         readers::{RankRange, ReaderProgress, ReaderReport},
         run::{RunJoin, TrainingRun},
     },
@@ -28,9 +28,6 @@ pub trait CoordinatorCall:
     const NAME: &'static str;
 
     /// Extracts this call's reply from `reply`.
-    ///
-    /// # Errors
-    /// Returns `reply` if it answers another call.
     fn reply_from(reply: AnyReply) -> Result<Self::Reply, Box<AnyReply>>;
 }
 
@@ -196,6 +193,32 @@ pub enum RefusalKind {
     /// The coordinator does not speak the version of the call: send it in one that it speaks. Its form never changes, and
     /// peers before version 3 get [`RefusalKind::Invalid`] instead.
     OtherVersion { spoken: SpokenVersions },
+}
+
+impl From<TransitionRefusal> for CallRefusal {
+    fn from(refusal: TransitionRefusal) -> Self {
+        let kind = match refusal {
+            TransitionRefusal::Lost
+            | TransitionRefusal::Leased { .. }
+            | TransitionRefusal::NotDue { .. }
+            | TransitionRefusal::Done
+            | TransitionRefusal::Dead { .. }
+            | TransitionRefusal::DeathUnrecorded { .. } => RefusalKind::LeaseLost,
+            TransitionRefusal::Fenced { .. } | TransitionRefusal::Replaced { .. } => {
+                RefusalKind::Fenced
+            }
+            TransitionRefusal::Collected { .. } => RefusalKind::Collected,
+            TransitionRefusal::NotDone { .. } | TransitionRefusal::NotDurable { .. } => {
+                RefusalKind::Busy
+            }
+            TransitionRefusal::RunDiffers { run, .. } => RefusalKind::RunDiffers { run },
+            TransitionRefusal::Contradiction { .. }
+            | TransitionRefusal::Invalid { .. }
+            | TransitionRefusal::TooManySkipped { .. }
+            | TransitionRefusal::Ended { .. } => RefusalKind::Invalid,
+        };
+        Self { kind, message: refusal.to_string() }
+    }
 }
 
 impl RefusalKind {

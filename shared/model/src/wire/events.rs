@@ -1,7 +1,7 @@
 //! Events that invoke the worker and the scaler function, and the scaler's state.
 
 use crate::wire::{AccountRoom, OutstandingWorkers, SpokenVersions, TrainingReport};
-use crate::{InvocationId, JobName, Namespace};
+use crate::{InvocationId, JobName, Namespace, splits::line_of};
 use serde::{Deserialize, Serialize};
 
 /// Starts one worker. The event carries no work: the worker claims bundles itself.
@@ -142,10 +142,7 @@ impl WorkerFailureSeries {
         };
         self.latest_ms = now_ms;
         if !error.is_empty() {
-            let line = error.split_whitespace().collect::<Vec<_>>().join(" ");
-            let end =
-                (0..=MAX_ERROR_BYTES.min(line.len())).rev().find(|&end| line.is_char_boundary(end));
-            self.error = line[..end.unwrap_or(0)].to_owned();
+            self.error = line_of(error, MAX_ERROR_BYTES);
         }
     }
 }

@@ -9,7 +9,7 @@
 //! 2. Anything else, a new variant of an enum included, needs a new [`VERSION`], and a dialect of the one before that
 //!    keeps it from older peers. Then write the golden file of the version that was current.
 
-use super::{AnyReply, CallEnvelope, CallRefusal, RefusalKind, ScalerEvent, WorkerEvent};
+use super::{CallEnvelope, CallRefusal, RefusalKind};
 use serde::{Deserialize, Serialize, de::DeserializeOwned, de::Error as _};
 use serde_json::{Error, Value};
 use std::fmt;
@@ -82,49 +82,21 @@ impl fmt::Display for SpokenVersions {
     }
 }
 
-/// The kinds of messages, which dialects translate.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MessageKind {
-    Request,
-    Reply,
-    ScalerEvent,
-    WorkerEvent,
-}
-
-/// A message of [`VERSION`].
-pub trait ProtocolMessage: Serialize + DeserializeOwned {
-    const KIND: MessageKind;
-}
-
-impl ProtocolMessage for CallEnvelope {
-    const KIND: MessageKind = MessageKind::Request;
-}
-impl ProtocolMessage for AnyReply {
-    const KIND: MessageKind = MessageKind::Reply;
-}
-impl ProtocolMessage for ScalerEvent {
-    const KIND: MessageKind = MessageKind::ScalerEvent;
-}
-impl ProtocolMessage for WorkerEvent {
-    const KIND: MessageKind = MessageKind::WorkerEvent;
-}
-
 /// The differences of one version from the next.
 struct Dialect {
     /// Translates a message of this version to the next.
-    newer: fn(MessageKind, &mut Value),
+    newer: fn(&mut Value),
     /// Translates a message of the next version to this one.
-    older: fn(MessageKind, &mut Value),
+    older: fn(&mut Value),
 }
 
 /// The dialects of the versions from [`OLDEST`] on, without [`VERSION`].
 const DIALECTS: [Dialect; (VERSION - OLDEST) as usize] =
-    [Dialect { newer: |_, _| {}, older: to_version_2 }];
+    [Dialect { newer: |_| {}, older: to_version_2 }];
 
 /// Version 2 has no [`RefusalKind::OtherVersion`].
-fn to_version_2(kind: MessageKind, message: &mut Value) {
-    let is_refusal = kind == MessageKind::Reply && message["reply"] == "refused";
-    if is_refusal && message["kind"].get("other_version").is_some() {
+fn to_version_2(message: &mut Value) {
+    if message["reply"] == "refused" && message["kind"].get("other_version").is_some() {
         message["kind"] = "invalid".into();
     }
 }
@@ -136,40 +108,31 @@ fn dialects(version: u32) -> &'static [Dialect] {
 }
 
 /// Writes `message` as `version` has it.
-///
-/// # Errors
-/// It cannot be written as JSON.
-pub fn write<M: ProtocolMessage>(message: &M, version: u32) -> Result<Vec<u8>, Error> {
+pub fn write(message: &impl Serialize, version: u32) -> Result<Vec<u8>, Error> {
     let dialects = dialects(version);
     if dialects.is_empty() {
         return serde_json::to_vec(message);
     }
     let mut value = serde_json::to_value(message)?;
-    dialects.iter().rev().for_each(|dialect| (dialect.older)(M::KIND, &mut value));
+    dialects.iter().rev().for_each(|dialect| (dialect.older)(&mut value));
     serde_json::to_vec(&value)
 }
 
 /// Reads a message that `version` has written.
-///
-/// # Errors
-/// It is not such a message.
-pub fn read<M: ProtocolMessage>(bytes: &[u8], version: u32) -> Result<M, Error> {
+pub fn read<M: DeserializeOwned>(bytes: &[u8], version: u32) -> Result<M, Error> {
     match dialects(version) {
         [] => serde_json::from_slice(bytes),
         _ => read_value(serde_json::from_slice(bytes)?, version),
     }
 }
 
-fn read_value<M: ProtocolMessage>(mut value: Value, version: u32) -> Result<M, Error> {
-    dialects(version).iter().for_each(|dialect| (dialect.newer)(M::KIND, &mut value));
+fn read_value<M: DeserializeOwned>(mut value: Value, version: u32) -> Result<M, Error> {
+    dialects(version).iter().for_each(|dialect| (dialect.newer)(&mut value));
     serde_json::from_value(value)
 }
 
-/// Reads an event, which says its version.
-///
-/// # Errors
-/// It has a version that this build does not speak, or is no such event.
-pub fn read_event<M: ProtocolMessage>(event: Value) -> Result<M, Error> {
+/// Reads an event, which says its version. Fails for a version that this build does not speak.
+pub fn read_event<M: DeserializeOwned>(event: Value) -> Result<M, Error> {
     let version = event["v"].as_u64().and_then(|version| u32::try_from(version).ok());
     let version = version.ok_or_else(|| Error::custom("the event has no protocol version"))?;
     let spoken = SpokenVersions::BUILD;
@@ -186,17 +149,16 @@ pub fn other_event(version: u32, spoken: SpokenVersions) -> String {
     )
 }
 
+/// The part of a request that is read first.
+#[derive(Deserialize)]
+struct Head {
+    v: u32,
+}
+
 impl CallEnvelope {
-    /// Reads a request from a peer that may be of another version.
-    ///
-    /// # Errors
-    /// It has a version that is not `spoken`, or cannot be read.
+    /// Reads a request from a peer that may be of another version. Refuses a version that is not
+    /// `spoken`.
     pub fn read(bytes: &[u8], spoken: SpokenVersions) -> Result<Self, CallRefusal> {
-        /// The part that is read first.
-        #[derive(Deserialize)]
-        struct Head {
-            v: u32,
-        }
         let unreadable = |error: Error| {
             let message = format!("the call cannot be read: {error}");
             CallRefusal { kind: RefusalKind::Invalid, message }
@@ -210,11 +172,6 @@ impl CallEnvelope {
 
     /// The version that a peer said in `bytes`, to answer in; the newest if it said none.
     pub fn version_of(bytes: &[u8]) -> u32 {
-        /// As in [`Request::read`].
-        #[derive(Deserialize)]
-        struct Head {
-            v: u32,
-        }
         serde_json::from_slice(bytes).map_or(VERSION, |Head { v }| v)
     }
 }

@@ -224,10 +224,8 @@ impl JobSpec {
     }
 
     /// This specification with what `joiner` was `given` of the options that a joiner may change, and the
-    /// differences. The job goes to the larger number of epochs.
-    ///
-    /// # Errors
-    /// An option is given that needs `--workers auto`.
+    /// differences. The job goes to the larger number of epochs. Fails for an option that needs
+    /// `--workers auto`.
     pub fn joined_by(
         &self,
         joiner: &Self,

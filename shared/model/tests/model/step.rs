@@ -13,9 +13,9 @@ use gristmill_model::splits::invariants::{
 };
 use gristmill_model::splits::{
     Bundle, BundleRetryLimits, BundleState, ClaimTransition, CommittedSplit, Cursor, DeathRecord,
-    FailTransition, FlushTransition, GiveBackTransition, JobProgress, LeaseTerm, MarkTransition,
-    ReleaseTransition, SplitCommit, SplitKind, SplitOutcome, SplitPlace, TransitionOutcome,
-    TransitionRefusal, WorkerTimes, give_back,
+    FailTransition, FlushTransition, JobProgress, LeaseTerm, MarkTransition, ReleaseTransition,
+    SplitCommit, SplitKind, SplitOutcome, SplitPlace, TransitionOutcome, TransitionRefusal,
+    WorkerTimes, give_back,
 };
 use gristmill_model::{Attempt, ErrorPolicy, Nonce, Position};
 use std::borrow::Cow;
@@ -190,7 +190,7 @@ impl World {
                     FailTransition { attempt, nonce, error: "", retry_at_ms: 0, fatal: false };
                 self.mutation.fail(before.as_ref(), &command)
             }
-            Call::GiveBack => give_back(before.as_ref(), &GiveBackTransition { attempt, nonce }),
+            Call::GiveBack => give_back(before.as_ref(), attempt, nonce),
         };
         if let (
             Call::Claim { death: Some(death), .. },
@@ -509,9 +509,9 @@ impl World {
             }
             Action::Seal => self.seal(state)?,
             Action::Close => {
-                let durable: Vec<Cursor> = state.progress.iter().map(|c| c.durable).collect();
-                if let Ok(TransitionOutcome::Write(after)) =
-                    epoch::close(Some(&state.epoch), 0, &durable)
+                if let Some(progress) = &state.progress
+                    && let Ok(TransitionOutcome::Write(after)) =
+                        epoch::close(Some(&state.epoch), 0, progress.durable)
                 {
                     state.epoch = after;
                     self.check_exactly_once(state)?;
@@ -526,6 +526,7 @@ impl World {
         let bundles: Vec<_> = state.bundles.iter().map(Option::as_ref).collect();
         let command = SealTransition {
             bundles: &bundles,
+            cached: None,
             batch_size: BATCH_SIZE,
             drop_last: false,
             max_skipped: 100,

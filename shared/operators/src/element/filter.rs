@@ -12,11 +12,8 @@ const MAX_VALUES: usize = 65_536;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Filter {
     pub field: String,
-    /// Smallest value or length kept.
     pub min: Option<AuthoredNumber>,
-    /// Largest value or length kept.
     pub max: Option<AuthoredNumber>,
-    /// Only these values or lengths are kept.
     #[serde(rename = "in")]
     pub one_of: Option<Vec<AuthoredNumber>>,
 }
@@ -33,34 +30,19 @@ impl OperatorDefinition for Filter {
             ParameterKind::Field,
             "The number, sequence or byte string that is tested.",
         ),
-        absent(
-            "min",
-            ParameterKind::Number { min: f64::MIN, max: f64::MAX },
-            "Smallest value or length kept.",
-        ),
-        absent(
-            "max",
-            ParameterKind::Number { min: f64::MIN, max: f64::MAX },
-            "Largest value or length kept.",
-        ),
-        absent(
-            "in",
-            ParameterKind::List(&ParameterKind::Number { min: f64::MIN, max: f64::MAX }),
-            "Only these values or lengths are kept.",
-        ),
+        absent("min", ANY_NUMBER, "Smallest value or length kept."),
+        absent("max", ANY_NUMBER, "Largest value or length kept."),
+        absent("in", ParameterKind::List(&ANY_NUMBER), "Only these values or lengths are kept."),
     ];
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         let field = required_field(params)?;
-        let mut bound = |key| match params.get(key) {
-            Some(SyntaxNode { value: NodeValue::Null, .. }) | None => Ok(None),
-            Some(node) => AuthoredNumber::parse(params, key, node).map(Some),
+        let mut bound = |key| {
+            let node = params.given(key);
+            node.map(|node| AuthoredNumber::parse(params, key, node)).transpose()
         };
         let (min, max) = (bound("min")?, bound("max")?);
-        let one_of = match params.get("in") {
-            Some(SyntaxNode { value: NodeValue::Null, .. }) | None => None,
-            Some(node) => Some(values(params, node)?),
-        };
+        let one_of = params.given("in").map(|node| values(params, node)).transpose()?;
         if min.is_none() && max.is_none() && one_of.is_none() {
             return Err(params.error("`filter` needs a test: `min`, `max` or `in`"));
         }
@@ -131,8 +113,6 @@ fn values(
 
 #[cfg(feature = "kernels")]
 pub(crate) mod kernel {
-    //! `filter`: drops elements that fail a test.
-
     use super::*;
     use gristmill_kernel::*;
 

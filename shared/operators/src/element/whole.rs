@@ -42,8 +42,6 @@ impl Operator for CopyField {
     }
 }
 
-// `drop`: removes fields.
-
 /// Any element -> the same without `fields`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct DropFields {
@@ -104,8 +102,6 @@ impl Operator for DropFields {
     }
 }
 
-// `duplicate`: copies an element; later random operators make the copies differ.
-
 /// Most copies of an element.
 const MAX_COPIES: u32 = 1024;
 
@@ -123,15 +119,11 @@ impl OperatorDefinition for Duplicate {
         ..element_wise("duplicate", 1).costs(100, 100)
     };
 
-    const PARAMETERS: &'static [Parameter] = &[or(
-        "copies",
-        ParameterKind::Whole { min: 1, max: MAX_COPIES as u64 },
-        "2",
-        "Elements made of each.",
-    )];
+    const PARAMETERS: &'static [Parameter] =
+        &[or("copies", from_to(1, MAX_COPIES), "2", "Elements made of each.")];
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
-        let copies = whole::<Self>(params, "copies")?;
+        let copies = params.read_whole("copies")?;
         Ok(Duplicate { copies })
     }
 }
@@ -150,8 +142,6 @@ impl Operator for Duplicate {
         Ok(Kernel::Duplicate { copies: self.copies })
     }
 }
-
-// `flat_map`: makes one element of each item of a field.
 
 /// `[n, ..shape]` in `field` -> n elements of `[..shape]`, in order; the other fields are repeated. Without
 /// items there is no element. As `tf.data.Dataset.flat_map(Dataset.from_tensor_slices)`.
@@ -180,11 +170,7 @@ impl Operator for FlatMap {
         let input = flow.field("flat_map", &self.field)?;
         let items = input.shape.split_first().filter(|_| input.item_bytes().is_some());
         let Some((_, item)) = items.filter(|_| input.dtype != FieldDType::Bytes) else {
-            return Err(format!(
-                "`flat_map` needs a list of items of one shape, but `{}` is {input}{}",
-                self.field,
-                flow.origin(&self.field)
-            ));
+            return Err(flow.needs("flat_map", "a list of items of one shape", &self.field));
         };
         let output = FieldSchema { shape: item.to_vec(), ..input.clone() };
         flow.write("flat_map", &self.field, output);
@@ -200,8 +186,6 @@ impl Operator for FlatMap {
     }
 }
 
-// `autocache`: a point where elements may be cached.
-
 /// Any element -> the same. The service may store the elements at this point and read them in later epochs
 /// instead of computing them, if its measurements show a gain (Cachew, section 4.4). Results do not change.
 /// After `batch` it caches the batches as they are delivered. Random operators may precede it only with
@@ -215,15 +199,13 @@ impl OperatorDefinition for Autocache {
     const DECLARATION: OperatorDeclaration =
         OperatorDeclaration { pins_position: true, ..element_wise("autocache", 1).costs(0, 0) };
 
-    const PARAMETERS: &'static [Parameter] = &[or(
+    const PARAMETERS: &'static [Parameter] = &[switch(
         "reuse_random",
-        ParameterKind::Bool,
-        "false",
         "What comes before may draw at random: every epoch then has the draws of the first, at the price of less variety.",
     )];
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
-        Ok(Autocache { reuse_random: flag::<Self>(params, "reuse_random")? })
+        Ok(Autocache { reuse_random: params.read_flag("reuse_random")? })
     }
 }
 
@@ -251,8 +233,6 @@ impl Operator for Autocache {
     }
 }
 
-// `sleep`: delays each element. For experiments.
-
 /// Longest sleep, in milliseconds: a minute per element.
 const MAX_SLEEP_MS: f64 = 60_000.0;
 
@@ -266,7 +246,6 @@ pub enum SleepPer {
 /// Any element -> the same, `ms` milliseconds later. Uses no CPU.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Sleep {
-    /// 0 to 60,000; fractions count.
     pub ms: f64,
     pub per: SleepPer,
 }
@@ -284,8 +263,8 @@ impl OperatorDefinition for Sleep {
     ];
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
-        let ms = real::<Self>(params, "ms")?;
-        let per = choice::<Self, _>(params, "per", &[SleepPer::Element])?;
+        let ms = params.read_number("ms")?;
+        let per = params.read_choice("per", &[SleepPer::Element])?;
         Ok(Sleep { ms, per })
     }
 }
@@ -300,8 +279,6 @@ impl Operator for Sleep {
         Ok(Kernel::Wait(std::time::Duration::from_secs_f64(self.ms / 1e3)))
     }
 }
-
-// `inflate`: makes elements larger. For experiments.
 
 /// Largest factor.
 const MAX_FACTOR: u32 = 1_000_000;
@@ -318,15 +295,11 @@ impl OperatorDefinition for Inflate {
 
     const PARAMETERS: &'static [Parameter] = &[
         FIELD,
-        required(
-            "factor",
-            ParameterKind::Whole { min: 1, max: MAX_FACTOR as u64 },
-            "How many times the value is repeated.",
-        ),
+        required("factor", from_to(1, MAX_FACTOR), "How many times the value is repeated."),
     ];
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
-        let factor = whole::<Self>(params, "factor")?;
+        let factor = params.read_whole("factor")?;
         Ok(Inflate { field: params.field()?, factor })
     }
 }
@@ -336,10 +309,7 @@ impl Operator for Inflate {
         let field = &self.field;
         let input = flow.field("inflate", field)?;
         if input.dtype == FieldDType::Bytes || input.known_shape().is_none() {
-            let origin = flow.origin(field);
-            return Err(format!(
-                "`inflate` needs numbers of one shape, but `{field}` is {input}{origin}"
-            ));
+            return Err(flow.needs("inflate", "numbers of one shape", field));
         }
         let shape = [Some(self.factor)].into_iter().chain(input.shape.iter().copied()).collect();
         let output = FieldSchema { shape, ..input.clone() };

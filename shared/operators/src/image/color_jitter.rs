@@ -12,23 +12,16 @@ const MAX_FACTOR: f64 = 15.9;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ColorJitter {
     pub field: String,
-    /// Bounds of the factor. Written as one number b: 1 - b, but at least 0, to 1 + b.
     pub brightness: [f64; 2],
-    /// As `brightness`, relative to the mean grey of the image.
     pub contrast: [f64; 2],
-    /// As `brightness`, relative to the grey of each pixel.
     pub saturation: [f64; 2],
-    /// Bounds of the hue shift, in turns, -0.5 to 0.5. Written as one number h: -h to h.
     pub hue: [f64; 2],
-    /// Probability, 0 to 1.
     pub p: f64,
 }
 
 impl OperatorDefinition for ColorJitter {
-    const DECLARATION: OperatorDeclaration = OperatorDeclaration {
-        randomness: Randomness::Random,
-        ..with_effect("color_jitter", 1, OperatorEffect::Colour).costs(10_000, 4_000)
-    };
+    const DECLARATION: OperatorDeclaration =
+        with_effect("color_jitter", 1, OperatorEffect::Colour).costs(10_000, 4_000).random();
 
     const PARAMETERS: &'static [Parameter] = &[
         FIELD,
@@ -56,19 +49,19 @@ impl OperatorDefinition for ColorJitter {
             "[0.0, 0.0]",
             "Bounds of what is added to the hue, in turns, -0.5 to 0.5. Written as one number h: -h to h.",
         ),
-        or("p", ParameterKind::Number { min: 0.0, max: 1.0 }, "1.0", "Probability, 0 to 1."),
+        probability("1.0"),
     ];
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         let mut factor = |key| {
             let around_one = |b: f64| [(1.0 - b).max(0.0), 1.0 + b];
-            interval::<Self>(params, key, around_one)
+            interval(params, key, around_one)
         };
         let brightness = factor("brightness")?;
         let contrast = factor("contrast")?;
         let saturation = factor("saturation")?;
-        let hue = interval::<Self>(params, "hue", |h| [-h, h])?;
-        let p = real::<Self>(params, "p")?;
+        let hue = interval(params, "hue", |h| [-h, h])?;
+        let p = params.read_number("p")?;
         Ok(ColorJitter { field: params.field()?, brightness, contrast, saturation, hue, p })
     }
 }
@@ -106,8 +99,6 @@ impl Operator for ColorJitter {
 
 #[cfg(feature = "kernels")]
 pub(crate) mod kernel {
-    //! `color_jitter`: brightness, contrast, saturation and hue, in random order.
-
     use super::*;
     use crate::kernels::colours::{ColourArithmetic, GreySum};
     use crate::kernels::planes::{self, F32Pixels, RgbBlock, U8Pixels};

@@ -23,22 +23,17 @@ impl OperatorDefinition for Crop {
 
     const PARAMETERS: &'static [Parameter] = &with_fields::<14>(
         &[
-            or("top", ParameterKind::Whole { min: 0, max: MAX_CORNER as u64 }, "0", "First row."),
-            or(
-                "left",
-                ParameterKind::Whole { min: 0, max: MAX_CORNER as u64 },
-                "0",
-                "First column.",
-            ),
-            required("height", ParameterKind::Whole { min: 1, max: MAX_SIDE as u64 }, "Rows."),
-            required("width", ParameterKind::Whole { min: 1, max: MAX_SIDE as u64 }, "Columns."),
+            or("top", from_to(0, MAX_CORNER), "0", "First row."),
+            or("left", from_to(0, MAX_CORNER), "0", "First column."),
+            required("height", from_to(1, MAX_SIDE), "Rows."),
+            required("width", from_to(1, MAX_SIDE), "Columns."),
         ],
         false,
     );
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
-        let (top, left) = (whole::<Self>(params, "top")?, whole::<Self>(params, "left")?);
-        let (height, width) = (whole::<Self>(params, "height")?, whole::<Self>(params, "width")?);
+        let (top, left) = (params.read_whole("top")?, params.read_whole("left")?);
+        let (height, width) = (params.read_whole("height")?, params.read_whole("width")?);
         Ok(Crop { fields: ImageFields::parse(params)?, top, left, height, width })
     }
 }
@@ -62,7 +57,7 @@ impl Operator for Crop {
         })
     }
 
-    moves_fields!();
+    moves_fields!(crop => OperatorGeometry::Window(Box::new(crop.clone())));
 
     fn exact_effect(&self, _: &FieldSchema) -> ExactEffect {
         ExactEffect::Cut
@@ -70,20 +65,9 @@ impl Operator for Crop {
 
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
-        let choice = canvas::WindowOperator::Fixed(self.clone());
-        Ok(canvas::kernel(choice, input.field()?, 0.0))
-    }
-
-    #[cfg(feature = "kernels")]
-    fn boxes_kernel(&self) -> Option<Box<dyn gristmill_kernel::MoveBoxes>> {
-        boxes::mover(
-            &self.fields,
-            boxes::OperatorGeometry::Window(canvas::WindowOperator::Fixed(self.clone())),
-        )
+        Ok(canvas::kernel(self.clone(), input.field()?, 0.0))
     }
 }
-
-// `center_crop`: crops the centre of an image.
 
 /// u8, f16, bf16 or f32 `[h, w, 1 or 3]` -> `[size[0], size[1], c]`: the centre. A smaller image is padded
 /// with zeros. Exactly as torchvision's `CenterCrop`.
@@ -91,7 +75,6 @@ impl Operator for Crop {
 pub struct CenterCrop {
     #[serde(flatten)]
     pub fields: ImageFields,
-    /// Height and width in pixels.
     pub size: [u32; 2],
 }
 
@@ -102,7 +85,7 @@ impl OperatorDefinition for CenterCrop {
     const PARAMETERS: &'static [Parameter] = &with_fields::<12>(&[SIZE], true);
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
-        let size = size::<Self>(params, "size")?;
+        let size = size(params, "size")?;
         Ok(CenterCrop { size, fields: ImageFields::parse_filled(params)? })
     }
 }
@@ -120,7 +103,7 @@ impl Operator for CenterCrop {
         })
     }
 
-    moves_fields!();
+    moves_fields!(crop => OperatorGeometry::Window(Box::new(crop.clone())));
 
     fn exact_effect(&self, input: &FieldSchema) -> ExactEffect {
         let mut sides = self.size.iter().zip(&input.shape);
@@ -130,20 +113,9 @@ impl Operator for CenterCrop {
 
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
-        let choice = canvas::WindowOperator::Centre(self.clone());
-        Ok(canvas::kernel(choice, input.field()?, self.fields.fill(0.0)))
-    }
-
-    #[cfg(feature = "kernels")]
-    fn boxes_kernel(&self) -> Option<Box<dyn gristmill_kernel::MoveBoxes>> {
-        boxes::mover(
-            &self.fields,
-            boxes::OperatorGeometry::Window(canvas::WindowOperator::Centre(self.clone())),
-        )
+        Ok(canvas::kernel(self.clone(), input.field()?, self.fields.fill(0.0)))
     }
 }
-
-// `random_crop`: crops an image at a random position.
 
 /// u8, f16, bf16 or f32 `[h, w, 1 or 3]` -> `[size[0], size[1], c]` at a random position of the image with
 /// `padding` around it. As torchvision's `RandomCrop`: with `pad_if_needed`, an image that is still too
@@ -152,20 +124,15 @@ impl Operator for CenterCrop {
 pub struct RandomCrop {
     #[serde(flatten)]
     pub fields: ImageFields,
-    /// Height and width in pixels.
     pub size: [u32; 2],
-    /// Left, top, right, bottom; also written as one number, or as [left and right, top and bottom].
     pub padding: [u32; 4],
     pub pad_if_needed: bool,
-    /// Value of padding.
     pub fill: f64,
 }
 
 impl OperatorDefinition for RandomCrop {
-    const DECLARATION: OperatorDeclaration = OperatorDeclaration {
-        randomness: Randomness::Random,
-        ..with_effect("random_crop", 1, OperatorEffect::Window).costs(1_000, 100)
-    };
+    const DECLARATION: OperatorDeclaration =
+        with_effect("random_crop", 1, OperatorEffect::Window).costs(1_000, 100).random();
 
     const PARAMETERS: &'static [Parameter] = &with_fields::<15>(
         &[
@@ -176,10 +143,8 @@ impl OperatorDefinition for RandomCrop {
                 "[0, 0, 0, 0]",
                 "Left, top, right, bottom; written as one number, or as [left and right, top and bottom], too.",
             ),
-            or(
+            switch(
                 "pad_if_needed",
-                ParameterKind::Bool,
-                "false",
                 "Whether an image that is too small is padded; otherwise it is an error of its record.",
             ),
             FILL,
@@ -188,10 +153,10 @@ impl OperatorDefinition for RandomCrop {
     );
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
-        let size = size::<Self>(params, "size")?;
-        let padding = sides::<Self>(params, "padding")?.unwrap_or_default();
-        let pad_if_needed = flag::<Self>(params, "pad_if_needed")?;
-        let fill = real::<Self>(params, "fill")?;
+        let size = size(params, "size")?;
+        let padding = sides(params, "padding")?.unwrap_or_default();
+        let pad_if_needed = params.read_flag("pad_if_needed")?;
+        let fill = params.read_number("fill")?;
         Ok(RandomCrop {
             fields: ImageFields::parse_filled(params)?,
             size,
@@ -229,7 +194,7 @@ impl Operator for RandomCrop {
         })
     }
 
-    moves_fields!();
+    moves_fields!(crop => OperatorGeometry::Window(Box::new(crop.clone())));
 
     fn exact_effect(&self, _: &FieldSchema) -> ExactEffect {
         let padded = self.pad_if_needed || self.padding != [0; 4];
@@ -238,20 +203,9 @@ impl Operator for RandomCrop {
 
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
-        let choice = canvas::WindowOperator::Random(self.clone());
-        Ok(canvas::kernel(choice, input.field()?, self.fields.fill(self.fill)))
-    }
-
-    #[cfg(feature = "kernels")]
-    fn boxes_kernel(&self) -> Option<Box<dyn gristmill_kernel::MoveBoxes>> {
-        boxes::mover(
-            &self.fields,
-            boxes::OperatorGeometry::Window(canvas::WindowOperator::Random(self.clone())),
-        )
+        Ok(canvas::kernel(self.clone(), input.field()?, self.fields.fill(self.fill)))
     }
 }
-
-// `pad`: pads an image.
 
 /// u8, f16, bf16 or f32 `[h, w, 1 or 3]` -> larger, padded with `fill`. With `padding`, by that on each
 /// side, exactly as torchvision's `Pad`. With `size`, to that with the image centred (an odd pixel goes to
@@ -261,10 +215,8 @@ impl Operator for RandomCrop {
 pub struct Pad {
     #[serde(flatten)]
     pub fields: ImageFields,
-    /// Left, top, right, bottom; also written as one number, or as [left and right, top and bottom].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub padding: Option<[u32; 4]>,
-    /// Height and width in pixels.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub size: Option<[u32; 2]>,
     pub fill: f64,
@@ -288,15 +240,15 @@ impl OperatorDefinition for Pad {
     );
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
-        let padding = sides::<Self>(params, "padding")?;
-        let size = optional_size::<Self>(params, "size")?;
+        let padding = sides(params, "padding")?;
+        let size = optional_size(params, "size")?;
         if padding.is_some() == size.is_some() {
             return Err(params.error(
                 "`pad` needs either `padding` (pixels on each side) or `size` (height and width); \
                  for sequences there is `pad_sequence`",
             ));
         }
-        let fill = real::<Self>(params, "fill")?;
+        let fill = params.read_number("fill")?;
         Ok(Pad { fields: ImageFields::parse_filled(params)?, padding, size, fill })
     }
 }
@@ -306,20 +258,11 @@ impl Operator for Pad {
         self.fields.infer("pad", flow, MOVABLE, |given| self.padded(given))
     }
 
-    moves_fields!();
+    moves_fields!(pad => OperatorGeometry::Window(Box::new(pad.clone())));
 
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
-        let choice = canvas::WindowOperator::Padded(self.clone());
-        Ok(canvas::kernel(choice, input.field()?, self.fields.fill(self.fill)))
-    }
-
-    #[cfg(feature = "kernels")]
-    fn boxes_kernel(&self) -> Option<Box<dyn gristmill_kernel::MoveBoxes>> {
-        boxes::mover(
-            &self.fields,
-            boxes::OperatorGeometry::Window(canvas::WindowOperator::Padded(self.clone())),
-        )
+        Ok(canvas::kernel(self.clone(), input.field()?, self.fields.fill(self.fill)))
     }
 }
 

@@ -15,17 +15,12 @@ use crate::prelude::*;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Decode {
     pub field: String,
-    /// Typical height and width of the images: an estimate for planning before any image is measured.
-    /// Affects results only by the order that `auto_order: pecan` chooses.
     #[serde(skip)]
     pub typical_size: Option<[u32; 2]>,
-    /// 3, or 1 for grey.
     #[serde(skip_serializing_if = "is_rgb")]
     pub channels: u32,
-    /// Colours, or the class numbers that the file stores.
     #[serde(skip_serializing_if = "is_colours")]
     pub mode: DecodeMode,
-    /// Output dtype of `mode: indices`: u8, or u16 for files of sixteen bits.
     #[serde(skip_serializing_if = "is_u8")]
     pub dtype: FieldDType,
     /// Turn the image upright, as its EXIF orientation says.
@@ -60,12 +55,7 @@ impl OperatorDefinition for Decode {
 
     const PARAMETERS: &'static [Parameter] = &[
         FIELD,
-        or(
-            "channels",
-            ParameterKind::Choice(&["1", "3"]),
-            "3",
-            "3, or 1 for grey; always 1 with `mode: indices`.",
-        ),
+        or("channels", CHANNELS, "3", "3, or 1 for grey; always 1 with `mode: indices`."),
         or(
             "mode",
             ParameterKind::Choice(&["colours", "indices"]),
@@ -87,17 +77,17 @@ impl OperatorDefinition for Decode {
     ];
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
-        let typical_size = optional_size::<Self>(params, "typical_size")?;
+        let typical_size = optional_size(params, "typical_size")?;
         let modes = [DecodeMode::Colours, DecodeMode::Indices];
-        let mode = choice::<Self, _>(params, "mode", &modes)?;
+        let mode = params.read_choice("mode", &modes)?;
         let channels = match (mode, params.get("channels")) {
             (DecodeMode::Indices, None) => 1,
-            _ => channels::<Self>(params)?,
+            _ => channels(params)?,
         };
         if mode == DecodeMode::Indices && channels != 1 {
             return Err(params.error("`decode` makes one channel of indices: leave `channels` out"));
         }
-        let dtype = choice::<Self, _>(params, "dtype", &[FieldDType::U8, FieldDType::U16])?;
+        let dtype = params.read_choice("dtype", &[FieldDType::U8, FieldDType::U16])?;
         if mode == DecodeMode::Colours && dtype != FieldDType::U8 {
             let node = params.require("dtype")?;
             return Err(params.wrong("dtype", node, FieldDType::U8.name()));
@@ -112,11 +102,7 @@ impl Operator for Decode {
     fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
         let input = flow.field("decode", &self.field)?;
         if input.dtype != FieldDType::Bytes {
-            return Err(format!(
-                "`decode` needs bytes, but `{}` is {input}{}",
-                self.field,
-                flow.origin(&self.field)
-            ));
+            return Err(flow.needs("decode", "bytes", &self.field));
         }
         let shape = vec![None, None, Some(self.channels)];
         let range = (self.dtype == FieldDType::U8).then_some(ValueRange::PIXELS);

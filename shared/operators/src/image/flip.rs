@@ -7,23 +7,17 @@ use crate::prelude::*;
 pub struct Flip {
     #[serde(flatten)]
     pub fields: ImageFields,
-    /// Probability, 0 to 1.
     pub p: f64,
 }
 
 impl OperatorDefinition for Flip {
-    const DECLARATION: OperatorDeclaration = OperatorDeclaration {
-        randomness: Randomness::Random,
-        ..with_effect("flip", 1, OperatorEffect::Mirror).costs(1_000, 100)
-    };
+    const DECLARATION: OperatorDeclaration =
+        with_effect("flip", 1, OperatorEffect::Mirror).costs(1_000, 100).random();
 
-    const PARAMETERS: &'static [Parameter] = &with_fields::<11>(
-        &[or("p", ParameterKind::Number { min: 0.0, max: 1.0 }, "0.5", "Probability, 0 to 1.")],
-        false,
-    );
+    const PARAMETERS: &'static [Parameter] = &with_fields::<11>(&[probability("0.5")], false);
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
-        let p = real::<Self>(params, "p")?;
+        let p = params.read_number("p")?;
         Ok(Flip { fields: ImageFields::parse(params)?, p })
     }
 }
@@ -33,7 +27,7 @@ impl Operator for Flip {
         self.fields.infer("flip", flow, MOVABLE, |given| Ok(given.schema.clone()))
     }
 
-    moves_fields!();
+    moves_fields!(flip => OperatorGeometry::Mirror { p: flip.p });
 
     fn exact_effect(&self, _: &FieldSchema) -> ExactEffect {
         ExactEffect::Mirror
@@ -55,11 +49,6 @@ impl Operator for Flip {
             Ok(())
         }))
     }
-
-    #[cfg(feature = "kernels")]
-    fn boxes_kernel(&self) -> Option<Box<dyn gristmill_kernel::MoveBoxes>> {
-        boxes::mover(&self.fields, boxes::OperatorGeometry::Mirror { p: self.p })
-    }
 }
 
 /// Reverses the pixels of a row.
@@ -77,31 +66,23 @@ fn mirror(row: &mut [u8], pixel_bytes: usize) {
     }
 }
 
-// `vertical_flip`: mirrors an image top to bottom, with a probability.
-
 /// u8, f16, bf16 or f32 `[h, w, 1 or 3]` -> the same, mirrored top to bottom with probability `p`.
 /// Exactly as torchvision's `RandomVerticalFlip`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct VerticalFlip {
     #[serde(flatten)]
     pub fields: ImageFields,
-    /// Probability, 0 to 1.
     pub p: f64,
 }
 
 impl OperatorDefinition for VerticalFlip {
-    const DECLARATION: OperatorDeclaration = OperatorDeclaration {
-        randomness: Randomness::Random,
-        ..with_effect("vertical_flip", 1, OperatorEffect::Mirror).costs(1_000, 100)
-    };
+    const DECLARATION: OperatorDeclaration =
+        with_effect("vertical_flip", 1, OperatorEffect::Mirror).costs(1_000, 100).random();
 
-    const PARAMETERS: &'static [Parameter] = &with_fields::<11>(
-        &[or("p", ParameterKind::Number { min: 0.0, max: 1.0 }, "0.5", "Probability, 0 to 1.")],
-        false,
-    );
+    const PARAMETERS: &'static [Parameter] = &with_fields::<11>(&[probability("0.5")], false);
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
-        Ok(VerticalFlip { p: real::<Self>(params, "p")?, fields: ImageFields::parse(params)? })
+        Ok(VerticalFlip { p: params.read_number("p")?, fields: ImageFields::parse(params)? })
     }
 }
 
@@ -110,7 +91,7 @@ impl Operator for VerticalFlip {
         self.fields.infer("vertical_flip", flow, MOVABLE, |given| Ok(given.schema.clone()))
     }
 
-    moves_fields!();
+    moves_fields!(flip => OperatorGeometry::UpsideDown { p: flip.p });
 
     fn exact_effect(&self, _: &FieldSchema) -> ExactEffect {
         ExactEffect::Mirror
@@ -133,11 +114,6 @@ impl Operator for VerticalFlip {
             }
             Ok(())
         }))
-    }
-
-    #[cfg(feature = "kernels")]
-    fn boxes_kernel(&self) -> Option<Box<dyn gristmill_kernel::MoveBoxes>> {
-        boxes::mover(&self.fields, boxes::OperatorGeometry::UpsideDown { p: self.p })
     }
 }
 

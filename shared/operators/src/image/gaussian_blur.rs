@@ -11,25 +11,20 @@ const MAX_KERNEL: u32 = 255;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct GaussianBlur {
     pub field: String,
-    /// Width and height of the kernel in pixels, odd.
     pub kernel_size: u32,
-    /// Bounds of sigma in pixels. One number sets both.
     pub sigma: [f64; 2],
-    /// Probability, 0 to 1.
     pub p: f64,
 }
 
 impl OperatorDefinition for GaussianBlur {
-    const DECLARATION: OperatorDeclaration = OperatorDeclaration {
-        randomness: Randomness::Random,
-        ..with_effect("gaussian_blur", 1, OperatorEffect::Warp).costs(5_000, 3_000)
-    };
+    const DECLARATION: OperatorDeclaration =
+        with_effect("gaussian_blur", 1, OperatorEffect::Warp).costs(5_000, 3_000).random();
 
     const PARAMETERS: &'static [Parameter] = &[
         FIELD,
         required(
             "kernel_size",
-            ParameterKind::Whole { min: 1, max: MAX_KERNEL as u64 },
+            from_to(1, MAX_KERNEL),
             "Width and height of the kernel in pixels, odd.",
         ),
         or(
@@ -38,20 +33,20 @@ impl OperatorDefinition for GaussianBlur {
             "[0.1, 2.0]",
             "Bounds of sigma in pixels. Written as one number: always that.",
         ),
-        or("p", ParameterKind::Number { min: 0.0, max: 1.0 }, "1.0", "Probability, 0 to 1."),
+        probability("1.0"),
     ];
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         let node = params.require("kernel_size")?;
-        let kernel_size = whole::<Self>(params, "kernel_size")?;
+        let kernel_size = params.read_whole("kernel_size")?;
         if kernel_size % 2 == 0 {
             let next = kernel_size + 1;
             return Err(node.error(format!(
                 "`gaussian_blur` `kernel_size` must be odd, not {kernel_size}; {next} is next"
             )));
         }
-        let sigma = interval::<Self>(params, "sigma", |s| [s, s])?;
-        let p = real::<Self>(params, "p")?;
+        let sigma = interval(params, "sigma", |s| [s, s])?;
+        let p = params.read_number("p")?;
         Ok(GaussianBlur { field: params.field()?, kernel_size, sigma, p })
     }
 }

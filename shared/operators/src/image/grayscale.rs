@@ -11,21 +11,17 @@ use crate::kernels::planes::{F32Pixels, U8Pixels};
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Grayscale {
     pub field: String,
-    /// Probability, 0 to 1; 1 with one channel.
     pub p: f64,
-    /// 1 or 3.
     pub channels: u32,
 }
 
 impl OperatorDefinition for Grayscale {
-    const DECLARATION: OperatorDeclaration = OperatorDeclaration {
-        randomness: Randomness::Random,
-        ..with_effect("grayscale", 1, OperatorEffect::Colour).costs(1_000, 700)
-    };
+    const DECLARATION: OperatorDeclaration =
+        with_effect("grayscale", 1, OperatorEffect::Colour).costs(1_000, 700).random();
 
     const PARAMETERS: &'static [Parameter] = &[
         FIELD,
-        or("channels", ParameterKind::Choice(&["1", "3"]), "3", "1 or 3."),
+        or("channels", CHANNELS, "3", "1 or 3."),
         or(
             "p",
             ParameterKind::Number { min: 0.0, max: 1.0 },
@@ -35,8 +31,8 @@ impl OperatorDefinition for Grayscale {
     ];
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
-        let channels = channels::<Self>(params)?;
-        let p = real::<Self>(params, "p")?;
+        let channels = channels(params)?;
+        let p = params.read_number("p")?;
         if channels == 1 && p < 1.0 {
             return Err(params.error(
                 "`grayscale` with `channels: 1` changes the shape, so that `p` must be 1; leave \
@@ -89,23 +85,18 @@ impl Operator for Grayscale {
     }
 }
 
-// `solarize`: inverts bright values, with a probability.
-
 /// u8 (0 to 255) or f32 (0 to 1) `[h, w, 1 or 3]` -> the same; with probability `p` every value of at
 /// least `threshold` becomes 255 (f32: 1) minus itself. Exactly as torchvision's `RandomSolarize`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Solarize {
     pub field: String,
     pub threshold: f64,
-    /// Probability, 0 to 1.
     pub p: f64,
 }
 
 impl OperatorDefinition for Solarize {
-    const DECLARATION: OperatorDeclaration = OperatorDeclaration {
-        randomness: Randomness::Random,
-        ..with_effect("solarize", 1, OperatorEffect::Value).costs(500, 200)
-    };
+    const DECLARATION: OperatorDeclaration =
+        with_effect("solarize", 1, OperatorEffect::Value).costs(500, 200).random();
 
     const PARAMETERS: &'static [Parameter] = &[
         FIELD,
@@ -115,12 +106,12 @@ impl OperatorDefinition for Solarize {
             "128.0",
             "Values from it on are inverted.",
         ),
-        or("p", ParameterKind::Number { min: 0.0, max: 1.0 }, "0.5", "Probability, 0 to 1."),
+        probability("0.5"),
     ];
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
-        let threshold = real::<Self>(params, "threshold")?;
-        let p = real::<Self>(params, "p")?;
+        let threshold = params.read_number("threshold")?;
+        let p = params.read_number("p")?;
         Ok(Solarize { field: params.field()?, threshold, p })
     }
 }
@@ -165,24 +156,18 @@ impl Operator for Solarize {
     }
 }
 
-// `posterize`: reduces the bits of colours, with a probability.
-
 /// u8 `[h, w, 1 or 3]` -> the same; with probability `p` each value keeps only its upper `bits` bits.
 /// Exactly as torchvision's `RandomPosterize`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Posterize {
     pub field: String,
-    /// 0 to 8.
     pub bits: u32,
-    /// Probability, 0 to 1.
     pub p: f64,
 }
 
 impl OperatorDefinition for Posterize {
-    const DECLARATION: OperatorDeclaration = OperatorDeclaration {
-        randomness: Randomness::Random,
-        ..with_effect("posterize", 1, OperatorEffect::Value).costs(500, 200)
-    };
+    const DECLARATION: OperatorDeclaration =
+        with_effect("posterize", 1, OperatorEffect::Value).costs(500, 200).random();
 
     const PARAMETERS: &'static [Parameter] = &[
         FIELD,
@@ -191,12 +176,12 @@ impl OperatorDefinition for Posterize {
             ParameterKind::Whole { min: 0, max: 8 },
             "Bits of each value that are kept, 0 to 8.",
         ),
-        or("p", ParameterKind::Number { min: 0.0, max: 1.0 }, "0.5", "Probability, 0 to 1."),
+        probability("0.5"),
     ];
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
-        let bits = whole::<Self>(params, "bits")?;
-        let p = real::<Self>(params, "p")?;
+        let bits = params.read_whole("bits")?;
+        let p = params.read_number("p")?;
         Ok(Posterize { field: params.field()?, bits, p })
     }
 }
@@ -226,8 +211,6 @@ impl Operator for Posterize {
 
 #[cfg(feature = "kernels")]
 mod kernel {
-    //! `grayscale`: three equal channels, or one.
-
     use crate::kernels::planes::{self, BLOCK, PixelType};
 
     /// Sets all channels of RGB pixels to their grey.

@@ -12,24 +12,19 @@ use gristmill_kernel::OperatorDraws;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RandomErasing {
     pub field: String,
-    /// Probability, 0 to 1.
     pub p: f64,
-    /// Bounds of the area, as a fraction of the image's.
     pub scale: [f64; 2],
-    /// Bounds of height / width; drawn uniformly in its logarithm.
     pub ratio: [f64; 2],
     pub value: f64,
 }
 
 impl OperatorDefinition for RandomErasing {
-    const DECLARATION: OperatorDeclaration = OperatorDeclaration {
-        randomness: Randomness::Random,
-        ..element_wise("random_erasing", 1).costs(2_000, 100)
-    };
+    const DECLARATION: OperatorDeclaration =
+        element_wise("random_erasing", 1).costs(2_000, 100).random();
 
     const PARAMETERS: &'static [Parameter] = &[
         FIELD,
-        or("p", ParameterKind::Number { min: 0.0, max: 1.0 }, "0.5", "Probability, 0 to 1."),
+        probability("0.5"),
         or(
             "scale",
             ParameterKind::List(&ParameterKind::Number { min: 0.0, max: 1.0 }),
@@ -51,10 +46,10 @@ impl OperatorDefinition for RandomErasing {
     ];
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
-        let p = real::<Self>(params, "p")?;
-        let scale = interval::<Self>(params, "scale", |s| [s, s])?;
-        let ratio = interval::<Self>(params, "ratio", |r| [r, r])?;
-        let value = real::<Self>(params, "value")?;
+        let p = params.read_number("p")?;
+        let scale = interval(params, "scale", |s| [s, s])?;
+        let ratio = interval(params, "ratio", |r| [r, r])?;
+        let value = params.read_number("value")?;
         Ok(RandomErasing { field: params.field()?, p, scale, ratio, value })
     }
 }

@@ -9,11 +9,8 @@ use crate::prelude::*;
 pub struct RandomResizedCrop {
     #[serde(flatten)]
     pub fields: ImageFields,
-    /// Height and width in pixels.
     pub size: [u32; 2],
-    /// Bounds of the area, as a fraction of the image's; 0 < low <= high <= 1.
     pub scale: [f64; 2],
-    /// Bounds of width / height; drawn uniformly in its logarithm; 0 < low <= high.
     pub ratio: [f64; 2],
     pub antialias: bool,
 }
@@ -23,10 +20,8 @@ pub struct RandomResizedCrop {
 const MIN_BOUND: f64 = 1e-6;
 
 impl OperatorDefinition for RandomResizedCrop {
-    const DECLARATION: OperatorDeclaration = OperatorDeclaration {
-        randomness: Randomness::Random,
-        ..with_effect("random_resized_crop", 1, OperatorEffect::Window).costs(20_000, 1_500)
-    };
+    const DECLARATION: OperatorDeclaration =
+        with_effect("random_resized_crop", 1, OperatorEffect::Window).costs(20_000, 1_500).random();
 
     const PARAMETERS: &'static [Parameter] = &with_fields::<14>(
         &[
@@ -50,10 +45,10 @@ impl OperatorDefinition for RandomResizedCrop {
     );
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
-        let size = size::<Self>(params, "size")?;
+        let size = size(params, "size")?;
         let scale = bounds(params, "scale")?;
         let ratio = bounds(params, "ratio")?;
-        let antialias = flag::<Self>(params, "antialias")?;
+        let antialias = params.read_flag("antialias")?;
         Ok(RandomResizedCrop { fields: ImageFields::parse(params)?, size, scale, ratio, antialias })
     }
 }
@@ -63,32 +58,34 @@ impl Operator for RandomResizedCrop {
         crate::image::resize::resized(flow, "random_resized_crop", &self.fields, self.size)
     }
 
-    moves_fields!();
+    moves_fields!(crop => OperatorGeometry::Resize(crop.drawn()));
 
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
         let given = input.field()?;
-        let to = || masks::MaskResize::Drawn(kernel::CropAndResize::new(self, 1), self.size);
-        Ok(masks::or_resized(&self.fields, given, to, |channels| {
-            let crop = kernel::CropAndResize::new(self, channels);
-            transform(move |input, output, tools, draw| crop.run(input, output, tools, draw))
-        }))
-    }
-
-    #[cfg(feature = "kernels")]
-    fn boxes_kernel(&self) -> Option<Box<dyn gristmill_kernel::MoveBoxes>> {
-        boxes::mover(
+        Ok(masks::or_resized(
             &self.fields,
-            boxes::OperatorGeometry::CropAndResize(kernel::CropAndResize::new(self, 1), self.size),
-        )
+            given,
+            || self.drawn(),
+            |channels| {
+                let crop = kernel::CropAndResize::new(self, channels);
+                transform(move |input, output, tools, draw| crop.run(input, output, tools, draw))
+            },
+        ))
+    }
+}
+
+#[cfg(feature = "kernels")]
+impl RandomResizedCrop {
+    fn drawn(&self) -> MaskResize {
+        MaskResize::Drawn(kernel::CropAndResize::new(self, 1), self.size)
     }
 }
 
 /// `[low, high]` with low <= high, within the declared range.
 fn bounds(params: &mut MappingReader<'_>, key: &str) -> Result<[f64; 2], PipelineError> {
-    let parameter = declared::<RandomResizedCrop>(key);
-    let (min, max) = parameters::numbers_of(parameter).into_inner();
-    let node = parameters::present(params, parameter)?;
+    let (min, max) = params.numbers_of(key).into_inner();
+    let node = params.present(key)?;
     let [low, high] = params.numbers(key, &node, 0.0..=max)?;
     if low < min || low > high {
         return Err(node.error(format!(
@@ -101,8 +98,6 @@ fn bounds(params: &mut MappingReader<'_>, key: &str) -> Result<[f64; 2], Pipelin
 
 #[cfg(feature = "kernels")]
 pub(crate) mod kernel {
-    //! `random_resized_crop`: crops a random window of an image and resizes it.
-
     use super::*;
     use crate::image::resize::kernel::{ImageWindow, ResizeImage};
     use gristmill_kernel::*;

@@ -11,7 +11,6 @@ use crate::image::resize::kernel::{ImageWindow, ResizeImage};
 pub struct Resize {
     #[serde(flatten)]
     pub fields: ImageFields,
-    /// Height and width in pixels.
     pub size: [u32; 2],
     pub antialias: bool,
 }
@@ -23,8 +22,8 @@ impl OperatorDefinition for Resize {
     const PARAMETERS: &'static [Parameter] = &with_fields::<12>(&[SIZE, ANTIALIAS], false);
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
-        let size = size::<Self>(params, "size")?;
-        let antialias = flag::<Self>(params, "antialias")?;
+        let size = size(params, "size")?;
+        let antialias = params.read_flag("antialias")?;
         Ok(Resize { fields: ImageFields::parse(params)?, size, antialias })
     }
 }
@@ -34,23 +33,18 @@ impl Operator for Resize {
         resized(flow, "resize", &self.fields, self.size)
     }
 
-    moves_fields!();
+    moves_fields!(resize => OperatorGeometry::Resize(MaskResize::Size(resize.size)));
 
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
         let given = input.field()?;
-        let to = || masks::MaskResize::Size(self.size);
+        let to = || MaskResize::Size(self.size);
         Ok(masks::or_resized(&self.fields, given, to, |channels| {
             let resize = kernel::ResizeImage::new(self.size, channels, self.antialias);
             transform(move |input, output, tools, _| {
                 resize.resize(input, kernel::ImageWindow::whole(input.size), output, tools)
             })
         }))
-    }
-
-    #[cfg(feature = "kernels")]
-    fn boxes_kernel(&self) -> Option<Box<dyn gristmill_kernel::MoveBoxes>> {
-        boxes::mover(&self.fields, boxes::OperatorGeometry::Resize(self.size))
     }
 }
 
@@ -68,15 +62,12 @@ pub(crate) fn resized(
     })
 }
 
-// `resize_shorter`: resizes the shorter side to a given length, keeping the aspect ratio.
-
 /// u8 `[h, w, 1 or 3]` -> u8 `[h', w', c]`, resized as by `resize`. The shorter side becomes `size`, the
 /// longer one `size * longer / shorter`, rounded down. As torchvision's `Resize` with one number.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ResizeShorter {
     #[serde(flatten)]
     pub fields: ImageFields,
-    /// The shorter side in pixels.
     pub size: u32,
     pub antialias: bool,
 }
@@ -86,20 +77,13 @@ impl OperatorDefinition for ResizeShorter {
         with_effect("resize_shorter", 1, OperatorEffect::Resample).costs(20_000, 1_500);
 
     const PARAMETERS: &'static [Parameter] = &with_fields::<12>(
-        &[
-            required(
-                "size",
-                ParameterKind::Whole { min: 1, max: MAX_SIDE as u64 },
-                "The shorter side in pixels.",
-            ),
-            ANTIALIAS,
-        ],
+        &[required("size", from_to(1, MAX_SIDE), "The shorter side in pixels."), ANTIALIAS],
         false,
     );
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
-        let size = whole::<Self>(params, "size")?;
-        let antialias = flag::<Self>(params, "antialias")?;
+        let size = params.read_whole("size")?;
+        let antialias = params.read_flag("antialias")?;
         Ok(ResizeShorter { fields: ImageFields::parse(params)?, size, antialias })
     }
 }
@@ -117,12 +101,12 @@ impl Operator for ResizeShorter {
         })
     }
 
-    moves_fields!();
+    moves_fields!(resize => OperatorGeometry::Resize(MaskResize::Shorter(resize.clone())));
 
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
         let given = input.field()?;
-        let to = || masks::MaskResize::Shorter(self.clone());
+        let to = || MaskResize::Shorter(self.clone());
         let op = self.clone();
         Ok(masks::or_resized(&self.fields, given, to, |channels| {
             transform(move |input, output, tools, _| {
@@ -131,11 +115,6 @@ impl Operator for ResizeShorter {
                 resize.resize(input, ImageWindow::whole(input.size), output, tools)
             })
         }))
-    }
-
-    #[cfg(feature = "kernels")]
-    fn boxes_kernel(&self) -> Option<Box<dyn gristmill_kernel::MoveBoxes>> {
-        boxes::mover(&self.fields, boxes::OperatorGeometry::Shorter(self.clone()))
     }
 }
 
@@ -154,8 +133,6 @@ impl ResizeShorter {
 
 #[cfg(feature = "kernels")]
 pub(crate) mod kernel {
-    //! `resize`: resizes an image to a given size.
-
     use fast_image_resize::{
         FilterType, PixelTrait, ResizeAlg, ResizeOptions, Resizer,
         images::{TypedCroppedImage, TypedImage, TypedImageRef},

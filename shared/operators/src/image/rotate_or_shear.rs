@@ -15,10 +15,8 @@ pub enum Interpolation {
 pub struct RotateOrShear<A> {
     #[serde(flatten)]
     pub fields: ImageFields,
-    /// Bounds of the angles.
     pub degrees: A,
     pub interpolation: Interpolation,
-    /// Value of what was outside the image.
     pub fill: f64,
 }
 
@@ -57,8 +55,8 @@ impl<A: AngleBounds> OperatorDefinition for RotateOrShear<A> {
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         let degrees = A::parse(params)?;
         let interpolations = [Interpolation::Nearest, Interpolation::Bilinear];
-        let interpolation = choice::<Self, _>(params, "interpolation", &interpolations)?;
-        let fill = real::<Self>(params, "fill")?;
+        let interpolation = params.read_choice("interpolation", &interpolations)?;
+        let fill = params.read_number("fill")?;
         Ok(RotateOrShear {
             fields: ImageFields::parse_filled(params)?,
             degrees,
@@ -79,7 +77,7 @@ impl<A: AngleBounds> Operator for RotateOrShear<A> {
         })
     }
 
-    moves_fields!();
+    moves_fields!(turn => OperatorGeometry::Turn(turn.degrees.angle()));
 
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
@@ -95,14 +93,7 @@ impl<A: AngleBounds> Operator for RotateOrShear<A> {
             Ok(OutputSize { bytes, size: input.size })
         }))
     }
-
-    #[cfg(feature = "kernels")]
-    fn boxes_kernel(&self) -> Option<Box<dyn gristmill_kernel::MoveBoxes>> {
-        boxes::mover(&self.fields, boxes::OperatorGeometry::Turn(self.degrees.angle()))
-    }
 }
-
-// `rotate`: rotates an image by a random angle.
 
 /// u8 or f32 `[h, w, 1 or 3]` -> the same, rotated counter-clockwise about its centre by an angle drawn
 /// uniformly from `degrees`. Pixels from outside the image are `fill`. As torchvision's `RandomRotation`
@@ -112,10 +103,8 @@ impl<A: AngleBounds> Operator for RotateOrShear<A> {
 pub type Rotate = RotateOrShear<[f64; 2]>;
 
 impl AngleBounds for [f64; 2] {
-    const DECLARATION: OperatorDeclaration = OperatorDeclaration {
-        randomness: Randomness::Random,
-        ..with_effect("rotate", 1, OperatorEffect::Warp).costs(10_000, 5_000)
-    };
+    const DECLARATION: OperatorDeclaration =
+        with_effect("rotate", 1, OperatorEffect::Warp).costs(10_000, 5_000).random();
 
     const DEGREES: Parameter = required(
         "degrees",
@@ -124,15 +113,13 @@ impl AngleBounds for [f64; 2] {
     );
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
-        interval::<Rotate>(params, "degrees", |d| [-d, d])
+        interval(params, "degrees", |d| [-d, d])
     }
 
     fn angle(self) -> WarpAngle {
         WarpAngle::Rotate(self)
     }
 }
-
-// `shear`: shears an image by random angles.
 
 /// Largest angle; a steeper one leaves no recognisable image.
 const MAX_DEGREES: f64 = 89.0;
@@ -142,10 +129,8 @@ const MAX_DEGREES: f64 = 89.0;
 pub type Shear = RotateOrShear<[f64; 4]>;
 
 impl AngleBounds for [f64; 4] {
-    const DECLARATION: OperatorDeclaration = OperatorDeclaration {
-        randomness: Randomness::Random,
-        ..with_effect("shear", 1, OperatorEffect::Warp).costs(10_000, 5_000)
-    };
+    const DECLARATION: OperatorDeclaration =
+        with_effect("shear", 1, OperatorEffect::Warp).costs(10_000, 5_000).random();
 
     const DEGREES: Parameter = required(
         "degrees",
@@ -156,7 +141,7 @@ impl AngleBounds for [f64; 4] {
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         match params.get("degrees") {
             Some(node @ SyntaxNode { value: NodeValue::Seq(items), .. }) if items.len() == 4 => {
-                let range = parameters::numbers_of(&Self::DEGREES);
+                let range = params.numbers_of("degrees");
                 let degrees: [f64; 4] = params.numbers("degrees", node, range)?;
                 if degrees[0] > degrees[1] || degrees[2] > degrees[3] {
                     return Err(node.error(
@@ -166,7 +151,7 @@ impl AngleBounds for [f64; 4] {
                 Ok(degrees)
             }
             _ => {
-                let [low, high] = interval::<Shear>(params, "degrees", |d| [-d, d])?;
+                let [low, high] = interval(params, "degrees", |d| [-d, d])?;
                 Ok([low, high, 0.0, 0.0])
             }
         }

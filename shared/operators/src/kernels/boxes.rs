@@ -1,7 +1,6 @@
 //! Bounding boxes under image operators: boxes move with the image and are clipped to it. A box with too
 //! little area left is dropped with its label. Computed in f32, step by step, as torchvision does.
 
-use crate::image::random_resized_crop::kernel::CropAndResize;
 use crate::kernels::canvas::{CanvasWindow, WindowOperator};
 use crate::kernels::warp::WarpMatrix;
 use crate::prelude::*;
@@ -26,10 +25,8 @@ struct Mover {
 pub(crate) enum OperatorGeometry {
     Mirror { p: f64 },
     UpsideDown { p: f64 },
-    Window(WindowOperator),
-    Resize([u32; 2]),
-    Shorter(ResizeShorter),
-    CropAndResize(CropAndResize, [u32; 2]),
+    Window(Box<dyn WindowOperator>),
+    Resize(MaskResize),
     Turn(WarpAngle),
 }
 
@@ -50,7 +47,6 @@ impl OperatorGeometry {
         size: [usize; 2],
         draw: &mut OperatorDraws,
     ) -> Result<[Option<GeometryStep>; 2], String> {
-        let to_size = |size: [u32; 2]| GeometryStep::Scale(size.map(|side| side as usize));
         let one = |only: GeometryStep| Ok([Some(only), None]);
         match self {
             OperatorGeometry::Mirror { p } if draw.unit() < *p => one(GeometryStep::Mirror),
@@ -61,13 +57,10 @@ impl OperatorGeometry {
             OperatorGeometry::Window(choice) => {
                 one(GeometryStep::Window(choice.frame(size, draw)?))
             }
-            OperatorGeometry::Resize(size) => one(to_size(*size)),
-            OperatorGeometry::Shorter(op) => {
-                one(to_size(op.output_size(size.map(|side| side as u32))?))
-            }
-            OperatorGeometry::CropAndResize(crop, size_after) => {
-                let window = GeometryStep::Window(crop.window(size, draw).into());
-                Ok([Some(window), Some(to_size(*size_after))])
+            OperatorGeometry::Resize(resize) => {
+                let (window, size) = resize.draw(size, draw)?;
+                let window = window.map(|window| GeometryStep::Window(window.into()));
+                Ok([window, Some(GeometryStep::Scale(size))])
             }
             OperatorGeometry::Turn(angle) => one(GeometryStep::Turn(angle.matrix(draw))),
         }

@@ -5,7 +5,11 @@ use crate::prelude::*;
 use gristmill_kernel::*;
 
 /// The kernel `[h, w, c]` -> `[h', w', c]` of an operator that chooses a window; `fill` is its value beyond the image.
-pub(crate) fn kernel(choice: WindowOperator, image: &FieldSchema, fill: f64) -> Kernel {
+pub(crate) fn kernel(
+    choice: impl WindowOperator + 'static,
+    image: &FieldSchema,
+    fill: f64,
+) -> Kernel {
     let (pixel_bytes, fill) = (pixel_bytes(image), value_bytes(image.dtype, fill));
     transform(move |input, output, _, draw| {
         let frame = choice.frame(input.size, draw)?;
@@ -15,13 +19,10 @@ pub(crate) fn kernel(choice: WindowOperator, image: &FieldSchema, fill: f64) -> 
     })
 }
 
-/// The operator that chooses the window.
-#[derive(Debug)]
-pub(crate) enum WindowOperator {
-    Centre(CenterCrop),
-    Fixed(Crop),
-    Random(RandomCrop),
-    Padded(Pad),
+/// An operator that chooses the window.
+pub(crate) trait WindowOperator: std::fmt::Debug + Send + Sync {
+    /// The window of an image of this height and width.
+    fn frame(&self, size: [usize; 2], draw: &mut OperatorDraws) -> Result<CanvasWindow, String>;
 }
 
 /// A rectangle that may reach beyond the image.
@@ -69,32 +70,28 @@ fn fill_with(value: &[u8], out: &mut [u8]) {
     }
 }
 
-impl WindowOperator {
-    pub(crate) fn frame(
+impl WindowOperator for CenterCrop {
+    fn frame(&self, sides: [usize; 2], _: &mut OperatorDraws) -> Result<CanvasWindow, String> {
+        let [height, width] = self.size.map(|side| side as usize);
+        let [top, left] = [middle(sides[0], height), middle(sides[1], width)];
+        Ok(CanvasWindow { top, left, height, width })
+    }
+}
+
+impl WindowOperator for Crop {
+    fn frame(
         &self,
         [height, width]: [usize; 2],
-        draw: &mut OperatorDraws,
+        _: &mut OperatorDraws,
     ) -> Result<CanvasWindow, String> {
-        match self {
-            WindowOperator::Centre(CenterCrop { size, .. }) => {
-                let size = size.map(|side| side as usize);
-                let [top, left] = [middle(height, size[0]), middle(width, size[1])];
-                Ok(CanvasWindow { top, left, height: size[0], width: size[1] })
-            }
-            WindowOperator::Fixed(op) => {
-                let [top, left, h, w] = [op.top, op.left, op.height, op.width].map(|x| x as usize);
-                if top + h > height || left + w > width {
-                    return Err(format!(
-                        "an image {height} x {width} has no rows {top} to {} and columns {left} to {}",
-                        top + h,
-                        left + w
-                    ));
-                }
-                Ok(CanvasWindow { top: top as i64, left: left as i64, height: h, width: w })
-            }
-            WindowOperator::Random(op) => random(op, [height, width], draw),
-            WindowOperator::Padded(op) => padded(op, [height, width]),
+        let [top, left, h, w] = [self.top, self.left, self.height, self.width].map(|x| x as usize);
+        let (bottom, right) = (top + h, left + w);
+        if bottom > height || right > width {
+            return Err(format!(
+                "an image {height} x {width} has no rows {top} to {bottom} and columns {left} to {right}"
+            ));
         }
+        Ok(CanvasWindow { top: top as i64, left: left as i64, height: h, width: w })
     }
 }
 
@@ -108,57 +105,61 @@ fn middle(outer: usize, inner: usize) -> i64 {
     }
 }
 
-fn random(
-    op: &RandomCrop,
-    sides: [usize; 2],
-    draw: &mut OperatorDraws,
-) -> Result<CanvasWindow, String> {
-    let [left, top, right, bottom] = op.padding.map(|x| x as usize);
-    let mut start = [0, 0];
-    for (i, (before, after)) in [(top, bottom), (left, right)].into_iter().enumerate() {
-        let wanted = op.size[i] as usize;
-        let (mut before, mut padded) = (before, sides[i] + before + after);
-        if op.pad_if_needed && padded < wanted {
-            let lacking = wanted - padded;
-            before += lacking;
-            padded += 2 * lacking;
+impl WindowOperator for RandomCrop {
+    fn frame(&self, sides: [usize; 2], draw: &mut OperatorDraws) -> Result<CanvasWindow, String> {
+        let [left, top, right, bottom] = self.padding.map(|x| x as usize);
+        let mut start = [0, 0];
+        for (i, (before, after)) in [(top, bottom), (left, right)].into_iter().enumerate() {
+            let wanted = self.size[i] as usize;
+            let (mut before, mut padded) = (before, sides[i] + before + after);
+            if self.pad_if_needed && padded < wanted {
+                let lacking = wanted - padded;
+                before += lacking;
+                padded += 2 * lacking;
+            }
+            if padded < wanted {
+                let [height, width] = sides;
+                return Err(format!(
+                    "an image {height} x {width} is too small to crop {} x {}; say `pad_if_needed: true`",
+                    self.size[0], self.size[1]
+                ));
+            }
+            start[i] = i64::from(draw.up_to((padded - wanted) as u32)) - before as i64;
         }
-        if padded < wanted {
-            let [height, width] = sides;
-            return Err(format!(
-                "an image {height} x {width} is too small to crop {} x {}; say `pad_if_needed: true`",
-                op.size[0], op.size[1]
-            ));
-        }
-        start[i] = i64::from(draw.up_to((padded - wanted) as u32)) - before as i64;
+        let [height, width] = self.size.map(|side| side as usize);
+        Ok(CanvasWindow { top: start[0], left: start[1], height, width })
     }
-    let [height, width] = op.size.map(|side| side as usize);
-    Ok(CanvasWindow { top: start[0], left: start[1], height, width })
 }
 
-fn padded(op: &Pad, [height, width]: [usize; 2]) -> Result<CanvasWindow, String> {
-    if let Some(size) = op.size {
-        let [to_height, to_width] = size.map(|side| side as usize);
-        if to_height < height || to_width < width {
+impl WindowOperator for Pad {
+    fn frame(
+        &self,
+        [height, width]: [usize; 2],
+        _: &mut OperatorDraws,
+    ) -> Result<CanvasWindow, String> {
+        if let Some(size) = self.size {
+            let [to_height, to_width] = size.map(|side| side as usize);
+            if to_height < height || to_width < width {
+                return Err(format!(
+                    "an image {height} x {width} is larger than the {to_height} x {to_width} to pad it to"
+                ));
+            }
+            let (top, left) = ((to_height - height) / 2, (to_width - width) / 2);
+            let (top, left) = (-(top as i64), -(left as i64));
+            return Ok(CanvasWindow { top, left, height: to_height, width: to_width });
+        }
+        let [left, top, right, bottom] = self.padding.unwrap_or_default().map(|x| x as usize);
+        let (to_height, to_width) = (height + top + bottom, width + left + right);
+        if to_height.max(to_width) > MAX_SIDE as usize {
             return Err(format!(
-                "an image {height} x {width} is larger than the {to_height} x {to_width} to pad it to"
+                "an image {height} x {width} would be padded beyond {MAX_SIDE} pixels a side"
             ));
         }
-        let (top, left) = ((to_height - height) / 2, (to_width - width) / 2);
-        let (top, left) = (-(top as i64), -(left as i64));
-        return Ok(CanvasWindow { top, left, height: to_height, width: to_width });
+        Ok(CanvasWindow {
+            top: -(top as i64),
+            left: -(left as i64),
+            height: to_height,
+            width: to_width,
+        })
     }
-    let [left, top, right, bottom] = op.padding.unwrap_or_default().map(|x| x as usize);
-    let (to_height, to_width) = (height + top + bottom, width + left + right);
-    if to_height.max(to_width) > MAX_SIDE as usize {
-        return Err(format!(
-            "an image {height} x {width} would be padded beyond {MAX_SIDE} pixels a side"
-        ));
-    }
-    Ok(CanvasWindow {
-        top: -(top as i64),
-        left: -(left as i64),
-        height: to_height,
-        width: to_width,
-    })
 }

@@ -193,17 +193,12 @@ impl NetworkInput {
 }
 
 impl Float {
-    fn from_dtype(dtype: CastDType) -> Option<Self> {
+    fn from_dtype(dtype: FieldDType) -> Option<Self> {
         match dtype {
-            CastDType::F32 => Some(Float::F32),
-            CastDType::F16 => Some(Float::F16),
-            CastDType::BF16 => Some(Float::BF16),
-            CastDType::U8
-            | CastDType::U16
-            | CastDType::I32
-            | CastDType::I64
-            | CastDType::U64
-            | CastDType::F64 => None,
+            FieldDType::F32 => Some(Float::F32),
+            FieldDType::F16 => Some(Float::F16),
+            FieldDType::BF16 => Some(Float::BF16),
+            _ => None,
         }
     }
 

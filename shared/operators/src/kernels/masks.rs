@@ -19,14 +19,8 @@ pub(crate) fn or_resized(
     }
     let (to, pixel_bytes) = (to(), pixel_bytes(given));
     transform(move |input, output, tools, draw| {
-        let [height, width] = input.size.map(|side| side as u32);
-        let whole = ImageWindow::whole(input.size);
-        let (window, size) = match &to {
-            MaskResize::Size(size) => (whole, *size),
-            MaskResize::Shorter(op) => (whole, op.output_size([height, width])?),
-            MaskResize::Drawn(crop, size) => (crop.window(input.size, draw), *size),
-        };
-        let size = size.map(|side| side as usize);
+        let (window, size) = to.draw(input.size, draw)?;
+        let window = window.unwrap_or_else(|| ImageWindow::whole(input.size));
         let bytes = size[0] * size[1] * pixel_bytes;
         nearest(input, window, size, pixel_bytes, (output.take(bytes)?, &mut tools.ends));
         Ok(OutputSize { bytes, size })
@@ -43,11 +37,28 @@ pub(crate) fn turn_by(angle: WarpAngle, fields: &ImageFields, given: &FieldSchem
     })
 }
 
-/// The size that a mask is resized to, and the part of it that is resized.
+/// The size that a mask, or an image with boxes, is resized to, and the part of it that is resized.
+#[derive(Debug)]
 pub(crate) enum MaskResize {
     Size([u32; 2]),
     Shorter(ResizeShorter),
     Drawn(CropAndResize, [u32; 2]),
+}
+
+impl MaskResize {
+    /// The part of an image of this height and width that is resized, unless it is all, and its new size.
+    pub(crate) fn draw(
+        &self,
+        size: [usize; 2],
+        draw: &mut OperatorDraws,
+    ) -> Result<(Option<ImageWindow>, [usize; 2]), String> {
+        let (window, size) = match self {
+            MaskResize::Size(size) => (None, *size),
+            MaskResize::Shorter(op) => (None, op.output_size(size.map(|side| side as u32))?),
+            MaskResize::Drawn(crop, after) => (Some(crop.window(size, draw)), *after),
+        };
+        Ok((window, size.map(|side| side as usize)))
+    }
 }
 
 /// Resizes `window` of a mask as torch's `interpolate(mode="nearest")`. `columns` is scratch space.

@@ -11,8 +11,7 @@ pub(crate) mod warp;
 
 use bytes::Bytes;
 use gristmill_kernel::{
-    AssetLoader, InPlaceKernel, Kernel, KernelOutput, KernelScratch, OperatorDraws, OutputSize,
-    TransformKernel, ValueView,
+    AssetLoader, Kernel, KernelOutput, KernelScratch, OperatorDraws, OutputSize, ValueView,
 };
 use gristmill_pipeline::{AssetReference, FieldDType, FieldSchema, MAX_ASSET_BYTES};
 
@@ -30,29 +29,7 @@ pub(crate) fn transform(
     + Sync
     + 'static,
 ) -> Kernel {
-    struct Run<F>(F);
-    impl<F> TransformKernel for Run<F>
-    where
-        F: Fn(
-                ValueView<'_>,
-                KernelOutput<'_>,
-                &mut KernelScratch,
-                &mut OperatorDraws,
-            ) -> Result<OutputSize, String>
-            + Send
-            + Sync,
-    {
-        fn run(
-            &self,
-            input: ValueView<'_>,
-            output: KernelOutput<'_>,
-            tools: &mut KernelScratch,
-            draw: &mut OperatorDraws,
-        ) -> Result<OutputSize, String> {
-            (self.0)(input, output, tools, draw)
-        }
-    }
-    Kernel::transform(Run(run))
+    Kernel::transform(run)
 }
 
 /// A kernel that changes values where they are.
@@ -62,24 +39,7 @@ pub(crate) fn in_place(
     + Sync
     + 'static,
 ) -> Kernel {
-    struct Change<F>(F);
-    impl<F> InPlaceKernel for Change<F>
-    where
-        F: Fn(&mut [u8], [usize; 2], &mut KernelScratch, &mut OperatorDraws) -> Result<(), String>
-            + Send
-            + Sync,
-    {
-        fn run(
-            &self,
-            value: &mut [u8],
-            size: [usize; 2],
-            tools: &mut KernelScratch,
-            draw: &mut OperatorDraws,
-        ) -> Result<(), String> {
-            (self.0)(value, size, tools, draw)
-        }
-    }
-    Kernel::in_place(Change(change))
+    Kernel::in_place(change)
 }
 
 /// A kernel that changes each value with probability `p`.

@@ -2,63 +2,6 @@
 
 use crate::prelude::*;
 
-/// The types values can be cast to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum CastDType {
-    U8,
-    U16,
-    I32,
-    I64,
-    U64,
-    F16,
-    BF16,
-    F32,
-    F64,
-}
-
-impl CastDType {
-    const ALL: [CastDType; 9] = [
-        CastDType::U8,
-        CastDType::U16,
-        CastDType::I32,
-        CastDType::I64,
-        CastDType::U64,
-        CastDType::F16,
-        CastDType::BF16,
-        CastDType::F32,
-        CastDType::F64,
-    ];
-
-    /// Least and largest value of an integer type; none if `cast` does not narrow the range to it.
-    fn bounds(self) -> Option<[f64; 2]> {
-        match self {
-            CastDType::U8 => Some([0.0, 255.0]),
-            CastDType::U16 => Some([0.0, 65_535.0]),
-            CastDType::I32 => Some([f64::from(i32::MIN), f64::from(i32::MAX)]),
-            CastDType::U64 => Some([0.0, f64::MAX]),
-            CastDType::I64 | CastDType::F16 | CastDType::BF16 | CastDType::F32 | CastDType::F64 => {
-                None
-            }
-        }
-    }
-
-    /// The same as a field's dtype.
-    pub const fn dtype(self) -> FieldDType {
-        match self {
-            CastDType::U8 => FieldDType::U8,
-            CastDType::U16 => FieldDType::U16,
-            CastDType::I32 => FieldDType::I32,
-            CastDType::I64 => FieldDType::I64,
-            CastDType::U64 => FieldDType::U64,
-            CastDType::F16 => FieldDType::F16,
-            CastDType::BF16 => FieldDType::BF16,
-            CastDType::F32 => FieldDType::F32,
-            CastDType::F64 => FieldDType::F64,
-        }
-    }
-}
-
 /// Numbers of any shape -> the same shape of `dtype`: u8, u16, i32, i64, u64, f16, bf16, f32 or f64. Rounds
 /// to nearest, ties to even (`tf.cast` and torch truncate towards zero). Casts to integers saturate, also
 /// for infinities; NaN becomes 0. Casts to floats are exactly those of TensorFlow and torch: values beyond
@@ -66,7 +9,18 @@ impl CastDType {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Cast {
     pub field: String,
-    pub dtype: CastDType,
+    pub dtype: FieldDType,
+}
+
+/// Least and largest value of an integer type; none if `cast` does not narrow the range to it.
+fn bounds(dtype: FieldDType) -> Option<[f64; 2]> {
+    match dtype {
+        FieldDType::U8 => Some([0.0, 255.0]),
+        FieldDType::U16 => Some([0.0, 65_535.0]),
+        FieldDType::I32 => Some([f64::from(i32::MIN), f64::from(i32::MAX)]),
+        FieldDType::U64 => Some([0.0, f64::MAX]),
+        _ => None,
+    }
 }
 
 impl OperatorDefinition for Cast {
@@ -83,7 +37,8 @@ impl OperatorDefinition for Cast {
     ];
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
-        let dtype = choice::<Self, _>(params, "dtype", &CastDType::ALL)?;
+        use FieldDType::{BF16, F16, F32, F64, I32, I64, U8, U16, U64};
+        let dtype = params.read_choice("dtype", &[U8, U16, I32, I64, U64, F16, BF16, F32, F64])?;
         Ok(Cast { field: params.field()?, dtype })
     }
 }
@@ -91,14 +46,12 @@ impl OperatorDefinition for Cast {
 impl Operator for Cast {
     fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
         let input = flow.field("cast", &self.field)?;
-        let field = &self.field;
         if input.dtype == FieldDType::Bytes {
-            let origin = flow.origin(field);
-            return Err(format!("`cast` needs numbers, but `{field}` is {input}{origin}"));
+            return Err(flow.needs("cast", "numbers", &self.field));
         }
-        let dtype = self.dtype.dtype();
+        let dtype = self.dtype;
         // Values outside the type saturate.
-        let range = input.range.map(|range| match self.dtype.bounds() {
+        let range = input.range.map(|range| match bounds(dtype) {
             Some([least, most]) => {
                 ValueRange { min: range.min.clamp(least, most), max: range.max.clamp(least, most) }
             }
@@ -121,13 +74,13 @@ impl Operator for Cast {
     }
 
     fn is_for_delivery(&self) -> bool {
-        matches!(self.dtype, CastDType::BF16 | CastDType::F16)
+        matches!(self.dtype, FieldDType::BF16 | FieldDType::F16)
     }
 
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
         let given = input.field()?;
-        Ok(if self.dtype.dtype() == given.dtype {
+        Ok(if self.dtype == given.dtype {
             Kernel::Nothing
         } else {
             let (from, to) = (given.dtype, self.dtype);
@@ -138,8 +91,6 @@ impl Operator for Cast {
 
 #[cfg(feature = "kernels")]
 pub(crate) mod kernel {
-    //! `cast`: converts numbers to another dtype.
-
     use super::*;
     use gristmill_kernel::*;
     use half::{bf16, f16};
@@ -147,13 +98,16 @@ pub(crate) mod kernel {
     /// Numbers of one type -> numbers of another, rounded to nearest, ties to even.
     pub(super) fn convert(
         from: FieldDType,
-        to: CastDType,
+        to: FieldDType,
         input: ValueView<'_>,
         output: KernelOutput<'_>,
     ) -> Result<OutputSize, String> {
+        if matches!(to, FieldDType::Bytes | FieldDType::U32) {
+            return Err(format!("cannot cast to {to}"));
+        }
         let ValueView { bytes, size } = input;
         let values = bytes.len() / crate::kernels::dtype_bytes(from);
-        let made = values * crate::kernels::dtype_bytes(to.dtype());
+        let made = values * crate::kernels::dtype_bytes(to);
         let out = output.take(made)?;
         match from {
             FieldDType::U8 => write(bytes.iter().map(|x| f32::from(*x)), to, out),
@@ -198,74 +152,81 @@ pub(crate) mod kernel {
         Ok(OutputSize { bytes: made, size })
     }
 
-    fn write(values: impl Iterator<Item = f32>, to: CastDType, out: &mut [u8]) {
+    /// Writes values as `to`, which [`convert`] has checked.
+    fn write(values: impl Iterator<Item = f32>, to: FieldDType, out: &mut [u8]) {
         match to {
             // Rust's float to integer cast saturates, and maps NaN to 0.
-            CastDType::U8 => put(values.map(|x| [x.round_ties_even() as u8]), out),
-            CastDType::U16 => put(values.map(|x| (x.round_ties_even() as u16).to_le_bytes()), out),
-            CastDType::I32 => put(values.map(|x| (x.round_ties_even() as i32).to_le_bytes()), out),
-            CastDType::I64 => put(values.map(|x| (x.round_ties_even() as i64).to_le_bytes()), out),
-            CastDType::U64 => put(values.map(|x| (x.round_ties_even() as u64).to_le_bytes()), out),
-            CastDType::F16 => put(values.map(|x| f16::from_f32(x).to_le_bytes()), out),
-            CastDType::BF16 => put(values.map(|x| bf16::from_f32(x).to_le_bytes()), out),
-            CastDType::F32 => put(values.map(f32::to_le_bytes), out),
-            CastDType::F64 => put(values.map(|x| f64::from(x).to_le_bytes()), out),
+            FieldDType::U8 => put(values.map(|x| [x.round_ties_even() as u8]), out),
+            FieldDType::U16 => put(values.map(|x| (x.round_ties_even() as u16).to_le_bytes()), out),
+            FieldDType::I32 => put(values.map(|x| (x.round_ties_even() as i32).to_le_bytes()), out),
+            FieldDType::I64 => put(values.map(|x| (x.round_ties_even() as i64).to_le_bytes()), out),
+            FieldDType::U64 => put(values.map(|x| (x.round_ties_even() as u64).to_le_bytes()), out),
+            FieldDType::F16 => put(values.map(|x| f16::from_f32(x).to_le_bytes()), out),
+            FieldDType::BF16 => put(values.map(|x| bf16::from_f32(x).to_le_bytes()), out),
+            FieldDType::F32 => put(values.map(f32::to_le_bytes), out),
+            FieldDType::F64 => put(values.map(|x| f64::from(x).to_le_bytes()), out),
+            FieldDType::Bytes | FieldDType::U32 => {}
         }
     }
 
     /// As [`write`]; rounds to half precision once, not first to f32.
-    fn write_double(values: impl Iterator<Item = f64>, to: CastDType, out: &mut [u8]) {
+    fn write_double(values: impl Iterator<Item = f64>, to: FieldDType, out: &mut [u8]) {
         match to {
-            CastDType::U8 => put(values.map(|x| [x.round_ties_even() as u8]), out),
-            CastDType::U16 => put(values.map(|x| (x.round_ties_even() as u16).to_le_bytes()), out),
-            CastDType::I32 => put(values.map(|x| (x.round_ties_even() as i32).to_le_bytes()), out),
-            CastDType::I64 => put(values.map(|x| (x.round_ties_even() as i64).to_le_bytes()), out),
-            CastDType::U64 => put(values.map(|x| (x.round_ties_even() as u64).to_le_bytes()), out),
-            CastDType::F16 => put(values.map(|x| f16::from_f32(to_odd(x)).to_le_bytes()), out),
-            CastDType::BF16 => put(values.map(|x| bf16::from_f32(to_odd(x)).to_le_bytes()), out),
-            CastDType::F32 => put(values.map(|x| (x as f32).to_le_bytes()), out),
-            CastDType::F64 => put(values.map(f64::to_le_bytes), out),
+            FieldDType::U8 => put(values.map(|x| [x.round_ties_even() as u8]), out),
+            FieldDType::U16 => put(values.map(|x| (x.round_ties_even() as u16).to_le_bytes()), out),
+            FieldDType::I32 => put(values.map(|x| (x.round_ties_even() as i32).to_le_bytes()), out),
+            FieldDType::I64 => put(values.map(|x| (x.round_ties_even() as i64).to_le_bytes()), out),
+            FieldDType::U64 => put(values.map(|x| (x.round_ties_even() as u64).to_le_bytes()), out),
+            FieldDType::F16 => put(values.map(|x| f16::from_f32(to_odd(x)).to_le_bytes()), out),
+            FieldDType::BF16 => put(values.map(|x| bf16::from_f32(to_odd(x)).to_le_bytes()), out),
+            FieldDType::F32 => put(values.map(|x| (x as f32).to_le_bytes()), out),
+            FieldDType::F64 => put(values.map(f64::to_le_bytes), out),
+            FieldDType::Bytes | FieldDType::U32 => {}
         }
     }
 
     /// As [`write_wide`].
-    fn write_unsigned(values: impl Iterator<Item = u64>, to: CastDType, out: &mut [u8]) {
+    fn write_unsigned(values: impl Iterator<Item = u64>, to: FieldDType, out: &mut [u8]) {
         match to {
-            CastDType::U8 => put(values.map(|x| [x.min(255) as u8]), out),
-            CastDType::U16 => put(values.map(|x| (x.min(65_535) as u16).to_le_bytes()), out),
-            CastDType::I32 => {
+            FieldDType::U8 => put(values.map(|x| [x.min(255) as u8]), out),
+            FieldDType::U16 => put(values.map(|x| (x.min(65_535) as u16).to_le_bytes()), out),
+            FieldDType::I32 => {
                 put(values.map(|x| (x.min(i32::MAX as u64) as i32).to_le_bytes()), out)
             }
-            CastDType::I64 => {
+            FieldDType::I64 => {
                 put(values.map(|x| (x.min(i64::MAX as u64) as i64).to_le_bytes()), out)
             }
-            CastDType::U64 => put(values.map(u64::to_le_bytes), out),
-            CastDType::F16 => put(values.map(|x| f16::from_f32(magnitude(x)).to_le_bytes()), out),
-            CastDType::BF16 => put(values.map(|x| bf16::from_f32(magnitude(x)).to_le_bytes()), out),
-            CastDType::F32 => put(values.map(|x| (x as f32).to_le_bytes()), out),
-            CastDType::F64 => put(values.map(|x| (x as f64).to_le_bytes()), out),
+            FieldDType::U64 => put(values.map(u64::to_le_bytes), out),
+            FieldDType::F16 => put(values.map(|x| f16::from_f32(magnitude(x)).to_le_bytes()), out),
+            FieldDType::BF16 => {
+                put(values.map(|x| bf16::from_f32(magnitude(x)).to_le_bytes()), out)
+            }
+            FieldDType::F32 => put(values.map(|x| (x as f32).to_le_bytes()), out),
+            FieldDType::F64 => put(values.map(|x| (x as f64).to_le_bytes()), out),
+            FieldDType::Bytes | FieldDType::U32 => {}
         }
     }
 
     /// As [`write`]; rounds integers that f32 cannot hold once, not first to f32.
-    fn write_wide(values: impl Iterator<Item = i64>, to: CastDType, out: &mut [u8]) {
+    fn write_wide(values: impl Iterator<Item = i64>, to: FieldDType, out: &mut [u8]) {
         match to {
-            CastDType::U8 => put(values.map(|x| [x.clamp(0, 255) as u8]), out),
-            CastDType::U16 => put(values.map(|x| (x.clamp(0, 65_535) as u16).to_le_bytes()), out),
-            CastDType::I32 => put(
+            FieldDType::U8 => put(values.map(|x| [x.clamp(0, 255) as u8]), out),
+            FieldDType::U16 => put(values.map(|x| (x.clamp(0, 65_535) as u16).to_le_bytes()), out),
+            FieldDType::I32 => put(
                 values.map(|x| (x.clamp(i32::MIN.into(), i32::MAX.into()) as i32).to_le_bytes()),
                 out,
             ),
-            CastDType::I64 => put(values.map(i64::to_le_bytes), out),
-            CastDType::U64 => put(values.map(|x| (x.max(0) as u64).to_le_bytes()), out),
-            CastDType::F16 => {
+            FieldDType::I64 => put(values.map(i64::to_le_bytes), out),
+            FieldDType::U64 => put(values.map(|x| (x.max(0) as u64).to_le_bytes()), out),
+            FieldDType::F16 => {
                 put(values.map(|x| f16::from_f32(round_to_odd(x)).to_le_bytes()), out)
             }
-            CastDType::BF16 => {
+            FieldDType::BF16 => {
                 put(values.map(|x| bf16::from_f32(round_to_odd(x)).to_le_bytes()), out)
             }
-            CastDType::F32 => put(values.map(|x| (x as f32).to_le_bytes()), out),
-            CastDType::F64 => put(values.map(|x| (x as f64).to_le_bytes()), out),
+            FieldDType::F32 => put(values.map(|x| (x as f32).to_le_bytes()), out),
+            FieldDType::F64 => put(values.map(|x| (x as f64).to_le_bytes()), out),
+            FieldDType::Bytes | FieldDType::U32 => {}
         }
     }
 
@@ -305,8 +266,8 @@ pub(crate) mod kernel {
     mod tests {
         use super::*;
 
-        fn cast(values: &[f32], to: CastDType) -> Vec<u8> {
-            let mut out = vec![0xaa; values.len() * crate::kernels::dtype_bytes(to.dtype())];
+        fn cast(values: &[f32], to: FieldDType) -> Vec<u8> {
+            let mut out = vec![0xaa; values.len() * crate::kernels::dtype_bytes(to)];
             write(values.iter().copied(), to, &mut out);
             out
         }
@@ -314,19 +275,19 @@ pub(crate) mod kernel {
         #[test]
         fn u8_rounds_to_even_and_saturates() {
             let values = [0.5, 1.5, 2.5, 254.5, 255.4, 300.0, -3.0, f32::NAN, f32::INFINITY];
-            assert_eq!(cast(&values, CastDType::U8), [0, 2, 2, 254, 255, 255, 0, 0, 255]);
+            assert_eq!(cast(&values, FieldDType::U8), [0, 2, 2, 254, 255, 255, 0, 0, 255]);
             assert_eq!(
-                cast(&[-1.5, 3e9], CastDType::I32),
+                cast(&[-1.5, 3e9], FieldDType::I32),
                 [[254, 255, 255, 255], [255, 255, 255, 127]].concat()
             );
-            assert_eq!(cast(&[-1.5, 258.4], CastDType::U16), [0, 0, 2, 1]);
+            assert_eq!(cast(&[-1.5, 258.4], FieldDType::U16), [0, 0, 2, 1]);
         }
 
         #[test]
         fn halves_round_to_even() {
-            let f16s = cast(&[1.0, 65504.0, 1e6, 2049.0], CastDType::F16);
+            let f16s = cast(&[1.0, 65504.0, 1e6, 2049.0], FieldDType::F16);
             assert_eq!(f16s, [0x00, 0x3c, 0xff, 0x7b, 0x00, 0x7c, 0x00, 0x68]);
-            let bf16s = cast(&[1.0, 257.0, 259.0], CastDType::BF16);
+            let bf16s = cast(&[1.0, 257.0, 259.0], FieldDType::BF16);
             assert_eq!(bf16s, [0x80, 0x3f, 0x80, 0x43, 0x82, 0x43]);
         }
 
@@ -383,15 +344,15 @@ pub(crate) mod kernel {
                 FieldDType::F32,
             ];
             let tos = [
-                CastDType::U64,
-                CastDType::F64,
-                CastDType::U8,
-                CastDType::U16,
-                CastDType::I32,
-                CastDType::I64,
-                CastDType::F16,
-                CastDType::BF16,
-                CastDType::F32,
+                FieldDType::U64,
+                FieldDType::F64,
+                FieldDType::U8,
+                FieldDType::U16,
+                FieldDType::I32,
+                FieldDType::I64,
+                FieldDType::F16,
+                FieldDType::BF16,
+                FieldDType::F32,
             ];
             for from in froms {
                 // Encoded as `from`, saturated by Rust's own conversions.
@@ -404,7 +365,7 @@ pub(crate) mod kernel {
                     let mut out = Vec::new();
                     let view = ValueView { bytes: &stored, size: [0, 0] };
                     let made = convert(from, to, view, KernelOutput::Buffer(&mut out));
-                    let size = crate::kernels::dtype_bytes(to.dtype());
+                    let size = crate::kernels::dtype_bytes(to);
                     assert_eq!(made.unwrap().bytes, values.len() * size);
                     for (i, (bytes, made)) in stored.chunks(step).zip(out.chunks(size)).enumerate()
                     {
@@ -416,21 +377,22 @@ pub(crate) mod kernel {
         }
 
         /// Converts `bytes` of type `from` to `to`.
-        fn expected(from: FieldDType, bytes: &[u8], to: CastDType) -> Vec<u8> {
+        fn expected(from: FieldDType, bytes: &[u8], to: FieldDType) -> Vec<u8> {
             if let Some(whole) = crate::kernels::integer(from, bytes) {
                 return match to {
-                    CastDType::U8 => (whole.clamp(0, 255) as u8).to_le_bytes().to_vec(),
-                    CastDType::U16 => (whole.clamp(0, 65_535) as u16).to_le_bytes().to_vec(),
-                    CastDType::I32 => (whole.clamp(i32::MIN.into(), i32::MAX.into()) as i32)
+                    FieldDType::U8 => (whole.clamp(0, 255) as u8).to_le_bytes().to_vec(),
+                    FieldDType::U16 => (whole.clamp(0, 65_535) as u16).to_le_bytes().to_vec(),
+                    FieldDType::I32 => (whole.clamp(i32::MIN.into(), i32::MAX.into()) as i32)
                         .to_le_bytes()
                         .to_vec(),
-                    CastDType::I64 => (whole.min(i64::MAX.into()) as i64).to_le_bytes().to_vec(),
-                    CastDType::U64 => (whole.max(0) as u64).to_le_bytes().to_vec(),
-                    CastDType::F64 => (whole as f64).to_le_bytes().to_vec(),
+                    FieldDType::I64 => (whole.min(i64::MAX.into()) as i64).to_le_bytes().to_vec(),
+                    FieldDType::U64 => (whole.max(0) as u64).to_le_bytes().to_vec(),
+                    FieldDType::F64 => (whole as f64).to_le_bytes().to_vec(),
                     // These integers, except the largest, are exact in f32 or far from a tie.
-                    CastDType::F16 => f16::from_f32(whole as f32).to_le_bytes().to_vec(),
-                    CastDType::BF16 => bf16::from_f32(whole as f32).to_le_bytes().to_vec(),
-                    CastDType::F32 => (whole as f32).to_le_bytes().to_vec(),
+                    FieldDType::F16 => f16::from_f32(whole as f32).to_le_bytes().to_vec(),
+                    FieldDType::BF16 => bf16::from_f32(whole as f32).to_le_bytes().to_vec(),
+                    FieldDType::F32 => (whole as f32).to_le_bytes().to_vec(),
+                    other => panic!("nothing is cast to {other}"),
                 };
             }
             let real = match from {
@@ -443,30 +405,31 @@ pub(crate) mod kernel {
                 if real.is_nan() { 0 } else { real.round_ties_even().clamp(low, high) as i128 }
             };
             match to {
-                CastDType::U8 => (bounded(0.0, 255.0) as u8).to_le_bytes().to_vec(),
-                CastDType::U16 => (bounded(0.0, 65_535.0) as u16).to_le_bytes().to_vec(),
-                CastDType::I32 => {
+                FieldDType::U8 => (bounded(0.0, 255.0) as u8).to_le_bytes().to_vec(),
+                FieldDType::U16 => (bounded(0.0, 65_535.0) as u16).to_le_bytes().to_vec(),
+                FieldDType::I32 => {
                     (bounded(-2_147_483_648.0, 2_147_483_647.0) as i32).to_le_bytes().to_vec()
                 }
-                CastDType::I64 => {
+                FieldDType::I64 => {
                     let wide = bounded(-1e30, 1e30).clamp(i64::MIN.into(), i64::MAX.into());
                     (wide as i64).to_le_bytes().to_vec()
                 }
-                CastDType::U64 => {
+                FieldDType::U64 => {
                     let wide = bounded(0.0, 1e30).clamp(0, u64::MAX.into());
                     (wide as u64).to_le_bytes().to_vec()
                 }
-                CastDType::F64 => real.to_le_bytes().to_vec(),
-                CastDType::F16 => f16::from_f32(real as f32).to_le_bytes().to_vec(),
-                CastDType::BF16 => bf16::from_f32(real as f32).to_le_bytes().to_vec(),
-                CastDType::F32 => (real as f32).to_le_bytes().to_vec(),
+                FieldDType::F64 => real.to_le_bytes().to_vec(),
+                FieldDType::F16 => f16::from_f32(real as f32).to_le_bytes().to_vec(),
+                FieldDType::BF16 => bf16::from_f32(real as f32).to_le_bytes().to_vec(),
+                FieldDType::F32 => (real as f32).to_le_bytes().to_vec(),
+                other => panic!("nothing is cast to {other}"),
             }
         }
 
         #[test]
         fn doubles_are_rounded_once() {
-            let double = |x: f64, to: CastDType| {
-                let mut out = vec![0; crate::kernels::dtype_bytes(to.dtype())];
+            let double = |x: f64, to: FieldDType| {
+                let mut out = vec![0; crate::kernels::dtype_bytes(to)];
                 write_double([x].into_iter(), to, &mut out);
                 out
             };
@@ -475,7 +438,7 @@ pub(crate) mod kernel {
             let up = f16::from_f32(1.0 + 2_f32.powi(-10));
             for sign in [1.0, -1.0] {
                 let signed = |x: f16| if sign > 0.0 { x } else { -x }.to_le_bytes();
-                let made = |x: f64| double(sign * x, CastDType::F16);
+                let made = |x: f64| double(sign * x, FieldDType::F16);
                 assert_eq!(made(tie + 2_f64.powi(-40)), signed(up));
                 assert_eq!(made(tie), signed(f16::ONE), "a tie goes to even");
                 assert_eq!(made(tie - 2_f64.powi(-40)), signed(f16::ONE));
@@ -483,52 +446,52 @@ pub(crate) mod kernel {
                 assert_eq!(made(1e300), signed(f16::INFINITY));
                 assert_eq!(made(65_520.0 - 1e-9), signed(f16::MAX));
             }
-            assert_eq!(double(0.1, CastDType::F64), 0.1_f64.to_le_bytes());
-            assert_eq!(double(1e39, CastDType::F32), f32::INFINITY.to_le_bytes());
+            assert_eq!(double(0.1, FieldDType::F64), 0.1_f64.to_le_bytes());
+            assert_eq!(double(1e39, FieldDType::F32), f32::INFINITY.to_le_bytes());
             assert_eq!(
-                double(9_007_199_254_740_993.5, CastDType::I64),
+                double(9_007_199_254_740_993.5, FieldDType::I64),
                 9_007_199_254_740_994_i64.to_le_bytes()
             );
             assert!(
-                f16::from_le_bytes(double(f64::NAN, CastDType::F16).try_into().unwrap()).is_nan()
+                f16::from_le_bytes(double(f64::NAN, FieldDType::F16).try_into().unwrap()).is_nan()
             );
         }
 
         #[test]
         fn unsigned_numbers_are_exact() {
-            let unsigned = |x: u64, to: CastDType| {
-                let mut out = vec![0; crate::kernels::dtype_bytes(to.dtype())];
+            let unsigned = |x: u64, to: FieldDType| {
+                let mut out = vec![0; crate::kernels::dtype_bytes(to)];
                 write_unsigned([x].into_iter(), to, &mut out);
                 out
             };
-            assert_eq!(unsigned(u64::MAX, CastDType::U64), u64::MAX.to_le_bytes());
-            assert_eq!(unsigned(u64::MAX, CastDType::I64), i64::MAX.to_le_bytes());
-            assert_eq!(unsigned(u64::MAX, CastDType::F32), 2_f32.powi(64).to_le_bytes());
+            assert_eq!(unsigned(u64::MAX, FieldDType::U64), u64::MAX.to_le_bytes());
+            assert_eq!(unsigned(u64::MAX, FieldDType::I64), i64::MAX.to_le_bytes());
+            assert_eq!(unsigned(u64::MAX, FieldDType::F32), 2_f32.powi(64).to_le_bytes());
             let above = (1_u64 << 63) + (1 << 55) + 1;
             let up = bf16::from_f64((1_u64 << 63) as f64 * (1.0 + 1.0 / 128.0));
-            assert_eq!(unsigned(above, CastDType::BF16), up.to_le_bytes());
+            assert_eq!(unsigned(above, FieldDType::BF16), up.to_le_bytes());
         }
 
         #[test]
         fn integers_are_rounded_once() {
-            let wide = |x: i64, to: CastDType| {
-                let mut out = vec![0; crate::kernels::dtype_bytes(to.dtype())];
+            let wide = |x: i64, to: FieldDType| {
+                let mut out = vec![0; crate::kernels::dtype_bytes(to)];
                 write_wide([x].into_iter(), to, &mut out);
                 out
             };
-            assert_eq!(wide(-1, CastDType::U8), [0]);
-            assert_eq!(wide(256, CastDType::U8), [255]);
-            assert_eq!(wide(70_000, CastDType::U16), [255, 255]);
-            assert_eq!(wide(1 << 40, CastDType::I32), i32::MAX.to_le_bytes());
-            assert_eq!(wide(-5, CastDType::I64), (-5_i64).to_le_bytes());
-            assert_eq!(wide(16_777_219, CastDType::F32), 16_777_220_f32.to_le_bytes());
+            assert_eq!(wide(-1, FieldDType::U8), [0]);
+            assert_eq!(wide(256, FieldDType::U8), [255]);
+            assert_eq!(wide(70_000, FieldDType::U16), [255, 255]);
+            assert_eq!(wide(1 << 40, FieldDType::I32), i32::MAX.to_le_bytes());
+            assert_eq!(wide(-5, FieldDType::I64), (-5_i64).to_le_bytes());
+            assert_eq!(wide(16_777_219, FieldDType::F32), 16_777_220_f32.to_le_bytes());
             // Just above the tie between two bf16 values, by less than f32 or f64 can tell.
             let above = (1_i64 << 62) + (1 << 54) + 1;
             let up = bf16::from_f64((1_u64 << 62) as f64 * (1.0 + 1.0 / 128.0));
-            assert_eq!(wide(above, CastDType::BF16), up.to_le_bytes());
-            assert_eq!(wide(-above, CastDType::BF16), (-up).to_le_bytes());
+            assert_eq!(wide(above, FieldDType::BF16), up.to_le_bytes());
+            assert_eq!(wide(-above, FieldDType::BF16), (-up).to_le_bytes());
             assert_eq!(
-                wide(i64::MIN, CastDType::BF16),
+                wide(i64::MIN, FieldDType::BF16),
                 bf16::from_f64(-(2_f64.powi(63))).to_le_bytes()
             );
         }

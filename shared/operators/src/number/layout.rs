@@ -39,7 +39,7 @@ impl OperatorDefinition for Layout {
             DimensionOrder::Nhwc,
             DimensionOrder::Nhwc,
         ];
-        Ok(Layout { to: choice::<Self, _>(params, "to", &orders)?, field: params.field()? })
+        Ok(Layout { to: params.read_choice("to", &orders)?, field: params.field()? })
     }
 }
 
@@ -54,13 +54,10 @@ impl Operator for Layout {
         };
         let Some(shape) = shape.filter(|_| input.dtype != FieldDType::Bytes) else {
             let wanted = match self.to {
-                DimensionOrder::Nchw => "[h, w, c]",
-                DimensionOrder::Nhwc => "[c, h, w]",
+                DimensionOrder::Nchw => "an image ([h, w, c] with 1 to 4 channels)",
+                DimensionOrder::Nhwc => "an image ([c, h, w] with 1 to 4 channels)",
             };
-            let (field, origin) = (&self.field, flow.origin(&self.field));
-            return Err(format!(
-                "`layout` needs an image ({wanted} with 1 to 4 channels), but `{field}` is {input}{origin}"
-            ));
+            return Err(flow.needs("layout", wanted, &self.field));
         };
         let output = FieldSchema { shape, ..input.clone() };
         flow.write("layout", &self.field, output);
@@ -86,8 +83,6 @@ impl Operator for Layout {
 
 #[cfg(feature = "kernels")]
 pub(crate) mod kernel {
-    //! `layout`: channels last to channels first, and back.
-
     use super::*;
 
     /// `[h, w, c]` -> `[c, h, w]`, or the other way round.

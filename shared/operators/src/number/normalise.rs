@@ -7,9 +7,7 @@ use crate::prelude::*;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Normalise {
     pub field: String,
-    /// Per channel R, G, B, or one for grey, on the scale 0 to 1.
     pub mean: Vec<f64>,
-    /// As many as `mean`, on the scale 0 to 1.
     pub std: Vec<f64>,
 }
 
@@ -110,9 +108,7 @@ impl Normalise {
 
 /// Parses `key`: three numbers, or one for grey, as a number or a list.
 fn per_channel(params: &mut MappingReader<'_>, key: &str) -> Result<Vec<f64>, PipelineError> {
-    let parameter = declared::<Normalise>(key);
-    let (node, range) =
-        (parameters::present(params, parameter)?, parameters::numbers_of(parameter));
+    let (node, range) = (params.present(key)?, params.numbers_of(key));
     Ok(match &node.value {
         NodeValue::Seq(items) if items.len() == 1 => {
             params.numbers::<1>(key, &node, range)?.to_vec()
@@ -121,8 +117,6 @@ fn per_channel(params: &mut MappingReader<'_>, key: &str) -> Result<Vec<f64>, Pi
         _ => vec![params.number(key, &node, range)?],
     })
 }
-
-// `standardise`: scales each image to mean 0 and variance 1.
 
 /// u8 or f32 `[h, w, 1 or 3]` -> f32 of the same shape: (x - mean) / max(deviation, 1 / sqrt(n)) with the
 /// mean and deviation of all n values of the image. As `tf.image.per_image_standardization`, within 1e-4.
@@ -166,8 +160,6 @@ impl Operator for Standardise {
 
 #[cfg(feature = "kernels")]
 pub(crate) mod kernel {
-    //! `normalise`: subtracts a mean and divides by a standard deviation, per channel.
-
     use super::*;
 
     /// u8 or f32 `[h, w, 1 or 3]` -> f32 of the same shape: one multiplication and one addition per value.

@@ -36,8 +36,8 @@ impl OperatorDefinition for Scale {
     ];
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
-        let factor = real::<Self>(params, "factor")?;
-        let offset = real::<Self>(params, "offset")?;
+        let factor = params.read_number("factor")?;
+        let offset = params.read_number("offset")?;
         Ok(Scale { field: params.field()?, factor, offset })
     }
 }
@@ -53,10 +53,8 @@ impl Operator for Scale {
                 FieldDType::Bytes => "put `decode` before it",
                 _ => "put `cast: { dtype: f32 }` before it",
             };
-            let (field, origin) = (&self.field, flow.origin(&self.field));
-            return Err(format!(
-                "`scale` needs u8, f16, bf16 or f32, but `{field}` is {input}{origin}; {advice}"
-            ));
+            let needs = flow.needs("scale", "u8, f16, bf16 or f32", &self.field);
+            return Err(format!("{needs}; {advice}"));
         }
         let range = input.range.map(|ValueRange { min, max }| {
             let ends = [min, max].map(|x| x * self.factor + self.offset);
@@ -110,8 +108,6 @@ impl Operator for Scale {
     }
 }
 
-// `clip`: clamps numbers to bounds.
-
 /// Numbers of any shape -> the same, clamped to `min` and `max`; NaN stays. Exactly as `tf.clip_by_value`.
 /// Either bound may be absent. The field's type must be able to hold each bound.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -129,8 +125,8 @@ impl OperatorDefinition for Clip {
 
     const PARAMETERS: &'static [Parameter] = &[
         FIELD,
-        absent("min", ParameterKind::Number { min: f64::MIN, max: f64::MAX }, "Lower bound."),
-        absent("max", ParameterKind::Number { min: f64::MIN, max: f64::MAX }, "Upper bound."),
+        absent("min", ANY_NUMBER, "Lower bound."),
+        absent("max", ANY_NUMBER, "Upper bound."),
     ];
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
@@ -156,9 +152,7 @@ impl Operator for Clip {
         let (field, origin) = (&self.field, flow.origin(&self.field));
         use FieldDType::{F32, F64, I32, I64, U8, U16, U64};
         if !matches!(input.dtype, U8 | U16 | I32 | I64 | U64 | F32 | F64) {
-            return Err(format!(
-                "`clip` needs u8, u16, i32, i64, u64, f32 or f64, but `{field}` is {input}{origin}"
-            ));
+            return Err(flow.needs("clip", "u8, u16, i32, i64, u64, f32 or f64", field));
         }
         for (key, bound) in [("min", self.min), ("max", self.max)] {
             let Some(bound) = bound else { continue };
@@ -202,8 +196,6 @@ impl Clip {
     }
 }
 
-// `one_hot`: converts a class number to a one-hot vector.
-
 /// Most classes.
 const MAX_CLASSES: u32 = 1 << 24;
 
@@ -213,7 +205,7 @@ const MAX_CLASSES: u32 = 1 << 24;
 pub struct OneHot {
     pub field: String,
     pub classes: u32,
-    pub dtype: CastDType,
+    pub dtype: FieldDType,
 }
 
 impl OperatorDefinition for OneHot {
@@ -221,18 +213,14 @@ impl OperatorDefinition for OneHot {
 
     const PARAMETERS: &'static [Parameter] = &[
         required("field", ParameterKind::Field, "The field of class numbers."),
-        required(
-            "classes",
-            ParameterKind::Whole { min: 1, max: MAX_CLASSES as u64 },
-            "Number of classes.",
-        ),
+        required("classes", from_to(1, MAX_CLASSES), "Number of classes."),
         or("dtype", ParameterKind::Choice(&["f32", "u8"]), "f32", "f32 or u8."),
     ];
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         let field = required_field(params)?;
-        let classes = whole::<Self>(params, "classes")?;
-        let dtype = choice::<Self, _>(params, "dtype", &[CastDType::F32, CastDType::U8])?;
+        let classes = params.read_whole("classes")?;
+        let dtype = params.read_choice("dtype", &[FieldDType::F32, FieldDType::U8])?;
         Ok(OneHot { field, classes, dtype })
     }
 }
@@ -241,13 +229,10 @@ impl Operator for OneHot {
     fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
         let input = flow.field("one_hot", &self.field)?;
         if !input.shape.is_empty() || !input.dtype.is_integer() {
-            let (field, origin) = (&self.field, flow.origin(&self.field));
-            return Err(format!(
-                "`one_hot` needs one whole number, but `{field}` is {input}{origin}"
-            ));
+            return Err(flow.needs("one_hot", "one whole number", &self.field));
         }
         let range = Some(ValueRange { min: 0.0, max: 1.0 });
-        let output = FieldSchema::fixed(self.dtype.dtype(), [self.classes]);
+        let output = FieldSchema::fixed(self.dtype, [self.classes]);
         flow.write("one_hot", &self.field, FieldSchema { range, ..output });
         Ok(())
     }
@@ -257,7 +242,7 @@ impl Operator for OneHot {
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
         let (given, classes) = (input.field()?.dtype, self.classes as usize);
-        let one = value_bytes(self.dtype.dtype(), 1.0);
+        let one = value_bytes(self.dtype, 1.0);
         Ok(transform(move |input, output, _, _| {
             let class = crate::kernels::integer(given, input.bytes).ok_or("it has no value")?;
             let place = usize::try_from(class).ok().filter(|place| *place < classes);
@@ -274,8 +259,6 @@ impl Operator for OneHot {
 
 #[cfg(feature = "kernels")]
 mod kernel {
-    //! `clip`: clamps numbers to bounds.
-
     use super::*;
 
     /// Clamps numbers of any shape.

@@ -27,11 +27,7 @@ impl Operator for Length {
     fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
         let input = flow.field("length", &self.field)?;
         if !input.is_sequence() && input.shape.is_empty() {
-            let origin = flow.origin(&self.field);
-            return Err(format!(
-                "`length` needs a sequence, but `{}` is {input}{origin}",
-                self.field
-            ));
+            return Err(flow.needs("length", "a sequence", &self.field));
         }
         if input.item_bytes().is_none() {
             return Err(format!("`length` of `{}` is not known: it is {input}", self.field));
@@ -54,8 +50,6 @@ impl Operator for Length {
     }
 }
 
-// `truncate`: cuts a sequence to a length.
-
 /// A sequence `[n, ..]` or byte string -> its first `length` items; shorter ones stay as they are.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Truncate {
@@ -68,16 +62,12 @@ impl OperatorDefinition for Truncate {
 
     const PARAMETERS: &'static [Parameter] = &[
         required("field", ParameterKind::Field, "The sequence or byte string."),
-        required(
-            "length",
-            ParameterKind::Whole { min: 1, max: MAX_LENGTH as u64 },
-            "Most items that are kept.",
-        ),
+        required("length", from_to(1, MAX_LENGTH), "Most items that are kept."),
     ];
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         let field = required_field(params)?;
-        Ok(Truncate { length: whole::<Self>(params, "length")?, field })
+        Ok(Truncate { length: params.read_whole("length")?, field })
     }
 }
 
@@ -85,9 +75,7 @@ impl Operator for Truncate {
     fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
         let input = flow.field("truncate", &self.field)?;
         if !input.is_sequence() {
-            let origin = flow.origin(&self.field);
-            let field = &self.field;
-            return Err(format!("`truncate` needs a sequence, but `{field}` is {input}{origin}"));
+            return Err(flow.needs("truncate", "a sequence", &self.field));
         }
         let output = input.clone();
         flow.write("truncate", &self.field, output);
@@ -104,18 +92,13 @@ impl Operator for Truncate {
     }
 }
 
-// `pad_sequence`: pads a sequence to a length.
-
 /// A sequence `[n, ..]` of numbers -> `[length, ..]`, padded with `value` at its end. A longer sequence is
 /// an error of its record, unless `truncate` cuts it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PadSequence {
     pub field: String,
-    /// Items of each output sequence.
     pub length: u32,
-    /// Whether only the first `length` items of a longer sequence are kept.
     pub truncate: bool,
-    /// Padding value; the field's dtype must be able to hold it.
     pub value: AuthoredNumber,
 }
 
@@ -124,29 +107,20 @@ impl OperatorDefinition for PadSequence {
 
     const PARAMETERS: &'static [Parameter] = &[
         required("field", ParameterKind::Field, "The sequence."),
-        required(
-            "length",
-            ParameterKind::Whole { min: 1, max: MAX_LENGTH as u64 },
-            "Items of every sequence that comes out.",
-        ),
+        required("length", from_to(1, MAX_LENGTH), "Items of every sequence that comes out."),
         or(
             "value",
-            ParameterKind::Number { min: f64::MIN, max: f64::MAX },
+            ANY_NUMBER,
             "0",
             "What is filled in; the field's dtype must be able to hold it.",
         ),
-        or(
-            "truncate",
-            ParameterKind::Bool,
-            "false",
-            "Whether only the first `length` items of a longer sequence are kept.",
-        ),
+        switch("truncate", "Whether only the first `length` items of a longer sequence are kept."),
     ];
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         let field = required_field(params)?;
-        let length = whole::<Self>(params, "length")?;
-        let truncate = flag::<Self>(params, "truncate")?;
+        let length = params.read_whole("length")?;
+        let truncate = params.read_flag("truncate")?;
         let value = params.get("value");
         let value = value.map(|node| AuthoredNumber::parse(params, "value", node)).transpose()?;
         let value = value.unwrap_or(AuthoredNumber::ZERO);
@@ -160,9 +134,7 @@ impl Operator for PadSequence {
         let (field, origin) = (&self.field, flow.origin(&self.field));
         let items = input.shape.split_first().filter(|_| input.item_bytes().is_some());
         let Some((first, item)) = items.filter(|_| input.dtype != FieldDType::Bytes) else {
-            return Err(format!(
-                "`pad_sequence` needs a sequence of numbers, but `{field}` is {input}{origin}"
-            ));
+            return Err(flow.needs("pad_sequence", "a sequence of numbers", field));
         };
         if first.is_some_and(|first| first > self.length) && !self.truncate {
             return Err(format!(

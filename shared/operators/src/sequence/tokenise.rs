@@ -5,32 +5,12 @@ use crate::prelude::*;
 /// Largest `max_length`, in tokens.
 const MAX_TOKENS: u32 = 1 << 20;
 
-/// The dtypes of token ids.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum TokenDType {
-    U16,
-    I32,
-    I64,
-}
-
-impl TokenDType {
-    /// The same as a field's dtype.
-    pub const fn dtype(self) -> FieldDType {
-        match self {
-            TokenDType::U16 => FieldDType::U16,
-            TokenDType::I32 => FieldDType::I32,
-            TokenDType::I64 => FieldDType::I64,
-        }
-    }
-
-    /// The largest token id that it holds; tokenizers' ids are u32.
-    pub const fn most(self) -> u32 {
-        match self {
-            TokenDType::U16 => u16::MAX as u32,
-            TokenDType::I32 => i32::MAX as u32,
-            TokenDType::I64 => u32::MAX,
-        }
+/// The largest token id that a dtype holds; tokenizers' ids are u32.
+const fn largest_id(dtype: FieldDType) -> u32 {
+    match dtype {
+        FieldDType::U16 => u16::MAX as u32,
+        FieldDType::I32 => i32::MAX as u32,
+        _ => u32::MAX,
     }
 }
 
@@ -41,14 +21,10 @@ impl TokenDType {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Tokenise {
     pub field: String,
-    /// A `tokenizer.json` of at most 64 MiB. Its content, not its path, is part of the fingerprint.
     pub tokenizer: AssetReference,
-    /// Whether the file's post-processor adds its tokens, such as `[CLS]` and `[SEP]`.
     pub add_special_tokens: bool,
-    /// Most tokens of a text, including special ones, as with the package's `enable_truncation`.
     pub max_length: Option<u32>,
-    /// i64, i32 or u16, which must be able to hold every token of the file.
-    pub dtype: TokenDType,
+    pub dtype: FieldDType,
 }
 
 impl OperatorDefinition for Tokenise {
@@ -70,7 +46,7 @@ impl OperatorDefinition for Tokenise {
         ),
         absent(
             "max_length",
-            ParameterKind::Whole { min: 1, max: MAX_TOKENS as u64 },
+            from_to(1, MAX_TOKENS),
             "Most tokens of a text, special ones included: as the package's `enable_truncation`.",
         ),
         or(
@@ -84,23 +60,22 @@ impl OperatorDefinition for Tokenise {
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         let field = required_field(params)?;
         let tokenizer = AssetReference::parse(params, "tokenizer")?;
-        let add_special_tokens = flag::<Self>(params, "add_special_tokens")?;
-        let max_length = optional_whole::<Self>(params, "max_length")?;
-        let dtypes = [TokenDType::I64, TokenDType::I32, TokenDType::U16];
-        let dtype = choice::<Self, _>(params, "dtype", &dtypes)?;
+        let add_special_tokens = params.read_flag("add_special_tokens")?;
+        let max_length = optional_whole(params, "max_length")?;
+        let dtypes = [FieldDType::I64, FieldDType::I32, FieldDType::U16];
+        let dtype = params.read_choice("dtype", &dtypes)?;
         Ok(Tokenise { field, tokenizer, add_special_tokens, max_length, dtype })
     }
 }
 
 impl Operator for Tokenise {
     fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
-        let (input, field) = (flow.field("tokenise", &self.field)?, &self.field);
-        if input.dtype != FieldDType::Bytes {
-            let origin = flow.origin(field);
-            return Err(format!("`tokenise` needs text, but `{field}` is {input}{origin}"));
+        let field = &self.field;
+        if flow.field("tokenise", field)?.dtype != FieldDType::Bytes {
+            return Err(flow.needs("tokenise", "text", field));
         }
-        let range = ValueRange { min: 0.0, max: f64::from(self.dtype.most()) };
-        let (dtype, shape) = (self.dtype.dtype(), vec![None]);
+        let range = ValueRange { min: 0.0, max: f64::from(largest_id(self.dtype)) };
+        let (dtype, shape) = (self.dtype, vec![None]);
         flow.write("tokenise", field, FieldSchema { dtype, shape, range: Some(range) });
         Ok(())
     }
@@ -133,8 +108,6 @@ impl Operator for Tokenise {
 
 #[cfg(feature = "tokenise")]
 pub(crate) mod kernel {
-    //! `tokenise`: converts text to token ids.
-
     use super::*;
     use gristmill_kernel::*;
     use std::panic::catch_unwind;
@@ -147,7 +120,7 @@ pub(crate) mod kernel {
     pub(crate) struct TokeniseKernel {
         tokenizer: Tokenizer,
         add_special_tokens: bool,
-        dtype: TokenDType,
+        dtype: FieldDType,
     }
 
     /// Checks that `op` can use the content of a tokenizer.json.
@@ -185,8 +158,8 @@ pub(crate) mod kernel {
                 return Err("it drops merges at random each time; set its `dropout` to null".into());
             }
             let most = tokenizer.get_vocab(true).into_values().max().unwrap_or(0);
-            if most > op.dtype.most() {
-                let dtype = op.dtype.dtype();
+            if most > largest_id(op.dtype) {
+                let dtype = op.dtype;
                 return Err(format!("it has token {most}, which {dtype} cannot hold"));
             }
             let truncation = match op.max_length {
@@ -235,14 +208,14 @@ pub(crate) mod kernel {
                 format!("it cannot be tokenised: {}", why.replace(char::is_control, " "))
             })?;
             let ids = encoding.get_ids();
-            let value_bytes = crate::kernels::dtype_bytes(self.dtype.dtype());
+            let value_bytes = crate::kernels::dtype_bytes(self.dtype);
             let bytes = ids.len() * value_bytes;
             let out = output.take(bytes)?;
             // Loading checked that every id of the vocabulary fits.
             match self.dtype {
-                TokenDType::U16 => write(ids, out, |id| (id as u16).to_le_bytes()),
-                TokenDType::I32 => write(ids, out, |id| (id as i32).to_le_bytes()),
-                TokenDType::I64 => write(ids, out, |id| i64::from(id).to_le_bytes()),
+                FieldDType::U16 => write(ids, out, |id| (id as u16).to_le_bytes()),
+                FieldDType::I32 => write(ids, out, |id| (id as i32).to_le_bytes()),
+                _ => write(ids, out, |id| i64::from(id).to_le_bytes()),
             }
             Ok(OutputSize { bytes, size: [0, 0] })
         }

@@ -2,9 +2,7 @@
 //! wire as u8 and become floats on the trainer's host, which receives a quarter of the bytes.
 
 use super::{OptimisedPipeline, PassChange, PassNote};
-use crate::{
-    BoxedOperator, Cardinality, DeliveryOperators, FieldSchema, Pipeline, PipelineStage, Randomness,
-};
+use crate::{BoxedOperator, Cardinality, FieldSchema, Pipeline, PipelineStage, Randomness};
 use std::collections::BTreeSet;
 
 /// Minimum ratio of delivered to transferred bytes. Below it, the saving is not worth the trainer
@@ -28,38 +26,23 @@ pub(super) fn move_widening(optimised: &mut OptimisedPipeline) {
         notes.push(note(from, stage, pipeline));
         deliver.stages.push(stage.clone());
     }
-    if let Some(pipeline) = same_when_delivered(pipeline, stages, deliver) {
-        optimised.pipeline = pipeline;
+    if let Ok(moved) = pipeline.with_delivery(stages, deliver)
+        && moved.delivered_schema() == pipeline.delivered_schema()
+    {
+        optimised.pipeline = moved;
         optimised.notes.extend(notes);
     }
-}
-
-/// Returns the pipeline with these operators in workers and in the fetcher, if the delivered schema
-/// stays the same.
-fn same_when_delivered(
-    pipeline: &Pipeline,
-    stages: Vec<PipelineStage>,
-    deliver: DeliveryOperators,
-) -> Option<Pipeline> {
-    let moved = pipeline.with_delivery(stages, deliver).ok()?;
-    (moved.delivered_schema() == pipeline.delivered_schema()).then_some(moved)
 }
 
 fn note(from: usize, stage: &PipelineStage, pipeline: &Pipeline) -> PassNote {
     let field = stage.op.field().unwrap_or_default();
     let schema = |i: usize| pipeline.schemas()[i].field(field).map(FieldSchema::to_string);
     let (before, after) = (schema(from).unwrap_or_default(), schema(from + 1).unwrap_or_default());
-    PassNote {
-        pass: "to_fetcher",
-        op: stage.op.name(),
-        ordinal: stage.ordinal,
-        line: stage.line,
-        change: PassChange::ToFetcher { from },
-        reason: format!(
-            "`{field}` crosses the wire before it becomes larger ({before} -> {after}); what is \
-             delivered is the same"
-        ),
-    }
+    let reason = format!(
+        "`{field}` crosses the wire before it becomes larger ({before} -> {after}); what is \
+         delivered is the same"
+    );
+    PassNote::new("to_fetcher", stage, PassChange::ToFetcher { from }, reason)
 }
 
 /// Indices of the operators that widen delivered fields, and of later operators on the same fields.

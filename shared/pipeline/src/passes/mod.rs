@@ -58,6 +58,13 @@ pub struct PassNote {
     pub reason: String,
 }
 
+impl PassNote {
+    fn new(pass: &'static str, stage: &PipelineStage, change: PassChange, reason: String) -> Self {
+        let PipelineStage { op, ordinal, line, .. } = stage;
+        PassNote { pass, op: op.name(), ordinal: *ordinal, line: *line, change, reason }
+    }
+}
+
 /// The change that a pass made or refused; indices are among the operators before it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "change", rename_all = "snake_case")]
@@ -127,18 +134,9 @@ fn first(optimised: &mut OptimisedPipeline) {
         first.iter().chain(&rest).map(|stage| (*stage).clone()).collect();
     let moved = (0..).zip(&first).filter_map(|(to, stage)| {
         let from = stages.iter().position(|other| other.ordinal == stage.ordinal)?;
-        let PipelineStage { op, ordinal, line, .. } = stage;
         let reason = "which records there are is known before they are read".into();
         let change = PassChange::Moved { from, to, changes_results: false };
-        let note = PassNote {
-            pass: "dataset_ops",
-            op: op.name(),
-            ordinal: *ordinal,
-            line: *line,
-            change,
-            reason,
-        };
-        (from != to).then_some(note)
+        (from != to).then(|| PassNote::new("dataset_ops", stage, change, reason))
     });
     let moved: Vec<PassNote> = moved.collect();
     if moved.is_empty() {
@@ -150,8 +148,6 @@ fn first(optimised: &mut OptimisedPipeline) {
         optimised.notes.extend(moved);
     }
 }
-
-// Removes operators that do nothing or whose output is unused.
 
 /// Removes useless operators until there are no more.
 fn remove(optimised: &mut OptimisedPipeline) {
@@ -166,17 +162,10 @@ fn remove(optimised: &mut OptimisedPipeline) {
         // If the pipeline is invalid without the operator, it is needed.
         let Ok(pipeline) = optimised.pipeline.with_stages(stages) else { return };
         optimised.pipeline = pipeline;
-        optimised.notes.extend(removed.into_iter().map(|(stage, reason)| {
-            let PipelineStage { op, ordinal, line, .. } = stage;
-            PassNote {
-                pass: "dead_ops",
-                op: op.name(),
-                ordinal,
-                line,
-                change: PassChange::Removed,
-                reason,
-            }
-        }));
+        let note = |(stage, reason): (PipelineStage, String)| {
+            PassNote::new("dead_ops", &stage, PassChange::Removed, reason)
+        };
+        optimised.notes.extend(removed.into_iter().map(note));
     }
 }
 

@@ -8,7 +8,10 @@
 //! swaps beyond that is for `auto_order: pecan`.
 
 use super::{AutoOrder, OptimisedPipeline, PassChange, PassNote};
-use crate::{BoxedOperator, Cardinality, FieldDType, OperatorEffect, Pipeline, PipelineStage};
+use crate::{
+    BoxedOperator, Cardinality, ElementSchema, FieldDType, FieldSchema, OperatorEffect, Pipeline,
+    PipelineStage,
+};
 
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -53,7 +56,7 @@ pub(super) fn reorder(optimised: &mut OptimisedPipeline, measured: &MeasuredByte
                 reason += &format!("; across `{}` the result is another", crossed.join("`, `"));
             }
             let change = PassChange::Moved { from, to, changes_results };
-            optimised.notes.push(note(stage, change, reason));
+            optimised.notes.push(PassNote::new(PASS, stage, change, reason));
         }
     }
     optimised.notes.append(&mut moves.refused);
@@ -122,17 +125,12 @@ fn bubble(
             Err(reason) => {
                 if let Some(reason) = reason {
                     let change = PassChange::Refused { across };
-                    moves.refused.push(note(&stages[at], change, reason));
+                    moves.refused.push(PassNote::new(PASS, &stages[at], change, reason));
                 }
                 return;
             }
         }
     }
-}
-
-fn note(stage: &PipelineStage, change: PassChange, reason: String) -> PassNote {
-    let PipelineStage { op, ordinal, line, .. } = stage;
-    PassNote { pass: PASS, op: op.name(), ordinal: *ordinal, line: *line, change, reason }
 }
 
 /// The fields that an operator reads or writes.
@@ -244,7 +242,7 @@ fn swapped(
         let mut fields = before.fields.iter().zip(&after.fields);
         let changed = fields.find(|(before, after)| before != after);
         let changed = changed.map_or(String::new(), |((name, before), (_, after))| {
-            let range = |field: &crate::FieldSchema| {
+            let range = |field: &FieldSchema| {
                 field.range.map_or(String::new(), |r| format!(" {:.2}..{:.2}", r.min, r.max))
             };
             let (from, to) = (range(before), range(after));
@@ -295,10 +293,10 @@ impl InflationFactor {
 /// The factor of an operator whose field has a known size before and after.
 pub(super) fn known(
     op: &BoxedOperator,
-    input: &crate::ElementSchema,
-    output: &crate::ElementSchema,
+    input: &ElementSchema,
+    output: &ElementSchema,
 ) -> InflationFactor {
-    let bytes = |schema: &crate::ElementSchema| schema.field(op.field()?)?.element_bytes();
+    let bytes = |schema: &ElementSchema| schema.field(op.field()?)?.element_bytes();
     let ratio = |(before, after): (u64, u64)| (before > 0).then(|| after as f64 / before as f64);
     let inflation_factor = bytes(input).zip(bytes(output)).and_then(ratio);
     InflationFactor { inflation_factor, basis: FactorBasis::Static }
@@ -313,7 +311,7 @@ pub(super) fn factors(pipeline: &Pipeline, measured: &MeasuredBytes) -> Vec<Infl
     let mut factors = Vec::new();
     for (i, stage) in pipeline.stages().iter().enumerate() {
         let (input, output) = (&pipeline.schemas()[i], &pipeline.schemas()[i + 1]);
-        let known = |schema: &crate::ElementSchema, field: &str| -> Option<Size> {
+        let known = |schema: &ElementSchema, field: &str| -> Option<Size> {
             Some((schema.field(field)?.element_bytes()? as f64, false))
         };
         let estimated = |field: &str| estimates.get(field).map(|bytes| (*bytes, true));
@@ -324,7 +322,7 @@ pub(super) fn factors(pipeline: &Pipeline, measured: &MeasuredBytes) -> Vec<Infl
             Some(_) if typical.is_some() => typical,
             Some((from, to)) => known(output, to).or_else(|| {
                 // The size is unknown on both sides: assume that only the dtype changes.
-                let dtype = |schema: &crate::ElementSchema, field: &str| {
+                let dtype = |schema: &ElementSchema, field: &str| {
                     schema.field(field).and_then(|field| field.dtype.size_bytes())
                 };
                 let ratio = dtype(output, to)? as f64 / dtype(input, from)? as f64;

@@ -110,7 +110,6 @@ pub fn decide(
     CachingDecision { mode: chosen.mode, reason, options }
 }
 
-/// Cost of an epoch's worker seconds and requests.
 fn epoch_usd(
     settings: &CachingSettings,
     epoch_s: f64,

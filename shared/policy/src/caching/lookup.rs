@@ -148,10 +148,8 @@ pub struct CacheFull {
 }
 
 /// Selects entries to delete so that `needed_bytes` more fit into `capacity_bytes`, least useful first:
-/// those with the fewest worker seconds saved, times recent uses, per byte. Entries that a live job reads stay.
-///
-/// # Errors
-/// If the bytes would not fit even then; nothing should be deleted in vain.
+/// those with the fewest worker seconds saved, times recent uses, per byte. Entries that a live job
+/// reads stay. Fails if the bytes would not fit even then: nothing should be deleted in vain.
 pub fn evict(
     entries: &[CachedPrefix],
     capacity_bytes: f64,

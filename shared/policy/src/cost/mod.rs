@@ -135,14 +135,6 @@ pub struct SplitWork {
     pub overhead_s: f64,
 }
 
-/// Bottleneck of a worker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum SplitBound {
-    Compute,
-    Network,
-}
-
 impl SplitWork {
     /// Seconds of its computing thread on `shape`.
     pub fn compute_s(&self, shape: &FunctionShape) -> f64 {
@@ -162,11 +154,11 @@ impl SplitWork {
     }
 
     /// Bottleneck of a worker of `shape`.
-    pub fn bound(&self, shape: &FunctionShape) -> SplitBound {
+    pub fn bound(&self, shape: &FunctionShape) -> EpochBound {
         if self.network_s(shape) > self.compute_s(shape) {
-            SplitBound::Network
+            EpochBound::WorkerNetwork
         } else {
-            SplitBound::Compute
+            EpochBound::Workers
         }
     }
 
@@ -213,20 +205,13 @@ impl BilledRequests {
     /// One split that the trainer reads from the cache: nothing runs, one get.
     pub const CACHED_SPLIT: BilledRequests = BilledRequests {
         invocations: 0.0,
-        puts: 0.0,
-        gets: 1.0,
         table_writes: 0.0,
         table_reads: 0.0,
+        ..Self::LOCAL_SPLIT
     };
 
     /// One split run on the trainer's own host: one get of the source, and the table units.
-    pub const LOCAL_SPLIT: BilledRequests = BilledRequests {
-        invocations: 1.0,
-        puts: 0.0,
-        gets: 1.0,
-        table_writes: 4.0,
-        table_reads: 4.0,
-    };
+    pub const LOCAL_SPLIT: BilledRequests = BilledRequests { puts: 0.0, gets: 1.0, ..Self::SPLIT };
 
     /// Price of these requests.
     pub fn usd(&self, prices: &PriceList) -> Usd {
@@ -278,6 +263,13 @@ pub enum EpochBound {
     TrainerNetwork,
 }
 
+/// The longest of `bounds`, and of equal ones the first.
+pub(crate) fn longest<B: Copy, const N: usize>(bounds: [(f64, B); N]) -> (f64, B) {
+    let longer =
+        |longest: (f64, B), bound: (f64, B)| if bound.0 > longest.0 { bound } else { longest };
+    bounds.into_iter().fold(bounds[0], longer)
+}
+
 impl fmt::Display for EpochBound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
@@ -322,19 +314,11 @@ impl EpochWork {
         let trainer_s = self.batches as f64 * quantity(trainer.step_s);
         let bytes = self.splits as f64 * quantity(self.split.bytes_out);
         let ingest_s = ratio(bytes, quantity(trainer.ingest_bytes_per_s));
-        let worker_bound = match self.split.bound(shape) {
-            SplitBound::Compute => EpochBound::Workers,
-            SplitBound::Network => EpochBound::WorkerNetwork,
-        };
-        // The first of equal bounds is named.
-        let bounds = [
+        longest([
             (trainer_s, EpochBound::Trainer),
             (ingest_s, EpochBound::TrainerNetwork),
-            (self.workers_s(workers, shape), worker_bound),
-        ];
-        bounds
-            .into_iter()
-            .fold(bounds[0], |longest, bound| if bound.0 > longest.0 { bound } else { longest })
+            (self.workers_s(workers, shape), self.split.bound(shape)),
+        ])
     }
 
     /// Duration and cost on `workers` functions. Workers leave when the window is full, so those beyond

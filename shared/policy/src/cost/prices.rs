@@ -148,10 +148,8 @@ impl Default for InstancePrices {
 }
 
 impl PriceList {
-    /// Checks that all prices are valid.
-    ///
-    /// # Errors
-    /// The first price that is negative or not a number, or a utilisation outside (0, 1].
+    /// Checks that all prices are valid. The error names the first price that is negative or not a
+    /// number, or a utilisation outside (0, 1].
     pub fn check(&self) -> Result<(), PriceError> {
         let PriceList { function, objects, table, transfer, instance, .. } = self;
         let prices = [

@@ -83,11 +83,11 @@ fn fast_workers_wait_for_their_network() {
     assert_near(work.compute_s(&shape), 0.535);
     assert_near(work.network_s(&shape), 1.636);
     assert_near(work.worker_s(&shape), 1.636);
-    assert_eq!(work.bound(&shape), SplitBound::Network);
+    assert_eq!(work.bound(&shape), EpochBound::WorkerNetwork);
     let slow = a_million_images(8.0).split;
     // 445.8 x 8 ms = 3.567 s
     assert_near(slow.worker_s(&shape), 3.567);
-    assert_eq!(slow.bound(&shape), SplitBound::Compute);
+    assert_eq!(slow.bound(&shape), EpochBound::Workers);
     // A third of the memory computes in 3 x 0.535 = 1.605 s, still less than the network takes, and a
     // second of it costs a third (589/1,769).
     let small = FunctionShape { memory_mb: 589, ..shape };

@@ -5,7 +5,7 @@ use super::{
 };
 use crate::cost::{
     BilledRequests, CostBreakdown, DAY_S, EpochBound, EpochEstimate, EpochWork, FunctionShape,
-    HOUR_S, SplitBound, Usd, quantity, ratio,
+    HOUR_S, Usd, longest, quantity, ratio,
 };
 use gristmill_model::MB_PER_VCPU;
 use serde::{Deserialize, Serialize};
@@ -90,7 +90,8 @@ fn smaller_functions(
     let busy = ratio(work.split.compute_s(&job.shape), work.split.network_s(&job.shape));
     let useful_mb = f64::from(job.shape.memory_mb).min(MB_PER_VCPU) * busy;
     let memory_mb = (useful_mb.ceil() as u32).max(SMALL_WORKER_MB);
-    if work.split.bound(&job.shape) != SplitBound::Network || memory_mb >= job.shape.memory_mb {
+    if work.split.bound(&job.shape) != EpochBound::WorkerNetwork || memory_mb >= job.shape.memory_mb
+    {
         return None;
     }
     let shape = FunctionShape { memory_mb, ..job.shape };
@@ -137,7 +138,6 @@ fn puts(
     BilledRequests { puts, ..BilledRequests::default() }.usd(&job.prices)
 }
 
-/// Bytes of an epoch at `point`.
 fn stored_bytes(measured: &MeasuredSample, job: &PlannedJob, point: PlannedCachePoint) -> f64 {
     let per_record = if point.after_op + 1 >= measured.ops.len() {
         measured.delivered_bytes_per_record()
@@ -220,14 +220,11 @@ fn trainer_cpu(measured: &MeasuredSample, job: &PlannedJob, work: &EpochWork) ->
     let source_bytes = work.split.bytes_in * work.splits as f64;
     let trainer_s = work.batches as f64 * quantity(job.step_s);
     // Waits overlap: there may be more workers than processors.
-    let bounds = [
+    let (seconds, bound) = longest([
+        (trainer_s, EpochBound::Trainer),
         (ratio(cpu_s, cores), EpochBound::Workers),
         (ratio(source_bytes, quantity(job.ingest_bytes_per_s)), EpochBound::TrainerNetwork),
-    ];
-    let longer = |longest: (f64, EpochBound), bound: (f64, EpochBound)| {
-        if bound.0 > longest.0 { bound } else { longest }
-    };
-    let (seconds, bound) = bounds.into_iter().fold((trainer_s, EpochBound::Trainer), longer);
+    ]);
     let cost = CostBreakdown {
         requests: BilledRequests::LOCAL_SPLIT.usd(&job.prices) * work.splits as f64,
         transfer: job.prices.transferred(source_bytes, 0.0),
@@ -246,7 +243,6 @@ fn trainer_cpu(measured: &MeasuredSample, job: &PlannedJob, work: &EpochWork) ->
     }
 }
 
-/// Break-even time of each usable point.
 pub(super) fn break_even(
     measured: &MeasuredSample,
     job: &PlannedJob,

@@ -2,33 +2,20 @@
 //! gives without asking.
 
 use crate::cost::{EpochWork, PriceList, TransferPrices, Usd};
+use gristmill_model::limits::{
+    ACCOUNT_CONCURRENCY, GROWTH, GROWTH_PERIOD, NEW_TABLE_READS_PER_S, NEW_TABLE_WRITES_PER_S,
+    PREFIX_PUTS_PER_S, url_requests_per_s,
+};
 
-/// Concurrency of most accounts, of which a stack uses half.
-/// <https://docs.aws.amazon.com/lambda/latest/dg/gettingstarted-limits.html>
-const ACCOUNT_CONCURRENCY: u32 = 1_000;
 /// Concurrency to reserve for the scaler.
 pub const SCALER_CONCURRENCY: u32 = 5;
 /// Least concurrency of the coordinator.
 const COORDINATOR_LEAST: u32 = 20;
 /// Workers whose calls need one more of it, with splits of 0.3 s.
 const WORKERS_PER_COORDINATOR: u32 = 6;
-/// Requests a second that a function URL serves for each reserved call.
-/// <https://docs.aws.amazon.com/lambda/latest/dg/urls-configuration.html#urls-throttling>
-const URL_REQUESTS_PER_RESERVED: u32 = 10;
-/// Environments that Lambda adds to a function in [`GROWTH_S`] seconds.
-/// <https://docs.aws.amazon.com/lambda/latest/dg/lambda-concurrency.html#concurrency-scaling-rate>
-const GROWTH: u32 = 1_000;
-const GROWTH_S: u32 = 10;
-/// Units a second that a new table of on-demand capacity serves.
-/// <https://docs.aws.amazon.com/amazondynamodb/latest/developerguide/warm-throughput.html>
-const NEW_TABLE_READS_PER_S: u32 = 12_000;
-const NEW_TABLE_WRITES_PER_S: u32 = 4_000;
 /// Workers that a new table of on-demand capacity serves.
 /// <https://docs.aws.amazon.com/amazondynamodb/latest/developerguide/warm-throughput.html>
 const NEW_TABLE_WORKERS: u32 = 1_200;
-/// PUTs a second of one prefix of a bucket.
-/// <https://docs.aws.amazon.com/AmazonS3/latest/userguide/optimizing-performance.html>
-pub const PREFIX_PUTS_PER_S: u32 = 3_500;
 /// Dollars a GB from AWS to the internet, in us-east-1. <https://aws.amazon.com/ec2/pricing/on-demand/>
 const EGRESS_USD_PER_GB: f64 = 0.09;
 
@@ -46,11 +33,6 @@ pub fn warm_reads_per_s(workers: u32) -> u32 {
 /// Write units a second, likewise. Such workers write 1.65 each.
 pub fn warm_writes_per_s(workers: u32) -> u32 {
     (workers.saturating_mul(33) / 10).max(NEW_TABLE_WRITES_PER_S)
-}
-
-/// Requests a second that the coordinator's URL serves, with `reserved` concurrency.
-pub fn url_requests_per_s(reserved: u32) -> u32 {
-    reserved.saturating_mul(URL_REQUESTS_PER_RESERVED)
 }
 
 /// Requests a second that `workers` with splits of 0.3 s send.
@@ -72,9 +54,10 @@ pub(super) fn needs(workers: u32) -> Vec<String> {
         ));
     }
     if workers > GROWTH {
+        let seconds = GROWTH_PERIOD.as_secs();
         said.push(format!(
-            "AWS adds {GROWTH} workers in {GROWTH_S} s: all {workers} run after {} s",
-            workers.div_ceil(GROWTH).saturating_sub(1) * GROWTH_S
+            "AWS adds {GROWTH} workers in {seconds} s: all {workers} run after {} s",
+            u64::from(workers.div_ceil(GROWTH) - 1) * seconds
         ));
     }
     if workers > NEW_TABLE_WORKERS {

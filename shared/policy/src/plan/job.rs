@@ -92,12 +92,12 @@ impl PlannedJob {
     /// An epoch computed by functions.
     pub fn epoch_work(&self, measured: &MeasuredSample) -> EpochWork {
         let source_bytes = measured.source_bytes_per_record();
-        self.epoch_of(measured, 0, source_bytes, BilledRequests::SPLIT)
+        self.epoch_of(measured, 0, source_bytes)
     }
 
     /// An epoch that reads the cache after operator `op` and computes the rest.
     pub(super) fn epoch_after(&self, measured: &MeasuredSample, op: usize) -> EpochWork {
-        self.epoch_of(measured, op + 1, measured.bytes_per_record(op), BilledRequests::SPLIT)
+        self.epoch_of(measured, op + 1, measured.bytes_per_record(op))
     }
 
     /// An epoch read as delivered: nothing to compute.
@@ -107,13 +107,7 @@ impl PlannedJob {
         EpochWork { split, requests: BilledRequests::CACHED_SPLIT, held_bytes: 0.0, ..computed }
     }
 
-    fn epoch_of(
-        &self,
-        measured: &MeasuredSample,
-        first_op: usize,
-        bytes_in: f64,
-        requests: BilledRequests,
-    ) -> EpochWork {
+    fn epoch_of(&self, measured: &MeasuredSample, first_op: usize, bytes_in: f64) -> EpochWork {
         let per_split = self.records_per_split(measured).min((self.records as f64).max(1.0));
         let records = self.records as f64;
         let rows = records * measured.rows_per_record();
@@ -132,7 +126,7 @@ impl PlannedJob {
             batches: (rows / f64::from(self.batch_size.max(1))).ceil() as u64,
             records: self.records,
             split,
-            requests,
+            requests: BilledRequests::SPLIT,
             held_bytes: delivered.min(WINDOW_BYTES),
         }
     }

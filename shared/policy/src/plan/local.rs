@@ -7,7 +7,7 @@
 //! core loses that time.
 
 use super::{MeasuredSample, PlannedJob};
-use crate::cost::{quantity, ratio};
+use crate::cost::{longest, quantity, ratio};
 use serde::{Deserialize, Serialize};
 
 /// Exponent of the combination of processors and workers, a power mean without the division. At 6 an epoch
@@ -150,10 +150,11 @@ pub fn predict_local(run: &LocalJob, costs: &LocalCosts) -> LocalEstimate {
     let made_s = quantity(longer(processors_s, workers_s));
     let made_by =
         if processors_s >= workers_s { LocalBound::Processors } else { LocalBound::Workers };
-    let trainer = (trainer_s, LocalBound::Trainer);
-    let (seconds, bound) = [(fetcher_s, LocalBound::Fetcher), (made_s, made_by)]
-        .into_iter()
-        .fold(trainer, |longest, other| if other.0 > longest.0 { other } else { longest });
+    let (seconds, bound) = longest([
+        (trainer_s, LocalBound::Trainer),
+        (fetcher_s, LocalBound::Fetcher),
+        (made_s, made_by),
+    ]);
     let first_split_s = workers_s * ratio(at_work, splits);
     let first_seconds = seconds + quantity(costs.startup_s) + first_split_s;
     LocalEstimate { seconds, first_seconds, bound, trainer_s, processors_s, workers_s, fetcher_s }

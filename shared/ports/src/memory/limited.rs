@@ -9,11 +9,12 @@ use crate::{
 };
 use async_trait::async_trait;
 use bytes::Bytes;
+use parking_lot::Mutex;
 use std::{
     collections::{BTreeMap, BTreeSet},
     ops::Range,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -103,11 +104,9 @@ impl LimitedObjects {
         if self.limits.session_ends.is_some_and(|end| now >= end) {
             return Err(ObjectError::Rejected(format!("{path}: ExpiredToken")));
         }
-        let folder = path.key.split_once('/').map_or("", |(folder, _)| folder);
-        let prefix = format!("{}/{folder}", path.bucket);
-        let RequestsLeft { gets, puts, .. } = &mut *self.lock();
+        let RequestsLeft { gets, puts, .. } = &mut *self.left.lock();
         let rates = if is_get { gets } else { puts };
-        if rates.take_one(&prefix, now) {
+        if rates.take_one(&path.first_folder(), now) {
             self.served.fetch_add(1, Ordering::Relaxed);
             return Ok(());
         }
@@ -122,7 +121,7 @@ impl LimitedObjects {
         let Some(region) = buckets.get(&path.bucket).filter(|region| *region != caller) else {
             return Ok(());
         };
-        if *are_followed && !self.lock().known.insert(path.bucket.clone()) {
+        if *are_followed && !self.left.lock().known.insert(path.bucket.clone()) {
             return Ok(());
         }
         self.refused.fetch_add(1, Ordering::Relaxed);
@@ -131,10 +130,6 @@ impl LimitedObjects {
         }
         let why = format!("{path}: PermanentRedirect: the bucket is in {region}");
         Err(ObjectError::Rejected(why))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, RequestsLeft> {
-        self.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn seen(&self, got: Result<Bytes, ObjectError>) -> Result<Bytes, ObjectError> {

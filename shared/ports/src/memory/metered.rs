@@ -9,11 +9,12 @@ use crate::{
     },
 };
 use bytes::Bytes;
+use parking_lot::Mutex;
 use std::{
     cmp::Reverse,
     collections::HashMap,
     hash::{DefaultHasher, Hash as _, Hasher as _},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
@@ -84,31 +85,32 @@ pub struct MeteredItems {
     meter: Mutex<TableMeter>,
 }
 
+/// Throughput of a table and of each partition key, and the use so far.
 #[derive(Debug)]
 struct TableMeter {
-    throughput: TableThroughput,
+    of_keys: HashMap<String, PartitionThroughput>,
+    /// The table's partitions, onto which partition keys are hashed; without any, each key has one to itself.
+    partitions: Vec<PartitionThroughput>,
     used: TableUse,
 }
 
 impl MeteredItems {
     /// Meters requests for `items`, which other tables may share without being metered.
     pub fn new(items: Arc<MemoryTable>, limits: TableLimits) -> Self {
-        let throughput = TableThroughput::new(&limits);
-        let meter = Mutex::new(TableMeter { throughput, used: TableUse::default() });
-        Self { items, limits, meter }
+        let partitions = (0..limits.partitions).map(|_| PartitionThroughput::new(&limits));
+        let partitions = partitions.collect();
+        let meter = TableMeter { of_keys: HashMap::new(), partitions, used: TableUse::default() };
+        Self { items, limits, meter: Mutex::new(meter) }
     }
 
     /// An item; none if the request is refused.
     pub fn get(&self, now: Duration, key: &ItemKey) -> Option<ServedRequest<Option<TableItem>>> {
-        let mut meter = self.lock();
+        let mut meter = self.meter.lock();
         let (answer, bytes) = self.items.stored(key).unzip();
         let bytes = bytes.unwrap_or(0);
         let units = TableUnits::of_read(bytes);
-        meter.admits(&self.limits, &key.pk, now, units).then_some(ServedRequest {
-            answer,
-            units,
-            bytes,
-        })
+        let is_served = meter.admits(&self.limits, &key.pk, now, units);
+        is_served.then_some(ServedRequest { answer, units, bytes })
     }
 
     /// A write as [`Table::write`](crate::Table::write); none if it is refused.
@@ -120,7 +122,7 @@ impl MeteredItems {
         body: Bytes,
         expires_at_s: Option<u64>,
     ) -> Option<ServedRequest<WriteOutcome>> {
-        let mut meter = self.lock();
+        let mut meter = self.meter.lock();
         let units = self.units_of_write(key, &body, expires_at_s);
         if !meter.admits(&self.limits, &key.pk, now, units) {
             return None;
@@ -138,20 +140,17 @@ impl MeteredItems {
         expires_at_s: Option<u64>,
     ) -> bool {
         let units = self.units_of_write(key, body, expires_at_s);
-        self.lock().admits(&self.limits, &key.pk, now, units)
+        self.meter.lock().admits(&self.limits, &key.pk, now, units)
     }
 
     /// A page of a query; none if it is refused.
     pub fn page(&self, now: Duration, query: &PageQuery) -> Option<ServedRequest<ItemPage>> {
-        let mut meter = self.lock();
+        let mut meter = self.meter.lock();
         let look = |items: &_| query.page(items, self.limits.page_bytes);
         let (answer, bytes) = self.items.look(&query.pk, look);
         let units = TableUnits::of_read(bytes);
-        meter.admits(&self.limits, &query.pk, now, units).then_some(ServedRequest {
-            answer,
-            units,
-            bytes,
-        })
+        let is_served = meter.admits(&self.limits, &query.pk, now, units);
+        is_served.then_some(ServedRequest { answer, units, bytes })
     }
 
     /// An item beside all limits, and its bytes.
@@ -161,40 +160,63 @@ impl MeteredItems {
 
     /// The use so far.
     pub fn used(&self) -> TableUse {
-        self.lock().used
+        self.meter.lock().used
     }
 
     /// Peak demand of any partition in units a second, with refused requests.
     pub fn most_asked(&self) -> TableUnits {
-        self.lock().throughput.most_asked()
+        let meter = self.meter.lock();
+        let all = meter.of_keys.values().chain(&meter.partitions);
+        all.map(PartitionThroughput::most_asked).fold(TableUnits::default(), |most, asked| {
+            TableUnits { reads: most.reads.max(asked.reads), writes: most.writes.max(asked.writes) }
+        })
     }
 
     /// The `count` partition keys that were asked most for, with their peak demand in units a second.
     pub fn hottest(&self, count: usize) -> Vec<(String, TableUnits)> {
-        self.lock().throughput.hottest(count)
+        let meter = self.meter.lock();
+        let asked = meter.of_keys.iter().map(|(key, of_key)| (key.clone(), of_key.most_asked()));
+        let mut keys: Vec<_> = asked.collect();
+        keys.sort_by_key(|(key, asked)| (Reverse(asked.reads + 3 * asked.writes), key.clone()));
+        keys.truncate(count);
+        keys
     }
 
     /// Resets the peak demand.
     pub fn forget_demand(&self) {
-        self.lock().throughput.forget();
+        let TableMeter { of_keys, partitions, .. } = &mut *self.meter.lock();
+        for measured in of_keys.values_mut().chain(partitions) {
+            (measured.reads.most_asked, measured.writes.most_asked) = (0, 0);
+        }
     }
 
     fn units_of_write(&self, key: &ItemKey, body: &Bytes, expires_at_s: Option<u64>) -> TableUnits {
         let before = self.items.stored(key).map_or(0, |(_, bytes)| bytes);
         TableUnits::of_write(item_bytes(&key.pk, &key.sk, body, expires_at_s).max(before))
     }
-
-    fn lock(&self) -> MutexGuard<'_, TableMeter> {
-        self.meter.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl TableMeter {
+    /// Whether a request of `pk` that costs `units` is served at the time `now`.
     fn admits(&mut self, limits: &TableLimits, pk: &str, now: Duration, units: TableUnits) -> bool {
-        let is_served = self.throughput.admits(limits, pk, now, units);
+        if !self.of_keys.contains_key(pk) {
+            let of_key = if self.partitions.is_empty() {
+                PartitionThroughput::new(limits)
+            } else {
+                PartitionThroughput::new(&TableLimits::none())
+            };
+            self.of_keys.insert(pk.to_owned(), of_key);
+        }
+        let by_key = self.of_keys.get_mut(pk).is_none_or(|of_key| of_key.take(now, units));
+        let mut hasher = DefaultHasher::new();
+        pk.hash(&mut hasher);
+        let at = hasher.finish().checked_rem(self.partitions.len() as u64).unwrap_or(0);
+        let partition = self.partitions.get_mut(at as usize);
+        let is_served = partition.map_or(by_key, |partition| partition.take(now, units));
         if is_served {
             self.used.served += 1;
-            self.used.units.add(units);
+            self.used.units.reads += units.reads;
+            self.used.units.writes += units.writes;
         } else {
             self.used.refused += 1;
         }
@@ -222,11 +244,6 @@ impl TableUnits {
     /// Units of a write; `bytes` are those of the larger of the two items.
     pub fn of_write(bytes: u64) -> Self {
         Self { reads: 0, writes: bytes.div_ceil(WRITE_BYTES).max(1) }
-    }
-
-    pub(super) fn add(&mut self, more: Self) {
-        self.reads += more.reads;
-        self.writes += more.writes;
     }
 }
 
@@ -272,84 +289,11 @@ impl PartitionThroughput {
         Self { reads: UnitMeter::new(reads), writes: UnitMeter::new(writes) }
     }
 
-    /// One that measures and serves all.
-    fn measuring() -> Self {
-        Self { reads: UnitMeter::new(None), writes: UnitMeter::new(None) }
-    }
-
     fn take(&mut self, now: Duration, units: TableUnits) -> bool {
         self.reads.take(now, units.reads) && self.writes.take(now, units.writes)
     }
 
     fn most_asked(&self) -> TableUnits {
         TableUnits { reads: self.reads.most_asked, writes: self.writes.most_asked }
-    }
-
-    fn forget(&mut self) {
-        (self.reads.most_asked, self.writes.most_asked) = (0, 0);
-    }
-}
-
-/// Throughput of a table and of each partition key.
-#[derive(Debug)]
-pub(super) struct TableThroughput {
-    of_keys: HashMap<String, PartitionThroughput>,
-    /// The table's partitions, onto which partition keys are hashed; without any, each key has one to itself.
-    partitions: Vec<PartitionThroughput>,
-}
-
-impl TableThroughput {
-    pub fn new(limits: &TableLimits) -> Self {
-        let partitions = (0..limits.partitions).map(|_| PartitionThroughput::new(limits)).collect();
-        Self { of_keys: HashMap::new(), partitions }
-    }
-
-    /// Whether a request of `pk` that costs `units` is served at the time `now`.
-    pub fn admits(
-        &mut self,
-        limits: &TableLimits,
-        pk: &str,
-        now: Duration,
-        units: TableUnits,
-    ) -> bool {
-        if !self.of_keys.contains_key(pk) {
-            let is_shared = !self.partitions.is_empty();
-            let of_key = if is_shared {
-                PartitionThroughput::measuring()
-            } else {
-                PartitionThroughput::new(limits)
-            };
-            self.of_keys.insert(pk.to_owned(), of_key);
-        }
-        let by_key = self.of_keys.get_mut(pk).is_none_or(|of_key| of_key.take(now, units));
-        let mut hasher = DefaultHasher::new();
-        pk.hash(&mut hasher);
-        let at = hasher.finish().checked_rem(self.partitions.len() as u64).unwrap_or(0);
-        let partition = self.partitions.get_mut(at as usize);
-        partition.map_or(by_key, |partition| partition.take(now, units))
-    }
-
-    /// Peak demand of any partition a second, with refused requests.
-    pub fn most_asked(&self) -> TableUnits {
-        let all = self.of_keys.values().chain(&self.partitions);
-        all.map(PartitionThroughput::most_asked).fold(TableUnits::default(), |most, asked| {
-            TableUnits { reads: most.reads.max(asked.reads), writes: most.writes.max(asked.writes) }
-        })
-    }
-
-    /// The partition keys that were asked most for, with their peak demand a second.
-    pub fn hottest(&self, count: usize) -> Vec<(String, TableUnits)> {
-        let asked =
-            |(key, of_key): (&String, &PartitionThroughput)| (key.clone(), of_key.most_asked());
-        let mut keys: Vec<_> = self.of_keys.iter().map(asked).collect();
-        keys.sort_by_key(|(key, asked)| (Reverse(asked.reads + 3 * asked.writes), key.clone()));
-        keys.truncate(count);
-        keys
-    }
-
-    /// Resets the peak demand.
-    pub fn forget(&mut self) {
-        let all = self.of_keys.values_mut().chain(&mut self.partitions);
-        all.for_each(PartitionThroughput::forget);
     }
 }

@@ -1,12 +1,12 @@
 //! Stacked bars, one for each epoch: causes of the trainer's wait, and activities of the workers.
 
 use super::{
-    chart::{self, Axis, AxisQuantity, ChartGeometry, PixelCoordinate},
+    chart::{self, Axis, AxisQuantity, ChartGeometry, px},
     scene::{CauseOrder, DrawnCause, EpochSpan, TimelineScene, epochs, shown, width_px},
 };
 use crate::{
     StallCause, WorkerShares,
-    units::{DisplayPercent, DisplaySeconds, amount},
+    units::{amount, show_percent, show_seconds},
 };
 use maud::{Markup, html};
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,7 +24,6 @@ const BAR_MAX_PX: f64 = 56.0;
 /// Least range of the axis, so that negligible stalls do not fill the chart.
 const STALL_AXIS_MIN: f64 = 10.0;
 
-/// One chart of bars.
 struct Stack {
     title: &'static str,
     quantity: AxisQuantity,
@@ -117,21 +116,21 @@ fn drawing(stack: &Stack, value: &Axis, class: &str, width: f64) -> Markup {
     let widest = groups.iter().map(|group| width_px(&group.0.to_string())).fold(0.0, f64::max);
     let labelled = ((widest + 6.0) / slot).ceil().max(1.0) as usize;
     html! {
-        svg class=(class) viewBox={ "0 0 " (PixelCoordinate(width)) " " (PixelCoordinate(bottom + BELOW_PX)) }
+        svg class=(class) viewBox={ "0 0 " (px(width)) " " (px(bottom + BELOW_PX)) }
             role="img" aria-label={ (stack.title) ", by epoch" } {
             @for (at, label) in &value.ticks {
                 @let at = y(*at);
-                line class="grid" x1=(PixelCoordinate(left)) x2=(PixelCoordinate(right)) y1=(PixelCoordinate(at)) y2=(PixelCoordinate(at)) {}
-                text class="tick" x=(PixelCoordinate(left - 6.0)) y=(PixelCoordinate(at + 4.0)) text-anchor="end" { (label) }
+                line class="grid" x1=(px(left)) x2=(px(right)) y1=(px(at)) y2=(px(at)) {}
+                text class="tick" x=(px(left - 6.0)) y=(px(at + 4.0)) text-anchor="end" { (label) }
             }
             @for (index, (first, last, parts)) in groups.iter().enumerate() {
                 @let middle = left + (index as f64 + 0.5) * slot;
                 (column(stack.quantity, *first, *last, parts, middle - bar / 2.0, bar, &y))
                 @if index.is_multiple_of(labelled) {
-                    text class="tick" x=(PixelCoordinate(middle)) y=(PixelCoordinate(bottom + 16.0)) text-anchor="middle" { (first) }
+                    text class="tick" x=(px(middle)) y=(px(bottom + 16.0)) text-anchor="middle" { (first) }
                 }
             }
-            line class="axis" x1=(PixelCoordinate(left)) x2=(PixelCoordinate(right)) y1=(PixelCoordinate(bottom)) y2=(PixelCoordinate(bottom)) {}
+            line class="axis" x1=(px(left)) x2=(px(right)) y1=(px(bottom)) y2=(px(bottom)) {}
         }
     }
 }
@@ -164,18 +163,16 @@ fn column(
     });
     html! {
         @for (drawn, value, from, to) in stacked {
-            rect class=(drawn.class) x=(PixelCoordinate(x)) width=(PixelCoordinate(width)) y=(PixelCoordinate(to)) height=(PixelCoordinate(from - to)) {
+            rect class=(drawn.class) x=(px(x)) width=(px(width)) y=(px(to)) height=(px(from - to)) {
                 title {
                     (epochs(first, last)) ": " (drawn.name) " "
-                    @if quantity == AxisQuantity::Percent { (DisplayPercent(*value)) }
-                    @else { (DisplaySeconds(*value)) }
+                    @if quantity == AxisQuantity::Percent { (show_percent(*value)) }
+                    @else { (show_seconds(*value)) }
                 }
             }
         }
     }
 }
-
-// Modes of the epochs: a strip above the charts, a tint behind them, and the reasons in words.
 
 /// Consecutive epochs in one mode.
 pub(super) struct ModeBand {
@@ -213,7 +210,7 @@ pub(super) fn bands(scene: &TimelineScene<'_>) -> Vec<ModeBand> {
             _ => bands.push(ModeBand {
                 first: number,
                 last: number,
-                word: epoch.mode.word(),
+                word: epoch.mode.name(),
                 mode,
                 reasons: Vec::new(),
                 from_s: *from_s,
@@ -238,14 +235,14 @@ pub(super) fn strip(scene: &TimelineScene<'_>, bands: &[ModeBand]) -> Markup {
                 figcaption { h3 { "Epochs and their modes" } }
                 @for (class, width) in WIDTHS {
                     @let frame = ChartGeometry::new(width, scene.end_s);
-                    svg class={ (class) " plot" } viewBox={ "0 0 " (PixelCoordinate(width)) " " (PixelCoordinate(STRIP_PX)) }
+                    svg class={ (class) " plot" } viewBox={ "0 0 " (px(width)) " " (px(STRIP_PX)) }
                         role="img" aria-label="epochs and their modes over time"
-                        data-left=(PixelCoordinate(frame.left)) data-right=(PixelCoordinate(frame.right)) {
-                        text class="tick" x=(PixelCoordinate(frame.left - 6.0)) y="16" text-anchor="end" { "mode" }
-                        text class="tick" x=(PixelCoordinate(frame.left - 6.0)) y="38" text-anchor="end" { "epoch" }
+                        data-left=(px(frame.left)) data-right=(px(frame.right)) {
+                        text class="tick" x=(px(frame.left - 6.0)) y="16" text-anchor="end" { "mode" }
+                        text class="tick" x=(px(frame.left - 6.0)) y="38" text-anchor="end" { "epoch" }
                         @for band in bands { (in_strip(&frame, band)) }
                         (numbers(scene, &frame))
-                        line class="cross" x1="0" x2="0" y1="0" y2=(PixelCoordinate(STRIP_PX)) visibility="hidden" {}
+                        line class="cross" x1="0" x2="0" y1="0" y2=(px(STRIP_PX)) visibility="hidden" {}
                     }
                 }
                 (reasons(bands))
@@ -260,8 +257,8 @@ fn in_strip(frame: &ChartGeometry, band: &ModeBand) -> Markup {
     let label = labels.into_iter().find(|label| width_px(label) <= to - from - 6.0);
     html! {
         @if to - from >= BAND_MIN_PX {
-            rect class={ "m-" (band.word) } x=(PixelCoordinate(from)) y="0" width=(PixelCoordinate(to - from))
-                height=(PixelCoordinate(MODES_PX)) {
+            rect class={ "m-" (band.word) } x=(px(from)) y="0" width=(px(to - from))
+                height=(px(MODES_PX)) {
                 title {
                     (epochs(band.first, band.last)) ": " (band.mode)
                     @if let Some((_, _, reason)) = band.reasons.first() { "; " (reason) }
@@ -269,10 +266,10 @@ fn in_strip(frame: &ChartGeometry, band: &ModeBand) -> Markup {
             }
         }
         @if to - from >= EPOCH_MIN_PX {
-            line class="apart" x1=(PixelCoordinate(from)) x2=(PixelCoordinate(from)) y1="0" y2=(PixelCoordinate(MODES_PX)) {}
+            line class="apart" x1=(px(from)) x2=(px(from)) y1="0" y2=(px(MODES_PX)) {}
         }
         @if let Some(label) = label {
-            text class="band" x=(PixelCoordinate((from + to) / 2.0)) y="16" text-anchor="middle" { (label) }
+            text class="band" x=(px((from + to) / 2.0)) y="16" text-anchor="middle" { (label) }
         }
     }
 }
@@ -299,10 +296,10 @@ fn numbers(scene: &TimelineScene<'_>, frame: &ChartGeometry) -> Markup {
     html! {
         @for (from, number) in places {
             @if let Some(from) = from {
-                line class="tick" x1=(PixelCoordinate(from)) x2=(PixelCoordinate(from)) y1=(PixelCoordinate(MODES_PX + 2.0)) y2=(PixelCoordinate(STRIP_PX)) {}
+                line class="tick" x1=(px(from)) x2=(px(from)) y1=(px(MODES_PX + 2.0)) y2=(px(STRIP_PX)) {}
             }
             @if let Some((middle, number)) = number {
-                text class="tick" x=(PixelCoordinate(middle)) y="38" text-anchor="middle" { (number) }
+                text class="tick" x=(px(middle)) y="38" text-anchor="middle" { (number) }
             }
         }
     }
@@ -314,8 +311,8 @@ pub(super) fn tint(frame: &ChartGeometry, bands: &[ModeBand], top: f64, bottom: 
         @for band in bands {
             @let (from, to) = (frame.x(band.from_s), frame.x(band.to_s));
             @if to - from >= BAND_MIN_PX {
-            rect class={ "tint m-" (band.word) } x=(PixelCoordinate(from)) y=(PixelCoordinate(top)) width=(PixelCoordinate(to - from))
-                height=(PixelCoordinate(bottom - top)) {}
+            rect class={ "tint m-" (band.word) } x=(px(from)) y=(px(top)) width=(px(to - from))
+                height=(px(bottom - top)) {}
             }
         }
     }

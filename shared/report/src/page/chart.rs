@@ -6,12 +6,9 @@ use super::{
     panels::{ChartPanel, SeriesStyle},
     scene::{SampleSpread, TimelineScene, ranges, shown, width_px},
 };
-use crate::units::{DisplayCount, DisplaySeconds, DisplayWorkers};
+use crate::units::{show_count, show_seconds, show_workers};
 use maud::{Markup, html};
-use std::{
-    fmt::{self, Write},
-    ops::Range,
-};
+use std::{fmt::Write, ops::Range};
 
 /// (class, pixels): a narrow page, a medium one, a wide one. The style sheet selects by class.
 pub(super) const WIDTHS: [(&str, f64); 3] =
@@ -83,8 +80,8 @@ pub(super) fn figure(scene: &TimelineScene<'_>, panel: &ChartPanel, bands: &[Mod
             }
             @if let Some((above, highest)) = panel.above {
                 p class="note" {
-                    (DisplayCount(above as u64)) " of " (DisplayCount(panel.times.len() as u64))
-                    " samples lie above the axis, the highest at " (DisplaySeconds(highest)) "."
+                    (show_count(above as u64)) " of " (show_count(panel.times.len() as u64))
+                    " samples lie above the axis, the highest at " (show_seconds(highest)) "."
                 }
             }
         }
@@ -114,9 +111,9 @@ fn drawing(
         (0..panel.series.len()).map(|series| panel.spreads(series, &ranges)).collect();
     let x = |t_s: f64| frame.x(t_s);
     html! {
-        svg class={ (class) " plot" } viewBox={ "0 0 " (PixelCoordinate(frame.width)) " " (PixelCoordinate(bottom + BELOW_PX)) }
+        svg class={ (class) " plot" } viewBox={ "0 0 " (px(frame.width)) " " (px(bottom + BELOW_PX)) }
             role="img" aria-label={ (panel.title) " over time" }
-            data-left=(PixelCoordinate(frame.left)) data-right=(PixelCoordinate(frame.right)) {
+            data-left=(px(frame.left)) data-right=(px(frame.right)) {
             (tint(frame, bands, top, bottom))
             (grid(frame, &panel.axis, top, bottom, &y))
             @for (index, series) in panel.series.iter().enumerate() {
@@ -137,7 +134,7 @@ fn drawing(
                 }
             }
             @if panel.marked { (marks(scene, frame, top, bottom, &y)) }
-            line class="cross" x1="0" x2="0" y1=(PixelCoordinate(top)) y2=(PixelCoordinate(bottom)) visibility="hidden" {}
+            line class="cross" x1="0" x2="0" y1=(px(top)) y2=(px(bottom)) visibility="hidden" {}
         }
     }
 }
@@ -152,18 +149,18 @@ fn grid(
     html! {
         @for (at, label) in &value.ticks {
             @let at = y(*at);
-            line class="grid" x1=(PixelCoordinate(frame.left)) x2=(PixelCoordinate(frame.right)) y1=(PixelCoordinate(at)) y2=(PixelCoordinate(at)) {}
-            text class="tick" x=(PixelCoordinate(frame.left - 6.0)) y=(PixelCoordinate(at + 4.0)) text-anchor="end" { (label) }
+            line class="grid" x1=(px(frame.left)) x2=(px(frame.right)) y1=(px(at)) y2=(px(at)) {}
+            text class="tick" x=(px(frame.left - 6.0)) y=(px(at + 4.0)) text-anchor="end" { (label) }
         }
         @for (at, label) in &frame.time.ticks {
             @let at = frame.x(*at);
-            line class="tick" x1=(PixelCoordinate(at)) x2=(PixelCoordinate(at)) y1=(PixelCoordinate(bottom)) y2=(PixelCoordinate(bottom + 4.0)) {}
+            line class="tick" x1=(px(at)) x2=(px(at)) y1=(px(bottom)) y2=(px(bottom + 4.0)) {}
             // Keeps the last label, with the unit, on the page.
-            text class="tick" x=(PixelCoordinate(at.min(frame.width - width_px(label) / 2.0))) y=(PixelCoordinate(bottom + 16.0))
+            text class="tick" x=(px(at.min(frame.width - width_px(label) / 2.0))) y=(px(bottom + 16.0))
                 text-anchor="middle" { (label) }
         }
-        line class="axis" x1=(PixelCoordinate(frame.left)) x2=(PixelCoordinate(frame.left)) y1=(PixelCoordinate(top)) y2=(PixelCoordinate(bottom)) {}
-        line class="axis" x1=(PixelCoordinate(frame.left)) x2=(PixelCoordinate(frame.right)) y1=(PixelCoordinate(bottom)) y2=(PixelCoordinate(bottom)) {}
+        line class="axis" x1=(px(frame.left)) x2=(px(frame.left)) y1=(px(top)) y2=(px(bottom)) {}
+        line class="axis" x1=(px(frame.left)) x2=(px(frame.right)) y1=(px(bottom)) y2=(px(bottom)) {}
     }
 }
 
@@ -172,7 +169,7 @@ fn line(points: impl Iterator<Item = (f64, f64)>, steps: bool) -> String {
     let mut path = String::new();
     let (mut count, mut before) = (0, f64::NAN);
     for (x, y) in points {
-        let (to_x, to_y) = (PixelCoordinate(x), PixelCoordinate(y));
+        let (to_x, to_y) = (px(x), px(y));
         let _ = match (count, steps) {
             (0, _) => write!(path, "M{to_x} {to_y}"),
             // A constant level needs no corner.
@@ -225,7 +222,7 @@ fn closed(
 ) -> String {
     let mut path = line(over, false);
     for (x, y) in under {
-        let _ = write!(path, "L{} {}", PixelCoordinate(x), PixelCoordinate(y));
+        let _ = write!(path, "L{} {}", px(x), px(y));
     }
     if !path.is_empty() {
         path.push('Z');
@@ -244,15 +241,15 @@ fn marks(
     html! {
         @for (index, x, number) in marked(scene, frame) {
             @let (t_s, decision) = scene.decisions[index];
-            line class="mark" x1=(PixelCoordinate(x)) x2=(PixelCoordinate(x)) y1=(PixelCoordinate(top)) y2=(PixelCoordinate(bottom)) {}
-            circle class="mark" cx=(PixelCoordinate(x)) cy=(PixelCoordinate(y(f64::from(decision.workers)))) r="3" {
+            line class="mark" x1=(px(x)) x2=(px(x)) y1=(px(top)) y2=(px(bottom)) {}
+            circle class="mark" cx=(px(x)) cy=(px(y(f64::from(decision.workers)))) r="3" {
                 title {
-                    "decision " (index + 1) " at " (DisplaySeconds(t_s)) ": "
-                    (DisplayWorkers(decision.workers.into())) "; " (shown(&decision.reason))
+                    "decision " (index + 1) " at " (show_seconds(t_s)) ": "
+                    (show_workers(decision.workers.into())) "; " (shown(&decision.reason))
                 }
             }
             @if let Some(number) = number {
-                text class="number" x=(PixelCoordinate(x.max(frame.left + DIGIT_PX / 2.0))) y=(PixelCoordinate(top - 6.0)) text-anchor="middle" { (number) }
+                text class="number" x=(px(x.max(frame.left + DIGIT_PX / 2.0))) y=(px(top - 6.0)) text-anchor="middle" { (number) }
             }
         }
     }
@@ -333,8 +330,6 @@ fn digits(value: Option<f64>) -> String {
         text
     }
 }
-
-// Axes: range, ticks and labels.
 
 /// An axis from 0 with a round end and round steps.
 pub(super) struct Axis {
@@ -429,20 +424,14 @@ fn label(value: f64, step: f64) -> String {
     let decimals = (-(step * (1.0 + 1e-9)).log10().floor()).max(0.0) as usize;
     let text = format!("{value:.decimals$}");
     match text.find('.') {
-        None if value >= 10_000.0 => crate::units::DisplayCount(value as u64).to_string(),
+        None if value >= 10_000.0 => show_count(value as u64),
         _ => text,
     }
 }
 
-/// A coordinate in pixels, printed with one decimal, which is finer than any screen.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct PixelCoordinate(pub f64);
-
-impl fmt::Display for PixelCoordinate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let tenths = (self.0 * 10.0).round() / 10.0;
-        write!(f, "{tenths}")
-    }
+/// A coordinate in pixels with one decimal, which is finer than any screen.
+pub(super) fn px(coordinate: f64) -> f64 {
+    (coordinate * 10.0).round() / 10.0
 }
 
 #[cfg(test)]

@@ -109,8 +109,6 @@ fn spans(epochs: &[TimelineEpoch]) -> Vec<EpochSpan<'_>> {
     spans
 }
 
-// Colours and order of the causes, common to the whole page.
-
 /// Operators with a colour of their own; the others share one. More colours are hard to distinguish.
 const OPS_MAX: usize = 4;
 
@@ -183,7 +181,6 @@ impl CauseOrder {
 // Text from outside, made displayable: bounded, on one line, in logical order. The template escapes
 // it.
 
-/// Longest displayed text.
 const CHARS_MAX: usize = 300;
 
 /// `text` with at most 300 characters. Control characters, and those that change the text direction,

@@ -3,7 +3,7 @@
 use super::scene::{EpochSpan, TimelineScene, epochs, shown};
 use crate::{
     EpochStalls, StallAdvice,
-    units::{DisplayCount, DisplayDollars, DisplayPercent, DisplaySeconds, percent},
+    units::{percent, show_count, show_dollars, show_percent, show_seconds},
 };
 use maud::{Markup, html};
 use std::mem::{Discriminant, discriminant};
@@ -56,16 +56,16 @@ pub(super) fn of_epochs(scene: &TimelineScene<'_>) -> Markup {
                     tr {
                         td { (epoch.epoch) }
                         td class="words" { (shown(&epoch.mode.to_string())) }
-                        td { (DisplaySeconds(span.to_s - span.from_s)) }
-                        td { (DisplayCount(epoch.batches)) }
-                        td { (DisplayCount(epoch.rows)) }
-                        @if skipped { td { (DisplayCount(epoch.skipped)) } }
-                        @if first { td { (known(epoch.first_batch_s.map(DisplaySeconds))) } }
+                        td { (show_seconds(span.to_s - span.from_s)) }
+                        td { (show_count(epoch.batches)) }
+                        td { (show_count(epoch.rows)) }
+                        @if skipped { td { (show_count(epoch.skipped)) } }
+                        @if first { td { (known(epoch.first_batch_s.map(show_seconds))) } }
                         @if stalls {
-                            td { (known(epoch.stalls.as_ref().map(|stalls| DisplayPercent(stalls.percent)))) }
+                            td { (known(epoch.stalls.as_ref().map(|stalls| show_percent(stalls.percent)))) }
                             td class="words" { (known(epoch.stalls.as_ref().map(mostly))) }
                         }
-                        @if cost { td { (known(epoch.cost_usd.map(DisplayDollars))) } }
+                        @if cost { td { (known(epoch.cost_usd.map(show_dollars))) } }
                     }
                 } }
             }
@@ -83,7 +83,7 @@ fn left_out(rows: usize, columns: usize) -> Markup {
 
 fn mostly(stalls: &EpochStalls) -> String {
     let part = |part: &crate::StallPart| {
-        format!("{} {}", shown(&part.cause.to_string()), DisplaySeconds(part.seconds))
+        format!("{} {}", shown(&part.cause.to_string()), show_seconds(part.seconds))
     };
     stalls.parts.iter().take(2).map(part).collect::<Vec<_>>().join(", ")
 }
@@ -144,8 +144,8 @@ pub(super) fn decisions(scene: &TimelineScene<'_>) -> Markup {
                             @if out > 0 { (left_out(out, 5)) }
                             tr {
                                 td { (index + 1) }
-                                td { (DisplaySeconds(*t_s)) }
-                                td { (DisplayCount(decision.batch)) }
+                                td { (show_seconds(*t_s)) }
+                                td { (show_count(decision.batch)) }
                                 td { (decision.workers) }
                                 td class="words why" { (shown(&decision.reason)) }
                             }
@@ -172,12 +172,12 @@ pub(super) fn cost(scene: &TimelineScene<'_>) -> Markup {
                     tbody { @for (name, usd) in &items {
                         tr {
                             td class="words" { (name) }
-                            td { (DisplayDollars(*usd)) }
-                            td { (DisplayPercent(percent(*usd, total))) }
+                            td { (show_dollars(*usd)) }
+                            td { (show_percent(percent(*usd, total))) }
                         }
                     } }
                     tfoot { tr {
-                        th class="words" { "total" } td { (DisplayDollars(total)) } td {}
+                        th class="words" { "total" } td { (show_dollars(total)) } td {}
                     } }
                 }
     };

@@ -4,9 +4,10 @@
 use super::*;
 use crate::{
     EpochWaits, OpSeconds, TimelineCost, TimelineDecision, TimelineEpoch, TimelineJob,
-    TimelineMode, TimelineSample, WorkerShares, attribute,
+    TimelineSample, WorkerShares, attribute,
 };
 use base64::Engine;
+use gristmill_model::wire::CacheMode;
 use proptest::prelude::*;
 use sha2::{Digest, Sha256};
 
@@ -43,7 +44,7 @@ fn all_named(text: &str) -> Timeline {
             ..TimelineDecision::default()
         }],
         epochs: vec![TimelineEpoch {
-            mode: TimelineMode::Put { point: 0 },
+            mode: CacheMode::Put { point: 0 },
             reason: text(),
             seconds: 9.0,
             stalls: Some(attribute(&waits, &workers, 9.0)),
@@ -164,7 +165,7 @@ fn an_empty_timeline_is_a_page() {
 fn every_measurement_is_on_the_page() {
     let mut timeline = all_named("resnet50");
     timeline.epochs[0].skipped = 3;
-    timeline.epochs[0].mode = TimelineMode::Put { point: 2 };
+    timeline.epochs[0].mode = CacheMode::Put { point: 2 };
     timeline.decisions[0].reason = "stalled: 4 workers cover 80 % of the demand".to_owned();
     let page = render(&timeline);
     for words in [
@@ -211,9 +212,9 @@ fn a_long_run_is_a_small_page() {
             epoch: number,
             seconds: 6.0,
             mode: if number.is_multiple_of(2) {
-                TimelineMode::Compute
+                CacheMode::Compute
             } else {
-                TimelineMode::Get { point: 1 }
+                CacheMode::Get { point: 1 }
             },
             reason: format!("predicted {number} s"),
             ..epoch.clone()

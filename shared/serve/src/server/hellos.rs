@@ -6,7 +6,7 @@ use super::{
     rank_states::{RankLinkId, RankStates},
 };
 use crate::{
-    cursor::StreamIdentity,
+    cursor::{StreamIdentity, short_name},
     framing::{ClientHello, RankHello, SocketFrameKind},
 };
 use gristmill_model::splits::Cursor;
@@ -34,7 +34,9 @@ impl RankServer {
             let (ranks, rank) = (self.own().run.ranks, self.states.rank(rank_index));
             let at = at.map(|at| self.beginning.past_end(ranks, rank, at));
             let goes_back = at.is_some_and(|at| at < Cursor::start_of(self.view.spec.epochs));
-            if !(goes_back && self.may_visit_again()) {
+            let may_visit_again =
+                self.beginning.is_open() && self.fetcher().visitation() != Visitation::AtMostOnce;
+            if !(goes_back && may_visit_again) {
                 return Ok(self.tell_end(link, at));
             }
             self.phase = Phase::Greeting;
@@ -122,23 +124,18 @@ impl RankServer {
         }
         let token = name.as_deref().map(RunToken::from_name);
         if let Some(token) = token.filter(|token| *token != run.token) {
-            let name = plain(name.as_deref().unwrap_or_default());
+            let name = short_name(name.as_deref().unwrap_or_default());
             return Err(format!(
                 "rank {rank} is of run {name} (token {token}), and this fetcher serves the run with token {}: give \
                  both the same --run",
                 run.token
             ));
         }
-        let is_own = (range.first..range.end()).contains(rank);
-        let rank_index =
-            rank.checked_sub(range.first).filter(|_| is_own).map(|rank_index| rank_index as usize);
-        rank_index
-            .ok_or_else(|| format!("this fetcher serves {range} of {count}, and not rank {rank}"))
-    }
-
-    /// Whether a trainer may go back in a job that was done.
-    fn may_visit_again(&self) -> bool {
-        self.beginning.is_open() && self.fetcher().visitation() != Visitation::AtMostOnce
+        if (range.first..range.end()).contains(rank) {
+            Ok((rank - range.first) as usize)
+        } else {
+            Err(format!("this fetcher serves {range} of {count}, and not rank {rank}"))
+        }
     }
 
     /// Answers a rank of a job that was done before.
@@ -215,7 +212,9 @@ impl RankServer {
                 Ok(())
             }
             (Phase::Locating | Phase::Joining, error) if error.is_of_place() && is_open => {
-                self.refuse_all(&error.to_string());
+                for (_, link) in self.states.links() {
+                    self.links.refuse(link, &error.to_string());
+                }
                 self.named = None;
                 let known = self.beginning.known();
                 self.set_beginning(known).await;
@@ -252,25 +251,14 @@ impl RankServer {
 
     /// Begins the run at `from`; ranks that are connected have named nothing else.
     async fn adopt(&mut self, from: Cursor) {
-        let links: Vec<_> =
-            (0..self.states.len()).map(|rank_index| self.states.link(rank_index)).collect();
+        let links = self.states.links();
         self.set_beginning(from).await;
-        for (rank_index, link) in links.into_iter().enumerate() {
-            if let Some(link) = link
-                && let Err(why) = self.states.sit(rank_index, None, link)
-            {
+        for (rank_index, link) in links {
+            if let Err(why) = self.states.sit(rank_index, None, link) {
                 self.links.refuse(link, &why);
             }
         }
         self.phase = Phase::Locating;
-    }
-
-    fn refuse_all(&mut self, why: &str) {
-        for rank_index in 0..self.states.len() {
-            if let Some(link) = self.states.link(rank_index) {
-                self.links.refuse(link, why);
-            }
-        }
     }
 
     /// A rank is free: a client that waits for it is attached.
@@ -294,9 +282,4 @@ impl RankServer {
         }
         Ok(())
     }
-}
-
-/// Makes an untrusted name safe for a line of text.
-fn plain(name: &str) -> String {
-    name.chars().filter(|c| !c.is_control()).take(63).collect()
 }

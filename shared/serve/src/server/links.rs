@@ -125,14 +125,11 @@ impl RankLinks {
     }
 
     /// Adds a connection, which must say hello soon.
-    pub fn open<S>(
+    pub fn open(
         &mut self,
-        visitor: ConnectedClient<S>,
+        visitor: ConnectedClient<impl AsyncRead + AsyncWrite + Send + 'static>,
         events: mpsc::Sender<RankLinkEvent>,
-    ) -> RankLinkId
-    where
-        S: AsyncRead + AsyncWrite + Send + 'static,
-    {
+    ) -> RankLinkId {
         let ConnectedClient { stream, rank_index, only_reads } = visitor;
         let link = self.opened;
         self.opened += 1;
@@ -143,13 +140,11 @@ impl RankLinks {
             tasks.spawn(read(link, reader, events.clone()));
         }
         tasks.spawn(write(link, writer, frames, events));
-        let deadline = Some(self.clock.monotonic() + HELLO_TIMEOUT);
-        let (role, deferred) = (RankLinkRole::New, Vec::new());
         let opened = Link {
             outgoing,
-            role,
-            deadline,
-            deferred,
+            role: RankLinkRole::New,
+            deadline: Some(self.clock.monotonic() + HELLO_TIMEOUT),
+            deferred: Vec::new(),
             only_reads,
             _tasks: tasks,
             _permit: rank_index,
@@ -230,10 +225,8 @@ impl RankLinks {
     /// Tells a connection why it ends, and ends it.
     pub fn refuse(&mut self, link: RankLinkId, why: &str) {
         tracing::warn!("refused a client: {why}");
-        self.send(
-            link,
-            vec![OutgoingFrame::new(SocketFrameKind::Error, Cursor::default(), why.to_owned())],
-        );
+        let frame = OutgoingFrame::new(SocketFrameKind::Error, Cursor::default(), why.to_owned());
+        self.send(link, vec![frame]);
         self.let_go(link);
     }
 
@@ -301,12 +294,8 @@ async fn read(
 ) {
     while let Some(message) = read_message(&mut reader).await {
         let is_last = matches!(message, ClientMessage::Invalid(_));
-        if events
-            .send(RankLinkEvent { link, what: RankLinkEventKind::Message(message) })
-            .await
-            .is_err()
-            || is_last
-        {
+        let event = RankLinkEvent { link, what: RankLinkEventKind::Message(message) };
+        if events.send(event).await.is_err() || is_last {
             return;
         }
     }
@@ -323,9 +312,8 @@ async fn write(
     while let Some(frames) = outgoing.recv().await {
         if let Err(error) = write_frames(&mut writer, frames).await {
             // The reader says when the client is gone, after its last messages.
-            let _ = events
-                .send(RankLinkEvent { link, what: RankLinkEventKind::Unwritable(error) })
-                .await;
+            let event = RankLinkEvent { link, what: RankLinkEventKind::Unwritable(error) };
+            let _ = events.send(event).await;
             return;
         }
         if events.send(RankLinkEvent { link, what: RankLinkEventKind::Written }).await.is_err() {

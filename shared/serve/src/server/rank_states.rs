@@ -79,7 +79,6 @@ pub(super) struct RankStates {
     /// Whether everything was durable before, so that the ranks may be gone.
     has_nothing_left: bool,
     passed: PassedSteps,
-    /// Batches of the epochs that have ended.
     ended: BTreeMap<Epoch, u64>,
     kept: VecDeque<Kept>,
     /// Whether the stream has come to its end, so that the totals of all epochs are known.
@@ -161,6 +160,12 @@ impl RankStates {
         Cursor::start_of(self.epochs)
     }
 
+    /// The ranks that are connected, by index.
+    pub fn links(&self) -> Vec<(usize, RankLinkId)> {
+        let states = self.states.iter().enumerate();
+        states.filter_map(|(rank_index, state)| Some((rank_index, state.link?))).collect()
+    }
+
     /// The connection of a rank.
     pub fn link(&self, rank_index: usize) -> Option<RankLinkId> {
         self.states.get(rank_index)?.link
@@ -233,9 +238,8 @@ impl RankStates {
 
     fn least_next(&self) -> Cursor {
         let holds = |rank_index: &&RankState| rank_index.is_known || self.waits_for_unknown;
-        let next =
-            self.states.iter().filter(holds).map(|rank_index| self.passed.normal(rank_index.next));
-        next.min().unwrap_or_default()
+        let held = self.states.iter().filter(holds);
+        held.map(|rank_index| self.passed.normal(rank_index.next)).min().unwrap_or_default()
     }
 
     /// The next use of the stream.
@@ -266,7 +270,7 @@ impl RankStates {
     pub fn reopened(&mut self, at: Cursor) {
         self.kept.clear();
         self.is_at_end = false;
-        self.passed.reopened(at);
+        self.passed.head = at;
         if self.acknowledged != AckTiming::Said {
             // It goes on no earlier than with what has not counted as acknowledged.
             for rank_index in &mut self.states {
@@ -300,7 +304,7 @@ impl RankStates {
 
     /// The steps of `epoch` are over.
     pub fn end_epoch(&mut self, epoch: Epoch) {
-        self.passed.end_epoch(epoch);
+        self.passed.go_to(Cursor::start_of(epoch.saturating_add(1)));
         self.drop_taken();
     }
 
@@ -409,9 +413,6 @@ impl AckTiming {
 
 impl RankStates {
     /// The checkpoint of a rank contains its own `batch` and all before.
-    ///
-    /// # Errors
-    /// Why that cannot be.
     pub fn acknowledge(&mut self, rank_index: usize, batch: Cursor) -> Result<(), String> {
         let rank = self.rank(rank_index);
         let RankState { durable, handed, .. } = self.states[rank_index];
@@ -446,9 +447,6 @@ impl RankStates {
     }
 
     /// The checkpoint of the whole job at `at` is durable, as one rank says.
-    ///
-    /// # Errors
-    /// Why that cannot be.
     pub fn acknowledge_job(&mut self, rank_index: usize, at: Cursor) -> Result<(), String> {
         let rank = self.rank(rank_index);
         let place = self.passed.normal(at);
@@ -483,9 +481,6 @@ impl RankStates {
 
 impl RankStates {
     /// Refuses a place behind the end of the job, which no run may begin at.
-    ///
-    /// # Errors
-    /// The rank wants such a place.
     pub fn check_end(&self, rank_index: usize, at: Option<Cursor>) -> Result<(), String> {
         let end = self.end();
         match at.filter(|at| *at > end) {
@@ -499,9 +494,6 @@ impl RankStates {
     }
 
     /// Connects a rank that wants the step at `at` next; without it, the first one that is not durable.
-    ///
-    /// # Errors
-    /// Why the rank cannot go on there.
     pub fn sit(
         &mut self,
         rank_index: usize,
@@ -542,17 +534,15 @@ impl RankStates {
                 self.ranks
             ));
         }
-        let handed = handed.max(at);
-        let (turns, is_sending, was_sent_end) = (WaitCounts::default(), false, false);
         self.states[rank_index] = RankState {
             link: Some(link),
             is_known: true,
             may_return,
             next: at,
-            handed,
-            turns,
-            is_sending,
-            was_sent_end,
+            handed: handed.max(at),
+            turns: WaitCounts::default(),
+            is_sending: false,
+            was_sent_end: false,
             ..self.states[rank_index]
         };
         if self.is_successor {
@@ -618,7 +608,6 @@ impl RankStates {
 
 // The steps that a server of ranks has passed since the last durable one.
 
-/// A step of the ranks served here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PassedStep {
     pub start: Cursor,
@@ -683,22 +672,12 @@ impl PassedSteps {
         is_new
     }
 
-    /// The steps of `epoch` are over.
-    pub fn end_epoch(&mut self, epoch: Epoch) {
-        self.go_to(Cursor::start_of(epoch.saturating_add(1)));
-    }
-
     /// Goes on to `at`: epochs before it are over.
     pub fn go_to(&mut self, at: Cursor) {
         while self.head.epoch < at.epoch {
             self.ends.entry(self.head.epoch).or_insert(self.head.batch_index);
             self.head = Cursor::start_of(self.head.epoch + 1);
         }
-    }
-
-    /// The stream begins again at `at`.
-    pub fn reopened(&mut self, at: Cursor) {
-        self.head = at;
     }
 
     /// Forgets steps that end before `durable` or there.

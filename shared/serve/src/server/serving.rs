@@ -37,15 +37,12 @@ enum Stream {
 }
 
 impl RankServer {
-    pub(super) async fn run<S>(
+    pub(super) async fn run<S: AsyncRead + AsyncWrite + Send + 'static>(
         &mut self,
         visitors: &mut mpsc::Receiver<ConnectedClient<S>>,
         sender: &mpsc::Sender<RankLinkEvent>,
         events: &mut mpsc::Receiver<RankLinkEvent>,
-    ) -> Result<(), ServeError>
-    where
-        S: AsyncRead + AsyncWrite + Send + 'static,
-    {
+    ) -> Result<(), ServeError> {
         loop {
             self.keep()?;
             if self.phase == Phase::Serving && self.states.are_done() {
@@ -106,14 +103,11 @@ impl RankServer {
         }
     }
 
-    async fn on_visitor<S>(
+    async fn on_visitor(
         &mut self,
-        visitor: ConnectedClient<S>,
+        visitor: ConnectedClient<impl AsyncRead + AsyncWrite + Send + 'static>,
         sender: &mpsc::Sender<RankLinkEvent>,
-    ) -> Result<(), ServeError>
-    where
-        S: AsyncRead + AsyncWrite + Send + 'static,
-    {
+    ) -> Result<(), ServeError> {
         let only_reads = visitor.only_reads;
         let link = self.links.open(visitor, sender.clone());
         self.links.send(link, vec![self.hello()]);

@@ -308,8 +308,6 @@ impl RecordScanner for CsvScanner {
     }
 }
 
-// The values of one line.
-
 /// Finds the features of a pipeline in lines; feature i goes to cell i.
 #[derive(Debug)]
 pub struct CsvRecordReader {
@@ -331,29 +329,6 @@ impl CsvRecordReader {
     /// The line as it stands in its file.
     pub(crate) fn line<'a>(&self, stored: &'a [u8]) -> &'a [u8] {
         stored.get(8 + 4 * self.wanted.len()..).unwrap_or_default()
-    }
-
-    /// Finds every wanted feature in `stored`; returns the bytes of their values.
-    pub(crate) fn extract(&self, stored: &[u8], cells: &mut [FieldCell]) -> Result<usize, String> {
-        let number = |at: usize| {
-            let bytes = stored.get(at..).and_then(|rest| rest.first_chunk());
-            bytes.map_or(0, |bytes| u32::from_le_bytes(*bytes)) as usize
-        };
-        let at_line = |what: String| format!("line {}: {what}", number(0));
-        let line = self.line(stored);
-        let values = values(line, self.layout).map_err(at_line)?;
-        let columns = number(4);
-        if values.len() != columns {
-            let found = values.len();
-            return Err(at_line(format!("it has {found} values, and there are {columns} columns")));
-        }
-        for (i, ((feature, default), cell)) in self.wanted.iter().zip(cells.iter_mut()).enumerate()
-        {
-            let value = values.get(number(8 + 4 * i)).map_or(&b""[..], |value| &**value);
-            let read = self.read(feature, default.as_deref(), value, stored, cell);
-            read.map_err(|what| at_line(format!("column `{}` {what}", feature.key)))?;
-        }
-        Ok(cells.iter().take(self.wanted.len()).map(|cell| cell.place.bytes()).sum())
     }
 
     fn read(
@@ -394,12 +369,26 @@ impl CsvRecordReader {
 }
 
 impl ReadRecord for CsvRecordReader {
-    fn read<'a>(
-        &self,
-        stored: &'a [u8],
-        cells: &mut [FieldCell],
-    ) -> Result<(&'a [u8], usize), String> {
-        Ok((stored, self.extract(stored, cells)?))
+    fn find(&self, stored: &[u8], cells: &mut [FieldCell]) -> Result<usize, String> {
+        let number = |at: usize| {
+            let bytes = stored.get(at..).and_then(|rest| rest.first_chunk());
+            bytes.map_or(0, |bytes| u32::from_le_bytes(*bytes)) as usize
+        };
+        let at_line = |what: String| format!("line {}: {what}", number(0));
+        let line = self.line(stored);
+        let values = values(line, self.layout).map_err(at_line)?;
+        let columns = number(4);
+        if values.len() != columns {
+            let found = values.len();
+            return Err(at_line(format!("it has {found} values, and there are {columns} columns")));
+        }
+        for (i, ((feature, default), cell)) in self.wanted.iter().zip(cells.iter_mut()).enumerate()
+        {
+            let value = values.get(number(8 + 4 * i)).map_or(&b""[..], |value| &**value);
+            let read = self.read(feature, default.as_deref(), value, stored, cell);
+            read.map_err(|what| at_line(format!("column `{}` {what}", feature.key)))?;
+        }
+        Ok(cells.iter().take(self.wanted.len()).map(|cell| cell.place.bytes()).sum())
     }
 
     fn raw<'a>(&self, stored: &'a [u8]) -> &'a [u8] {

@@ -59,8 +59,10 @@ impl ImageRecordReader {
             is_image: features.values().map(|feature| feature.key == IMAGE_KEY).collect(),
         }
     }
+}
 
-    pub(crate) fn extract(&self, stored: &[u8], cells: &mut [FieldCell]) -> Result<usize, String> {
+impl ReadRecord for ImageRecordReader {
+    fn find(&self, stored: &[u8], cells: &mut [FieldCell]) -> Result<usize, String> {
         let cut = || "the file was read short".to_owned();
         let label = stored.get(..LABEL_BYTES).ok_or_else(cut)?;
         let mut found = 0;
@@ -70,16 +72,6 @@ impl ImageRecordReader {
             cell.place = CellStorage::Record(range);
         }
         Ok(found)
-    }
-}
-
-impl ReadRecord for ImageRecordReader {
-    fn read<'a>(
-        &self,
-        stored: &'a [u8],
-        cells: &mut [FieldCell],
-    ) -> Result<(&'a [u8], usize), String> {
-        Ok((stored, self.extract(stored, cells)?))
     }
 
     fn raw<'a>(&self, stored: &'a [u8]) -> &'a [u8] {

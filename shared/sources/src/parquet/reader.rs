@@ -337,9 +337,10 @@ impl ParquetRecordReader {
     pub(crate) fn new(features: &FeatureMap) -> Self {
         ParquetRecordReader { features: features.len() }
     }
+}
 
-    /// Finds every feature in `record`; returns the bytes of their values.
-    pub(crate) fn extract(&self, record: &[u8], cells: &mut [FieldCell]) -> Result<usize, String> {
+impl ReadRecord for ParquetRecordReader {
+    fn find(&self, record: &[u8], cells: &mut [FieldCell]) -> Result<usize, String> {
         let (mut at, mut found) = (0, 0);
         for cell in cells.iter_mut().take(self.features) {
             let cut = || "the record is cut short".to_owned();
@@ -354,15 +355,5 @@ impl ParquetRecordReader {
             cell.place = CellStorage::Record(range);
         }
         Ok(found)
-    }
-}
-
-impl ReadRecord for ParquetRecordReader {
-    fn read<'a>(
-        &self,
-        stored: &'a [u8],
-        cells: &mut [FieldCell],
-    ) -> Result<(&'a [u8], usize), String> {
-        Ok((stored, self.extract(stored, cells)?))
     }
 }

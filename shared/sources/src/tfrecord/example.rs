@@ -103,7 +103,7 @@ impl ExampleExtractor {
     }
 
     /// Finds every wanted feature in `record`; returns the bytes of their values.
-    pub fn extract(&self, record: &[u8], cells: &mut [FieldCell]) -> Result<usize, String> {
+    pub fn find(&self, record: &[u8], cells: &mut [FieldCell]) -> Result<usize, String> {
         for cell in cells.iter_mut() {
             cell.place = CellStorage::Record(0..0);
         }
@@ -145,7 +145,7 @@ impl ExtractKernel for ExampleExtractor {
         found: &mut [FieldCell],
         _: &mut KernelScratch,
     ) -> Result<usize, String> {
-        ExampleExtractor::extract(self, input, found)
+        self.find(input, found)
     }
 }
 

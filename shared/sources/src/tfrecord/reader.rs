@@ -61,13 +61,12 @@ impl TfRecordReader {
 }
 
 impl ReadRecord for TfRecordReader {
-    fn read<'a>(
-        &self,
-        stored: &'a [u8],
-        cells: &mut [FieldCell],
-    ) -> Result<(&'a [u8], usize), String> {
-        let record = payload(stored)?;
-        Ok((record, self.0.extract(record, cells)?))
+    fn find(&self, record: &[u8], cells: &mut [FieldCell]) -> Result<usize, String> {
+        self.0.find(record, cells)
+    }
+
+    fn checked<'a>(&self, stored: &'a [u8]) -> Result<&'a [u8], String> {
+        payload(stored)
     }
 
     fn raw<'a>(&self, stored: &'a [u8]) -> &'a [u8] {

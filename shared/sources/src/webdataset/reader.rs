@@ -144,9 +144,28 @@ impl WebDatasetRecordReader {
         });
         WebDatasetRecordReader { wanted: wanted.collect() }
     }
+}
 
-    /// Finds every wanted feature in the members of `record`; returns the bytes of their values.
-    pub(crate) fn extract(&self, record: &[u8], cells: &mut [FieldCell]) -> Result<usize, String> {
+/// The member found for a feature.
+#[derive(Debug)]
+struct Found {
+    /// Index of its key among the feature's.
+    rank: usize,
+    content: Range<usize>,
+    /// The target of a link; one to a file of the archive has been replaced by it.
+    target: Option<String>,
+}
+
+impl Found {
+    fn from_member(member: &TarMember<'_>, rank: usize) -> Self {
+        let content = member.content.start as usize..member.content.end as usize;
+        let target = member.link.map(|link| String::from_utf8_lossy(link.target).into_owned());
+        Self { rank, content, target }
+    }
+}
+
+impl ReadRecord for WebDatasetRecordReader {
+    fn find(&self, record: &[u8], cells: &mut [FieldCell]) -> Result<usize, String> {
         let mut found: Vec<Option<Found>> = self.wanted.iter().map(|_| None).collect();
         let mut members = TarReader::default();
         members.push(record, &mut |member| {
@@ -180,34 +199,6 @@ impl WebDatasetRecordReader {
             bytes += wanted.read(rank, content, range, cell)?;
         }
         Ok(bytes)
-    }
-}
-
-/// The member found for a feature.
-#[derive(Debug)]
-struct Found {
-    /// Index of its key among the feature's.
-    rank: usize,
-    content: Range<usize>,
-    /// The target of a link; one to a file of the archive has been replaced by it.
-    target: Option<String>,
-}
-
-impl Found {
-    fn from_member(member: &TarMember<'_>, rank: usize) -> Self {
-        let content = member.content.start as usize..member.content.end as usize;
-        let target = member.link.map(|link| String::from_utf8_lossy(link.target).into_owned());
-        Self { rank, content, target }
-    }
-}
-
-impl ReadRecord for WebDatasetRecordReader {
-    fn read<'a>(
-        &self,
-        stored: &'a [u8],
-        cells: &mut [FieldCell],
-    ) -> Result<(&'a [u8], usize), String> {
-        Ok((stored, self.extract(stored, cells)?))
     }
 }
 

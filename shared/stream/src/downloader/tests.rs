@@ -4,6 +4,9 @@ use super::*;
 use crate::samples::entry;
 use crate::{
     Fetcher, FetcherPorts, FolderBuckets, StreamDelivery,
+    ledger::SplitLedger,
+    memory::MemoryBound,
+    progress::FetcherProgress,
     samples::{SampleJob, batch, computed::key, own, split},
     steps::{StepDelivery, StepStream},
 };
@@ -29,8 +32,7 @@ impl Download {
     /// Gets the split at `position`.
     async fn of(codec: FrameCodec, position: usize) -> Self {
         let (job, ports, config) = SampleJob::computed(codec).await;
-        let runner = ports.runner(&config);
-        let context = Arc::new(JobContext::load(&runner, &config.job).await.unwrap());
+        let context = JobContext::load(ports.runner(&config), &config.job).await.unwrap();
         let entry = job.entries()[position].clone();
         let path = ObjectPath::new("b", key(&context.view, &entry));
         let object = ports.objects.get(&path).await.unwrap();
@@ -43,15 +45,9 @@ impl Download {
         progress.announce();
         let first = progress.acks().request(true, false);
         progress.acknowledged(first.ack().unwrap());
-        let bound = Arc::new(MemoryBound::new(config.prefetch, 0, 1, config.object_sizes));
-        let source = SplitDownloader {
-            runner,
-            context,
-            ledger: Arc::new(ledger),
-            progress: Arc::new(progress),
-            local: Arc::new(LocalStore::new(Arc::clone(&bound), false)),
-            bound,
-        };
+        let bound = MemoryBound::new(config.prefetch, 0, 1, config.object_sizes);
+        let state = StreamState::new(ledger, progress, bound, false, ports.clock);
+        let source = SplitDownloader { context, state };
         Self { source, entry, path, object }
     }
 
@@ -62,10 +58,10 @@ impl Download {
         share: &NeededPart,
         frames: &[u32],
     ) -> (Vec<Bytes>, bool) {
-        let objects = &self.source.runner.objects;
+        let objects = &self.source.context.runner.objects;
         objects.delete("b", std::slice::from_ref(&self.path.key)).await.unwrap();
         objects.put_if_absent(&self.path, object.into(), "damaged").await.unwrap();
-        let healed = || self.source.ledger.snapshot().healed;
+        let healed = || self.source.state.ledger.snapshot().healed;
         let before = healed();
         let chunk = self.source.chunk(&self.entry, share, None).await.unwrap();
         let frame = |frame: &u32| chunk.frame(*frame as usize).unwrap();

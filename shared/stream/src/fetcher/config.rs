@@ -57,9 +57,7 @@ impl FetcherConfig {
             plan: Arc::default(),
         }
     }
-}
 
-impl FetcherConfig {
     /// The only rank of a run that begins at `from` and that nobody has named.
     pub(crate) fn one(&self, lot: Nonce, from: Cursor) -> ServedRanks {
         let mut own = ServedRanks::one(lot, from);
@@ -93,10 +91,10 @@ impl FetcherPorts {
     }
 
     /// Runs splits in this process, as local workers do.
-    pub(crate) fn runner(&self, config: &FetcherConfig) -> Runner {
+    pub(crate) fn runner(&self, config: &FetcherConfig) -> Arc<Runner> {
         let Self { coordinator, objects, clock, compute, operators } = self.clone();
         let FetcherConfig { ns, bucket, .. } = config.clone();
         let config = RunnerConfig { ns, bucket, local: true, shape: None };
-        Runner { coordinator, objects, clock, compute, operators, config }
+        Arc::new(Runner { coordinator, objects, clock, compute, operators, config })
     }
 }

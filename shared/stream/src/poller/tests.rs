@@ -3,37 +3,33 @@
 use super::*;
 use crate::{
     Fetcher, FetcherConfig, FetcherPorts, FolderBuckets, ServedRanks, StreamDelivery,
-    samples::{SampleJob, SilentCoordinator, batch, split, view},
+    ledger::SplitLedger,
+    memory::MemoryBound,
+    samples::{SampleJob, batch, split, view},
 };
 use gristmill_model::Nonce;
 use gristmill_model::RunToken;
 use gristmill_model::splits::ranks::{RunRanks, TailPolicy};
 use gristmill_model::splits::readers::RankRange;
 use gristmill_model::splits::run::TrainingRun;
-use gristmill_ports::{SystemClock, memory::MemoryObjects};
 use std::num::NonZeroU32;
 
-fn poller() -> CoordinatorPoller {
-    let objects = Arc::new(MemoryObjects::default());
+async fn poller() -> CoordinatorPoller {
+    let (_, ports, config) = SampleJob::new(0, 0).await;
     let progress = FetcherProgress::new(ServedRanks::one(Nonce([7; 8]), batch(0, 0)), batch(0, 0));
     progress.acks().take_over(0, 1, Nonce([0; 8]));
     progress.starts_at(batch(0, 0), batch(0, 0), split(0, 0), split(0, 0));
     progress.announce();
-    CoordinatorPoller {
-        job: "j".parse().unwrap(),
-        registered_ms: 1,
-        coordinator: Arc::new(SilentCoordinator),
-        clock: Arc::new(SystemClock),
-        ledger: Arc::new(SplitLedger::new(view(), split(0, 0), FolderBuckets::default())),
-        progress: Arc::new(progress),
-        stages: Arc::new(StageClock::new(Duration::ZERO)),
-        manifests: CacheManifestReader { objects, bucket: "b".into() },
-    }
+    let context = JobContext::load(ports.runner(&config), &config.job).await.unwrap();
+    let ledger = SplitLedger::new(view(), split(0, 0), FolderBuckets::default());
+    let bound = MemoryBound::new(config.prefetch, 0, 1, config.object_sizes);
+    let state = StreamState::new(ledger, progress, bound, false, ports.clock);
+    CoordinatorPoller { context, state }
 }
 
 /// The first request of a trainer that begins.
 fn begins(poller: &CoordinatorPoller) -> ReaderRequest {
-    let request = poller.progress.acks().request(true, false);
+    let request = poller.state.progress.acks().request(true, false);
     assert!(request.ack().is_some());
     request
 }
@@ -42,48 +38,48 @@ fn refusal(kind: RefusalKind) -> CallRefusal {
     CallRefusal { kind, message: "no".into() }
 }
 
-#[test]
-fn a_first_acknowledgement_that_is_refused_names_the_trainers_place() {
-    let collected = poller();
+#[tokio::test]
+async fn a_first_acknowledgement_that_is_refused_names_the_trainers_place() {
+    let collected = poller().await;
     assert!(collected.refused(refusal(RefusalKind::Collected), &begins(&collected)).is_none());
-    assert_eq!(collected.ledger.stream_error(), Some(FetchError::Collected("no".into())));
-    assert_eq!(collected.ledger.error(), None, "the trainer may begin elsewhere");
+    assert_eq!(collected.state.ledger.stream_error(), Some(FetchError::Collected("no".into())));
+    assert_eq!(collected.state.ledger.error(), None, "the trainer may begin elsewhere");
     assert_eq!(
-        collected.progress.acks().request(true, false).ack(),
+        collected.state.progress.acks().request(true, false).ack(),
         None,
         "nothing is sent before it does"
     );
-    let misplaced = poller();
+    let misplaced = poller().await;
     misplaced.refused(refusal(RefusalKind::Invalid), &begins(&misplaced));
-    assert_eq!(misplaced.ledger.stream_error(), Some(FetchError::Misplaced("no".into())));
+    assert_eq!(misplaced.state.ledger.stream_error(), Some(FetchError::Misplaced("no".into())));
 }
 
-#[test]
-fn later_refusals_end_the_run() {
+#[tokio::test]
+async fn later_refusals_end_the_run() {
     for (kind, joins) in [(RefusalKind::Invalid, false), (RefusalKind::NotFound, true)] {
-        let poller = poller();
+        let poller = poller().await;
         let request = begins(&poller);
         let request = ReaderRequest { join: request.join.filter(|_| joins), ..request };
         assert!(poller.refused(refusal(kind), &request).is_none());
-        assert_eq!(poller.ledger.error(), Some(FetchError::Refused("no".into())));
+        assert_eq!(poller.state.ledger.error(), Some(FetchError::Refused("no".into())));
     }
-    let fenced = poller();
+    let fenced = poller().await;
     let begins = begins(&fenced);
-    fenced.progress.acknowledged(begins.ack().unwrap());
+    fenced.state.progress.acknowledged(begins.ack().unwrap());
     fenced.refused(refusal(RefusalKind::Fenced), &begins);
-    assert_eq!(fenced.ledger.error(), Some(FetchError::Fenced("no".into())));
+    assert_eq!(fenced.state.ledger.error(), Some(FetchError::Fenced("no".into())));
 }
 
-#[test]
-fn a_fetcher_that_is_refused_first_takes_over_once_and_then_asks_again() {
-    let poller = poller();
+#[tokio::test]
+async fn a_fetcher_that_is_refused_first_takes_over_once_and_then_asks_again() {
+    let poller = poller().await;
     let first = begins(&poller);
     assert!(poller.refused(refusal(RefusalKind::Fenced), &first).is_none());
-    assert_eq!(poller.ledger.error(), None, "a dead fetcher's message may have been late");
-    poller.progress.acks().take_over(1 << 20, 2, Nonce([0; 8]));
+    assert_eq!(poller.state.ledger.error(), None, "a dead fetcher's message may have been late");
+    poller.state.progress.acks().take_over(1 << 20, 2, Nonce([0; 8]));
     let second = begins(&poller);
     assert!(poller.refused(refusal(RefusalKind::Fenced), &second).is_some());
-    assert_eq!(poller.ledger.error(), None, "the other may be its own");
+    assert_eq!(poller.state.ledger.error(), None, "the other may be its own");
 }
 
 /// `config` for `count` ranks from `first` on of a run of two ranks that begins at batch `from`.

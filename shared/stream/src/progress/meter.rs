@@ -20,7 +20,6 @@ const FEWEST_BATCHES: u64 = 5;
 /// Times that a trainer measured for one batch.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BatchTimes {
-    /// Time since the previous batch.
     pub since_last: Duration,
     /// Part of it spent waiting.
     pub waited: Duration,
@@ -28,7 +27,6 @@ pub(crate) struct BatchTimes {
     pub fetching: Duration,
 }
 
-/// Times of remote splits, and the batches in them.
 #[derive(Debug, Default)]
 struct RemoteWork {
     times: WorkerTimes,
@@ -74,7 +72,6 @@ pub(crate) struct DeliveryMeter {
     mode_from: Option<Epoch>,
 }
 
-/// Adds a value to a mean, which then is of `n` values.
 fn add_to(mean: &mut f64, value: f64, n: f64) {
     *mean += (value - *mean) / n;
 }

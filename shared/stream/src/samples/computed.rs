@@ -10,7 +10,7 @@ use gristmill_model::wire::{
     CacheOrders, Dataset, DatasetManifest, JobView, ManifestFile, ReadySplit, SourceFile,
 };
 use gristmill_ports::{ObjectPath, ObjectStore as _, memory::MemoryObjects};
-use gristmill_runner::{ComputeMode, JobContext, Runner};
+use gristmill_runner::{ComputeMode, JobContext};
 use std::sync::Arc;
 
 const PIPELINE: &str = "
@@ -32,11 +32,10 @@ impl SampleJob {
             compute: ComputeMode::Inline,
             ..FetcherPorts::new(without, Arc::clone(&objects) as _)
         };
-        let runner = ports.runner(&config);
-        let context = JobContext::load(&runner, &view.job).await.unwrap();
+        let context = JobContext::load(ports.runner(&config), &view.job).await.unwrap();
         let mut entries = Vec::new();
         for position in 0..view.plan.unwrap().n_splits {
-            let entry = store(&runner, &context, codec, position).await;
+            let entry = store(&context, codec, position).await;
             entries.push(entry);
         }
         let job = Arc::new(Self::committed(view, entries));
@@ -73,15 +72,9 @@ async fn planned(objects: &MemoryObjects) -> JobView {
     view
 }
 
-/// Computes and stores the split at `position`.
-async fn store(
-    runner: &Runner,
-    context: &JobContext,
-    codec: FrameCodec,
-    position: u32,
-) -> ReadySplit {
+async fn store(context: &JobContext, codec: FrameCodec, position: u32) -> ReadySplit {
     let place = SplitPlace::new(0, position);
-    let split = context.compute_again(runner, &CacheOrders::default(), place).await.unwrap();
+    let split = context.compute_again(&CacheOrders::default(), place).await.unwrap();
     let chunk = Chunk::open(split.object, &ChunkLimits::default()).unwrap();
     let object = Bytes::from(repack(&chunk, codec).unwrap());
     let mut entry = entry(0, position, 0);
@@ -89,11 +82,10 @@ async fn store(
     entry.outcome.object_bytes = object.len() as u64;
     entry.outcome.crc32c = checksum(&object).unwrap();
     let path = ObjectPath::new("b", key(&context.view, &entry));
-    runner.objects.put_if_absent(&path, object, "chunk").await.unwrap();
+    context.runner.objects.put_if_absent(&path, object, "chunk").await.unwrap();
     entry
 }
 
-/// The key of the object of `entry`.
 pub(crate) fn key(view: &JobView, entry: &ReadySplit) -> String {
     let prefix = keys::bundle_prefix(&"a".parse().unwrap(), &view.job, 0, entry.bundle);
     keys::chunk(&prefix, entry.place.position, entry.attempt, entry.nonce)

@@ -12,9 +12,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 impl AllowedServers {
     /// Whether `url`, possibly from a redirect, may be requested. Names are checked when they are resolved.
-    ///
-    /// # Errors
-    /// The reason for the refusal.
     pub(crate) fn check(self, url: &Url) -> Result<(), String> {
         let address = match url.host_str() {
             Some(host) => host.trim_matches(['[', ']']).parse::<IpAddr>().ok(),

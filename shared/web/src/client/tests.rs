@@ -1,7 +1,7 @@
 //! Reads from scripted servers.
 
-use super::{WebObjects, WebRoutedStore, url};
-use crate::AllowedServers;
+use super::{WebObjects, url};
+use crate::{AllowedServers, WebRoutedStore};
 use gristmill_ports::{ObjectError, ObjectPath, ObjectStore, ReadTimeout, memory::MemoryObjects};
 use std::{
     sync::{
@@ -251,8 +251,8 @@ async fn a_worker_of_an_account_does_not_follow_into_it() {
 fn credentials_are_of_one_server_and_never_shown() {
     let text = "Data.example.com  Bearer s3cret\n\nother Basic x";
     let web = WebObjects::new(AllowedServers::Any, text).unwrap();
-    assert_eq!(web.authorization("data.example.com").unwrap(), "Bearer s3cret");
-    assert!(web.authorization("example.com").is_none());
+    assert_eq!(web.authorization["data.example.com"], "Bearer s3cret");
+    assert!(!web.authorization.contains_key("example.com"));
     assert!(!format!("{web:?}").contains("s3cret"));
     let error = WebObjects::new(AllowedServers::Any, "s3cret").unwrap_err();
     assert!(error.contains("line 1") && !error.contains("s3cret"), "{error}");

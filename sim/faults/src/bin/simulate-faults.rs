@@ -31,7 +31,7 @@ struct Args {
     #[arg(long, conflicts_with_all = ["seeds", "first"])]
     seed: Option<u64>,
     /// Put this deliberate bug into every simulation, to see how it is detected
-    #[arg(long, value_parser = mutant)]
+    #[arg(long, value_enum, hide_possible_values = true)]
     mutant: Option<Mutant>,
     /// Train with several ranks, which meet at a barrier after each step and resume with other numbers
     #[arg(long)]
@@ -41,15 +41,7 @@ struct Args {
     json: bool,
 }
 
-fn mutant(name: &str) -> Result<Mutant, String> {
-    let all = || Mutant::ALL.into_iter().chain(Mutant::OF_RANKS);
-    let names = || all().map(|mutant| format!("{mutant:?}")).collect::<Vec<_>>().join(", ");
-    let named = all().find(|mutant| format!("{mutant:?}") == name);
-    named.ok_or_else(|| format!("one of {}", names()))
-}
-
 impl Args {
-    /// Runs the simulation of `seed`.
     fn simulate(&self, seed: u64, verbose: bool) -> io::Result<SimulationOutcome> {
         let ranks = self.ranks || self.mutant.is_some_and(|m| Mutant::OF_RANKS.contains(&m));
         if ranks {

@@ -1,14 +1,12 @@
 //! The runs of a job with several ranks: what launcher and ranks know of each, and what their readers have reported.
 
-use crate::{
-    FaultSimulation,
-    scenario::{BatchName, ExpectedBatches},
-};
+use crate::{FaultSimulation, scenario::ExpectedBatches};
 use gristmill_model::{
     Checkpoint, RunToken,
     splits::{
         Cursor, JobProgress, ProgressAck, invariants,
         ranks::{KnownBatches, RankAssignment, RunRanks, TailPolicy, TrainingStep},
+        run::TrainingRun,
     },
 };
 use parking_lot::Mutex;
@@ -65,7 +63,7 @@ pub struct LaunchedRun {
 #[derive(Default)]
 struct State {
     /// Batches taken, each with the rank that took it.
-    owners: BTreeMap<BatchName, u32>,
+    owners: BTreeMap<Cursor, u32>,
     /// The text of the checkpoint after each step.
     texts: BTreeMap<Cursor, String>,
     /// Ranks that have completed a step.
@@ -105,14 +103,16 @@ impl LaunchedRun {
             hosts,
             resume,
             tells_fetchers: sim.below(2) == 0,
-            speaks: [CheckpointReporters::EachRank, CheckpointReporters::WholeJob]
-                [sim.below(2) as usize],
+            speaks: match sim.below(2) {
+                0 => CheckpointReporters::EachRank,
+                _ => CheckpointReporters::WholeJob,
+            },
             save_every: 1 + sim.below(4),
-            others: [
-                OtherHostsStart::AtOnce,
-                OtherHostsStart::AfterAStep,
-                OtherHostsStart::AtTheEnd,
-            ][sim.below(3) as usize],
+            others: match sim.below(3) {
+                0 => OtherHostsStart::AtOnce,
+                1 => OtherHostsStart::AfterAStep,
+                _ => OtherHostsStart::AtTheEnd,
+            },
             slow: None,
             epochs,
             expected: Arc::clone(expected),
@@ -153,9 +153,11 @@ impl LaunchedRun {
         self.ranks.count.get() / self.hosts
     }
 
-    /// All batches of `epoch`.
     fn known(&self, epoch: u32) -> KnownBatches {
-        let batches = self.expected.batches.range((epoch, 0)..(epoch.saturating_add(1), 0));
+        let batches = self
+            .expected
+            .batches
+            .range(Cursor::start_of(epoch)..Cursor::start_of(epoch.saturating_add(1)));
         KnownBatches { count: batches.count() as u64, is_all: true }
     }
 
@@ -164,23 +166,17 @@ impl LaunchedRun {
         &self,
         sim: &FaultSimulation,
         rank: u32,
-        name: BatchName,
+        cursor: Cursor,
         is_repeat: bool,
         frame: &[u8],
     ) -> TrainingStep {
         self.state.lock().has_begun = true;
         self.moved.notify_waiters();
-        let cursor = Cursor::new(name.0, name.1);
-        let ranks = self.ranks();
-        let step = ranks.step_of(cursor).unwrap_or(TrainingStep { epoch: name.0, number: 0 });
-        let assigned = ranks.assign(step, rank, self.known(name.0));
-        let given = match assigned {
-            RankAssignment::Batch { batch_index } if !is_repeat && batch_index == name.1 => {
-                batch_index
-            }
-            RankAssignment::Repeat { batch_index, slot } if is_repeat && slot == name.1 => {
-                batch_index
-            }
+        let (ranks, Cursor { epoch, batch_index: at }) = (self.ranks(), cursor);
+        let step = ranks.step_of(cursor).unwrap_or(TrainingStep { epoch, number: 0 });
+        let given = match ranks.assign(step, rank, self.known(epoch)) {
+            RankAssignment::Batch { batch_index } if !is_repeat && batch_index == at => at,
+            RankAssignment::Repeat { batch_index, slot } if is_repeat && slot == at => batch_index,
             _ => {
                 sim.violated(format_args!(
                     "invariant 20: rank {rank} of {ranks} was given {cursor} (repeat: {is_repeat})"
@@ -188,12 +184,12 @@ impl LaunchedRun {
                 return step;
             }
         };
-        let hash = self.expected.batches.get(&(name.0, given));
+        let hash = self.expected.batches.get(&Cursor::new(epoch, given));
         if hash != Some(&blake3::hash(frame)) {
             sim.violated(format_args!("invariant 7: rank {rank} was given another {cursor}"));
         }
         if !is_repeat {
-            let earlier = self.state.lock().owners.insert(name, rank);
+            let earlier = self.state.lock().owners.insert(cursor, rank);
             sim.check(invariants::invariant_20_batch_goes_to_one_rank(earlier, rank));
         }
         step
@@ -258,15 +254,11 @@ impl LaunchedRun {
         let ranks = self.ranks();
         let from = ranks.from;
         let owners = &self.state.lock().owners;
-        for name in self.expected.batches.keys() {
-            let cursor = Cursor::new(name.0, name.1);
-            if cursor < from || cursor >= next {
-                continue;
-            }
-            let known = self.known(name.0);
-            let kept = known.count - ranks.left_out(name.0, known.count);
-            let is_left_out = name.1 >= kept;
-            if owners.contains_key(name) == is_left_out {
+        for cursor in self.expected.batches.range(from..next.max(from)).map(|(cursor, _)| cursor) {
+            let known = self.known(cursor.epoch);
+            let kept = known.count - ranks.left_out(cursor.epoch, known.count);
+            let is_left_out = cursor.batch_index >= kept;
+            if owners.contains_key(cursor) == is_left_out {
                 sim.violated(format_args!(
                     "invariant 8: {cursor} was {} before a checkpoint at {next} of {ranks}",
                     if is_left_out { "taken though it is left out" } else { "taken by no rank" },
@@ -388,13 +380,7 @@ pub struct RunRegistry {
 
 impl RunRegistry {
     pub fn add(&self, run: &Arc<LaunchedRun>) {
-        let mut runs = self.runs.lock();
-        runs.insert(run.token(), Arc::clone(run));
-    }
-
-    /// Runs so far.
-    pub fn count(&self) -> usize {
-        self.runs.lock().len()
+        self.runs.lock().insert(run.token(), Arc::clone(run));
     }
 
     /// Records what a reader is about to report to the job registered at `registered_ms`.
@@ -440,17 +426,12 @@ impl RunRegistry {
     pub fn check(&self, sim: &FaultSimulation, after: &JobProgress) {
         self.check_reported(sim, after);
         if after.durable < after.collected {
-            let mut behind = self.behind.lock();
-            behind.insert(after.generation);
+            self.behind.lock().insert(after.generation);
         }
-        let runs = self.runs.lock();
-        let found = after.run.and_then(|of| Some((of, runs.get(&of.token).cloned()?)));
-        drop(runs);
-        let mut furthest = self.durable.lock();
-        let before = *furthest;
-        *furthest = before.max(after.durable);
-        drop(furthest);
-        if let Some((of, run)) = found {
+        let before = *self.durable.lock();
+        *self.durable.lock() = before.max(after.durable);
+        let run = |of: TrainingRun| Some((of, self.runs.lock().get(&of.token).cloned()?));
+        if let Some((of, run)) = after.run.and_then(run) {
             let began = run.begin_at(of.ranks.from);
             if run.resume.is_none() && began > before {
                 sim.violated(format_args!(

@@ -7,7 +7,7 @@ use std::{
     collections::VecDeque,
     ffi::OsString,
     path::PathBuf,
-    process::{ExitStatus, Stdio},
+    process::Stdio,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -16,7 +16,7 @@ use std::{
 use tempfile::TempDir;
 use tokio::{
     io::{AsyncBufReadExt, AsyncRead, BufReader},
-    process::{Child, Command},
+    process::Command,
     sync::mpsc,
     task::JoinSet,
 };
@@ -115,7 +115,6 @@ impl FetcherProgram {
         Self { launcher, args: args.into_iter().map(OsString::from).collect() }
     }
 
-    /// The command of the fetcher of host `host` in `run`.
     fn command(&self, run: &HostedRun, host: u32, socket: &std::path::Path) -> Command {
         let mut command = Command::new(&self.launcher.program);
         command.args(&self.launcher.args).args(&self.args).args(run.flags(host));
@@ -137,18 +136,14 @@ pub struct FetcherProcesses {
 
 impl FetcherProcesses {
     /// Starts a fetcher for each host of `run`.
-    ///
-    /// # Errors
-    /// There is no place for the sockets.
     pub fn start(
         program: &Arc<FetcherProgram>,
         run: &HostedRun,
         victims: &RunningFetchers,
     ) -> Result<Self, ProgramFailure> {
         let dir = private_folder().map_err(|error| {
-            ProgramFailure::failed(format!(
-                "no folder can be made for the sockets of fetchers: {error}"
-            ))
+            let why = format!("no folder can be made for the sockets of fetchers: {error}");
+            ProgramFailure::failed(why)
         })?;
         let mut hosts =
             Self { dir, lives: Vec::new(), tasks: JoinSet::new(), victims: victims.clone() };
@@ -186,10 +181,7 @@ impl FetcherProcesses {
         std::future::pending().await
     }
 
-    /// Waits until all have ended by themselves.
-    ///
-    /// # Errors
-    /// One ended that should not have.
+    /// Waits until all have ended by themselves. Fails if one ended that should not have.
     pub async fn ended(mut self) -> Result<(), ProgramFailure> {
         self.victims.spare();
         while let Some(ended) = self.tasks.join_next().await {
@@ -228,7 +220,10 @@ async fn keep(
         let status = tokio::select! {
             status = child.wait() => status.map_err(ProgramFailure::failed)?,
             Some(()) = kills.recv() => {
-                kill(&mut child).await?;
+                // It may have ended by itself meanwhile, which is as good.
+                child.kill().await.map_err(|error| {
+                    ProgramFailure::failed(format!("a fetcher cannot be killed: {error}"))
+                })?;
                 victims.kills.fetch_add(1, Ordering::Relaxed);
                 continue;
             }
@@ -241,22 +236,10 @@ async fn keep(
             Some(errors) => errors.await.unwrap_or_default(),
             None => String::new(),
         };
-        return Err(ProgramFailure::failed(ended_badly(status, &errors)));
-    }
-}
-
-async fn kill(child: &mut Child) -> Result<(), ProgramFailure> {
-    // It may have ended by itself meanwhile, which is as good.
-    child
-        .kill()
-        .await
-        .map_err(|error| ProgramFailure::failed(format!("a fetcher cannot be killed: {error}")))
-}
-
-fn ended_badly(status: ExitStatus, errors: &str) -> String {
-    match errors {
-        "" => format!("a fetcher ended with {status} and said nothing"),
-        errors => format!("a fetcher ended with {status}: {errors}"),
+        return Err(ProgramFailure::failed(match errors.as_str() {
+            "" => format!("a fetcher ended with {status} and said nothing"),
+            errors => format!("a fetcher ended with {status}: {errors}"),
+        }));
     }
 }
 

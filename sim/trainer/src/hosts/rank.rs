@@ -100,7 +100,11 @@ impl Client {
             self.connect().await?;
             match self.step().await {
                 Ok(Ok(received)) => return Ok(received),
-                Ok(Err(why)) => return Err(self.refused(&why)),
+                Ok(Err(why)) => {
+                    let rank = self.place.rank;
+                    let why = format!("rank {rank}: its fetcher ended the run: {why}");
+                    return Err(ProgramFailure::failed(why));
+                }
                 Err(_) => self.link = None,
             }
         }
@@ -201,13 +205,6 @@ impl Client {
         if link.write_all(&message).await.is_err() {
             self.link = None;
         }
-    }
-
-    fn refused(&self, why: &str) -> ProgramFailure {
-        ProgramFailure::failed(format!(
-            "rank {}: its fetcher ended the run: {why}",
-            self.place.rank
-        ))
     }
 }
 

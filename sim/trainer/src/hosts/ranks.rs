@@ -5,7 +5,6 @@ use super::{
     processes::FetcherProcesses,
     rank::{self, RankDelivery, RankEndpoint, RankStepBatch},
 };
-use bytes::Bytes;
 use gristmill_chunk::{ChunkFrame, ChunkLimits};
 use gristmill_client::ProgramFailure;
 use gristmill_model::splits::Cursor;
@@ -25,10 +24,7 @@ pub struct ArrivedStep {
 
 impl ArrivedStep {
     /// The start of a later run that goes on after this step. Only the last ranks may have no batch, at the end of an
-    /// epoch.
-    ///
-    /// # Errors
-    /// Other ranks have none.
+    /// epoch. It is an error if others have none.
     pub fn next(&self) -> Result<Cursor, String> {
         let given = self.batches.iter().take_while(|batch| batch.is_some()).count();
         if let Some(rank) = self.batches.iter().skip(given).position(Option::is_some) {
@@ -44,35 +40,21 @@ impl ArrivedStep {
     }
 
     /// The batches of the step.
-    ///
-    /// # Errors
-    /// One cannot be read.
     pub fn into_batches(self) -> Result<Vec<Option<RankBatch>>, ProgramFailure> {
-        let batch = |given: Option<RankStepBatch>| given.map(RankStepBatch::into_batch).transpose();
-        self.batches.into_iter().map(batch).collect()
+        let batch = |RankStepBatch { at, is_repeat, frame, .. }: RankStepBatch| {
+            let Cursor { epoch, batch_index } = at;
+            let parsed = ChunkFrame::parse(frame.clone(), &ChunkLimits::default());
+            let keys = parsed.map_err(ProgramFailure::failed)?;
+            let rows = keys.get(KEY_FIELD).map_or(0, |keys| keys.values().len() / size_of::<u64>());
+            let rows = u32::try_from(rows).map_err(ProgramFailure::failed)?;
+            let room = MemoryShare::default();
+            let batch = DeliveredBatch { epoch, batch_index, rows, frame, room };
+            Ok(RankBatch { batch, repeated_for: is_repeat.then_some(batch_index) })
+        };
+        self.batches.into_iter().map(|given| given.map(batch).transpose()).collect()
     }
 }
 
-impl RankStepBatch {
-    fn into_batch(self) -> Result<RankBatch, ProgramFailure> {
-        let Self { at: Cursor { epoch, batch_index }, is_repeat, frame, .. } = self;
-        let repeated_for = is_repeat.then_some(batch_index);
-        let rows = rows(&frame)?;
-        let batch =
-            DeliveredBatch { epoch, batch_index, rows, frame, room: MemoryShare::default() };
-        Ok(RankBatch { batch, repeated_for })
-    }
-}
-
-/// The rows of a batch.
-fn rows(frame: &Bytes) -> Result<u32, ProgramFailure> {
-    let frame = ChunkFrame::parse(frame.clone(), &ChunkLimits::default())
-        .map_err(ProgramFailure::failed)?;
-    let keys = frame.get(KEY_FIELD).map_or(0, |keys| keys.values().len() / size_of::<u64>());
-    u32::try_from(keys).map_err(ProgramFailure::failed)
-}
-
-/// One rank, as its trainer sees it.
 struct HostedRankState {
     received: mpsc::Receiver<Result<RankDelivery, ProgramFailure>>,
     trained: mpsc::Sender<()>,
@@ -85,7 +67,8 @@ struct HostedRankState {
 /// The ranks of a run. Dropping it ends them.
 pub struct HostedRanks {
     states: Vec<HostedRankState>,
-    missing: Vec<u32>,
+    /// Those whose batch is missing.
+    pub missing: Vec<u32>,
     tasks: JoinSet<Result<(), ProgramFailure>>,
 }
 
@@ -122,19 +105,13 @@ impl HostedRanks {
             state.pending = Some(received);
             self.missing.remove(0);
         }
-        let pending: Vec<_> =
-            self.states.iter().filter_map(|state| state.pending.as_ref()).collect();
-        let came = step(&pending);
+        let pending = self.states.iter().filter_map(|state| state.pending.as_ref());
+        let came = step(&pending.collect::<Vec<_>>());
         for (state, batch) in self.states.iter_mut().zip(&came.batches) {
             state.pending.take_if(|_| batch.is_some());
             state.trains = batch.is_some();
         }
         Ok(came)
-    }
-
-    /// Ranks whose batch is missing.
-    pub fn missing(&self) -> &[u32] {
-        &self.missing
     }
 
     /// The ranks of the last step have it in their checkpoints.
@@ -184,6 +161,7 @@ fn step(pending: &[&RankDelivery]) -> ArrivedStep {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bytes::Bytes;
 
     fn given(epoch: u32, batch_index: u64, next: Cursor) -> RankDelivery {
         let at = Cursor { epoch, batch_index };

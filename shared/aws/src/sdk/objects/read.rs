@@ -26,7 +26,6 @@ use std::{
 /// small.
 const SPLIT_BYTES: u64 = 16 << 20;
 const PIECE_BYTES: u64 = 8 << 20;
-/// Concurrent pieces of one read.
 const PIECES_AT_ONCE: usize = 4;
 /// Tries to read the rest of a piece, after refusals that pass and connections that broke.
 const READ_TRIES: u32 = 6;

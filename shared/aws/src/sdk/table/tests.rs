@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 async fn made() -> (Aws, DynamoTable) {
     let aws = testing::aws(&testing::dynamodb::start().await);
-    let table = aws.table("gristmill");
+    let table = DynamoTable { client: aws.dynamodb().clone(), name: "gristmill".to_owned() };
     aws.make_table("gristmill").await.unwrap();
     (aws, table)
 }

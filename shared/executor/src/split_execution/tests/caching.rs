@@ -170,7 +170,7 @@ impl Cached {
                 let ran = program.resume_part(&mut scratch, so_far, &input, is_last, &|| false);
                 so_far = Some(ran.unwrap());
             }
-            let resumed = program.end_resumed(&mut scratch, point, so_far.unwrap()).unwrap();
+            let resumed = program.end_split(&mut scratch, so_far.unwrap()).unwrap();
             same(&parts, &resumed);
         }
     }

@@ -20,7 +20,7 @@ fn batches(pipeline: &Pipeline, fused: bool) -> Vec<Bytes> {
     bench.program = if fused {
         CompiledPipeline::compile(pipeline).unwrap()
     } else {
-        PipelineCompiler::new().apart().compile(pipeline).unwrap()
+        PipelineCompiler { fuse: false, ..PipelineCompiler::default() }.compile(pipeline).unwrap()
     };
     frames(&bench.all()).iter().map(|frame| frame.bytes().clone()).collect()
 }

@@ -206,8 +206,7 @@ fn fields_beside_an_image_do_not_change_it_and_fused_steps_give_the_same() {
         assert_eq!(steps, ["decode", "decode+random_resized_crop", crop, crop]);
         let fused = bench.all();
         let mut apart = Bench::new(&yaml, &records);
-        apart.program = PipelineCompiler::new()
-            .apart()
+        apart.program = PipelineCompiler { fuse: false, ..PipelineCompiler::default() }
             .compile(&gristmill_operators::parse(&yaml).unwrap())
             .unwrap();
         assert_eq!(

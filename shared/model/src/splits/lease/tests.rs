@@ -260,21 +260,17 @@ fn a_failure_gives_the_bundle_back_once() {
 #[test]
 fn a_bundle_given_back_is_claimed_as_the_same_attempt() {
     let bundle = flushed(&claimed(None, 1), &[0]);
-    let command = GiveBackTransition { attempt: 1, nonce: nonce(1) };
-    let returned = give_back(Some(&bundle), &command).unwrap().into_item();
+    let returned = give_back(Some(&bundle), 1, nonce(1)).unwrap().into_item();
     assert_eq!((returned.state, returned.claimable_at_ms()), (BundleState::Returned, Some(0)));
     assert!(!returned.has_dead_owner(u64::MAX));
-    let again = give_back(Some(&returned), &command);
+    let again = give_back(Some(&returned), 1, nonce(1));
     assert_eq!(again, Ok(TransitionOutcome::AlreadyApplied(returned.clone())));
     let taken = claimed(Some(&returned), 2);
     assert_eq!((taken.state, taken.attempt, taken.todo()), (BundleState::Leased, 1, vec![1, 2]));
     // Late calls of the owner that gave it back change nothing.
-    assert_eq!(give_back(Some(&taken), &command), Err(TransitionRefusal::Lost));
-    assert_eq!(
-        flush(Some(&taken), &self::command(1, 1, &[commit(1)])),
-        Err(TransitionRefusal::Lost)
-    );
-    let sent_again = flush(Some(&taken), &self::command(1, 1, &[commit(0)]));
+    assert_eq!(give_back(Some(&taken), 1, nonce(1)), Err(TransitionRefusal::Lost));
+    assert_eq!(flush(Some(&taken), &command(1, 1, &[commit(1)])), Err(TransitionRefusal::Lost));
+    let sent_again = flush(Some(&taken), &command(1, 1, &[commit(0)]));
     assert_eq!(sent_again, Ok(TransitionOutcome::AlreadyApplied(taken.clone())));
     assert_eq!(flushed(&taken, &[1, 2]).state, BundleState::Done);
 }
@@ -282,8 +278,7 @@ fn a_bundle_given_back_is_claimed_as_the_same_attempt() {
 #[test]
 fn a_late_copy_of_a_claim_does_not_bring_a_lease_back_that_was_given_back() {
     let bundle = claimed(None, 1);
-    let command = GiveBackTransition { attempt: 1, nonce: nonce(1) };
-    let returned = give_back(Some(&bundle), &command).unwrap().into_item();
+    let returned = give_back(Some(&bundle), 1, nonce(1)).unwrap().into_item();
     let claim_of = ClaimTransition {
         nonce: nonce(1),
         invocation: &invocation(1),
@@ -302,8 +297,7 @@ fn a_late_copy_of_a_claim_does_not_bring_a_lease_back_that_was_given_back() {
 #[test]
 fn giving_back_ends_the_mark_of_the_next_split() {
     let bundle = Bundle { current_split: Some(1), ..claimed(None, 1) };
-    let command = GiveBackTransition { attempt: 1, nonce: nonce(1) };
-    let returned = give_back(Some(&bundle), &command).unwrap().into_item();
+    let returned = give_back(Some(&bundle), 1, nonce(1)).unwrap().into_item();
     assert_eq!((returned.current_split, returned.suspect), (None, None));
 }
 
@@ -403,7 +397,7 @@ proptest! {
                     let retry_at_ms = now_ms;
                     fail(before, &FailTransition { attempt, nonce, error: "e", retry_at_ms, fatal })
                 }
-                4 => give_back(before, &GiveBackTransition { attempt, nonce }),
+                4 => give_back(before, attempt, nonce),
                 _ => release(before, &ReleaseTransition { invocation: &invocation(id), attempt: None, blameless: id % 2 == 0 }),
             };
             if let Ok(TransitionOutcome::Write(after)) = outcome {

@@ -123,12 +123,12 @@ impl Params<'_> {
         }
     }
 
-    fn cast(&self) -> CastDType {
+    fn cast(&self) -> FieldDType {
         match self.text("dtype") {
-            "f16" => CastDType::F16,
-            "bf16" => CastDType::BF16,
-            "u8" => CastDType::U8,
-            _ => CastDType::F32,
+            "f16" => FieldDType::F16,
+            "bf16" => FieldDType::BF16,
+            "u8" => FieldDType::U8,
+            _ => FieldDType::F32,
         }
     }
 }

@@ -73,23 +73,6 @@ impl JsonlRecordReader {
         JsonlRecordReader { wanted, root }
     }
 
-    /// Finds every wanted feature in `record`; returns the bytes of their values.
-    pub fn extract(&self, record: &[u8], cells: &mut [FieldCell]) -> Result<usize, String> {
-        // A record that has something else than numbers is read again: to take it in, or to say what is wrong.
-        let seen = match self.parse(record, cells, true) {
-            Ok(seen) => seen,
-            Err(_) => self.parse(record, cells, false)?,
-        };
-        // Those beyond are of other fields.
-        let cells = &cells[..self.wanted.len().min(cells.len())];
-        for (i, wanted) in self.wanted.iter().enumerate() {
-            if seen[i / 64 % 4] & 1 << (i % 64) == 0 {
-                return Err(format!("key `{}` is missing", wanted.key));
-            }
-        }
-        Ok(cells.iter().map(|cell| cell.place.bytes()).sum())
-    }
-
     /// Fills the cells of the features it sees, and returns those as [`JsonlRecordState::seen`] does. If `is_plain`, an error only
     /// says that the record is to be read again.
     fn parse(
@@ -119,17 +102,25 @@ impl ExtractKernel for JsonlRecordReader {
         found: &mut [FieldCell],
         _: &mut KernelScratch,
     ) -> Result<usize, String> {
-        JsonlRecordReader::extract(self, input, found)
+        self.find(input, found)
     }
 }
 
 impl ReadRecord for JsonlRecordReader {
-    fn read<'a>(
-        &self,
-        stored: &'a [u8],
-        cells: &mut [FieldCell],
-    ) -> Result<(&'a [u8], usize), String> {
-        Ok((stored, self.extract(stored, cells)?))
+    fn find(&self, record: &[u8], cells: &mut [FieldCell]) -> Result<usize, String> {
+        // A record that has something else than numbers is read again: to take it in, or to say what is wrong.
+        let seen = match self.parse(record, cells, true) {
+            Ok(seen) => seen,
+            Err(_) => self.parse(record, cells, false)?,
+        };
+        // Those beyond are of other fields.
+        let cells = &cells[..self.wanted.len().min(cells.len())];
+        for (i, wanted) in self.wanted.iter().enumerate() {
+            if seen[i / 64 % 4] & 1 << (i % 64) == 0 {
+                return Err(format!("key `{}` is missing", wanted.key));
+            }
+        }
+        Ok(cells.iter().map(|cell| cell.place.bytes()).sum())
     }
 
     fn raw<'a>(&self, stored: &'a [u8]) -> &'a [u8] {

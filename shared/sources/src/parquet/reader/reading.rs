@@ -363,8 +363,6 @@ impl ParquetLayout {
     }
 }
 
-// The parts of a file that have been read, as the decoder asks for them.
-
 /// Parts of a file by where they start, in order.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FilePieces(Vec<(u64, Bytes)>);

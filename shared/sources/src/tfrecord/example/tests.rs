@@ -3,12 +3,12 @@
 use super::*;
 use crate::{
     ParsedSource,
-    samples::{
-        self, BytesList, IntList, SampleExample, SampleFeature, SampleFeatureKind, bytes, example,
-        floats, ints,
-    },
+    samples::{bytes, example, floats, ints},
 };
 use bytes::Bytes;
+use gristmill_synthetic::tfrecord::{
+    BytesList, IntList, TfExample, TfFeature, TfFeatureKind, TfFeatures,
+};
 use proptest::prelude::*;
 use prost::Message;
 use std::collections::BTreeMap;
@@ -26,14 +26,14 @@ features:
 fn extract(record: &[u8]) -> Result<Vec<Vec<u8>>, String> {
     let extractor = ExampleExtractor::new(&ParsedSource::from_yaml(YAML).unwrap().features);
     let mut cells: Vec<FieldCell> = (0..4).map(|_| FieldCell::default()).collect();
-    let total = extractor.extract(record, &mut cells)?;
+    let total = extractor.find(record, &mut cells)?;
     let values: Vec<Vec<u8>> =
         cells.iter_mut().map(|cell| cell.split(record, None).unwrap().0.to_vec()).collect();
     assert_eq!(total, values.iter().map(Vec::len).sum::<usize>());
     Ok(values)
 }
 
-fn good() -> Vec<(&'static str, SampleFeatureKind)> {
+fn good() -> Vec<(&'static str, TfFeatureKind)> {
     vec![
         ("a", ints(&[1])),
         ("d", bytes(b"jpeg")),
@@ -44,7 +44,7 @@ fn good() -> Vec<(&'static str, SampleFeatureKind)> {
     ]
 }
 
-fn with(key: &'static str, kind: SampleFeatureKind) -> String {
+fn with(key: &'static str, kind: TfFeatureKind) -> String {
     let mut features = good();
     features.retain(|(name, _)| *name != key);
     features.push((key, kind));
@@ -70,7 +70,7 @@ fn errors_name_the_key() {
     assert_eq!(with("d", floats(&[1.0])), "feature `d` is f32, the pipeline reads bytes");
     assert_eq!(with("m", ints(&[1, 2])), "feature `m` has 2 values, the pipeline reads 3");
     assert_eq!(with("o", ints(&[])), "feature `o` has 0 values, the pipeline reads 1");
-    let two = SampleFeatureKind::Bytes(BytesList { value: vec![Bytes::new(), Bytes::new()] });
+    let two = TfFeatureKind::Bytes(BytesList { value: vec![Bytes::new(), Bytes::new()] });
     assert_eq!(with("d", two), "feature `d` has 2 values, the pipeline reads 1");
     assert_eq!(extract(b"").unwrap_err(), "feature `d` is missing");
     let record = example(good());
@@ -101,12 +101,12 @@ fn numbers_may_come_unpacked() {
 
 /// The values that a full implementation finds.
 fn expected(record: &[u8]) -> Option<Vec<Vec<u8>>> {
-    let features = SampleExample::decode(record).ok()?.features?.feature;
+    let features = TfExample::decode(record).ok()?.features?.feature;
     let kind = |key: &str| features.get(key)?.kind.clone();
-    let SampleFeatureKind::Bytes(data) = kind("d")? else { return None };
-    let SampleFeatureKind::Ints(many) = kind("m")? else { return None };
-    let SampleFeatureKind::Ints(one) = kind("o")? else { return None };
-    let SampleFeatureKind::Floats(real) = kind("r")? else { return None };
+    let TfFeatureKind::Bytes(data) = kind("d")? else { return None };
+    let TfFeatureKind::Ints(many) = kind("m")? else { return None };
+    let TfFeatureKind::Ints(one) = kind("o")? else { return None };
+    let TfFeatureKind::Floats(real) = kind("r")? else { return None };
     let fits = data.value.len() == 1
         && many.value.len() == 3
         && one.value.len() == 1
@@ -116,12 +116,10 @@ fn expected(record: &[u8]) -> Option<Vec<Vec<u8>>> {
     fits.then(|| vec![data.value[0].to_vec(), wide(many), wide(one), real])
 }
 
-fn any_kind() -> impl Strategy<Value = SampleFeatureKind> {
+fn any_kind() -> impl Strategy<Value = TfFeatureKind> {
     prop_oneof![
         prop::collection::vec(prop::collection::vec(any::<u8>(), 0..9), 0..3).prop_map(|lists| {
-            SampleFeatureKind::Bytes(BytesList {
-                value: lists.into_iter().map(Bytes::from).collect(),
-            })
+            TfFeatureKind::Bytes(BytesList { value: lists.into_iter().map(Bytes::from).collect() })
         }),
         prop::collection::vec(-1e9_f32..1e9, 0..4).prop_map(|value| floats(&value)),
         prop::collection::vec(any::<i64>(), 0..5).prop_map(|value| ints(&value)),
@@ -134,14 +132,14 @@ proptest! {
         other in prop::collection::btree_map("[dmorxyz]{1,2}", any_kind(), 0..6),
         wanted in any::<bool>(),
     ) {
-        let mut feature: BTreeMap<String, SampleFeature> =
-            other.into_iter().map(|(key, kind)| (key, SampleFeature { kind: Some(kind) })).collect();
+        let mut feature: BTreeMap<String, TfFeature> =
+            other.into_iter().map(|(key, kind)| (key, TfFeature { kind: Some(kind) })).collect();
         if wanted {
             for (key, kind) in good() {
-                feature.insert(key.into(), SampleFeature { kind: Some(kind) });
+                feature.insert(key.into(), TfFeature { kind: Some(kind) });
             }
         }
-        let record = SampleExample { features: Some(samples::SampleFeatures { feature }) }.encode_to_vec();
+        let record = TfExample { features: Some(TfFeatures { feature }) }.encode_to_vec();
         prop_assert_eq!(extract(&record).ok(), expected(&record));
     }
 

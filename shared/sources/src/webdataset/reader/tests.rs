@@ -58,7 +58,7 @@ const IMAGE: &str = "image: { key: jpg;png, dtype: bytes }, label: { key: cls, d
 /// The bytes of every value of a record.
 fn values(extractor: &WebDatasetRecordReader, record: &[u8]) -> Result<Vec<Vec<u8>>, String> {
     let mut cells: Vec<FieldCell> = extractor.wanted.iter().map(|_| FieldCell::default()).collect();
-    extractor.extract(record, &mut cells)?;
+    extractor.find(record, &mut cells)?;
     Ok(cells.iter_mut().map(|cell| cell.split(record, None).unwrap().0.to_vec()).collect())
 }
 

@@ -22,7 +22,7 @@ fn file(name: &str) -> &'static str {
 fn load(
     tokenizer: &str,
     max_length: Option<u32>,
-    dtype: TokenDType,
+    dtype: FieldDType,
 ) -> Result<TokeniseKernel, String> {
     let hash = AssetReference::hash(tokenizer.as_bytes());
     let assets = BTreeMap::from([(hash, Bytes::copy_from_slice(tokenizer.as_bytes()))]);
@@ -63,9 +63,9 @@ fn tokens_are_those_of_the_python_package() {
             case["ids"].as_array().unwrap().iter().map(|id| id.as_i64().unwrap()).collect();
         tokens += ids.len();
         for (dtype, made) in [
-            (TokenDType::I64, ids.iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<_>>()),
-            (TokenDType::I32, ids.iter().flat_map(|id| (*id as i32).to_le_bytes()).collect()),
-            (TokenDType::U16, ids.iter().flat_map(|id| (*id as u16).to_le_bytes()).collect()),
+            (FieldDType::I64, ids.iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<_>>()),
+            (FieldDType::I32, ids.iter().flat_map(|id| (*id as i32).to_le_bytes()).collect()),
+            (FieldDType::U16, ids.iter().flat_map(|id| (*id as u16).to_le_bytes()).collect()),
         ] {
             let mut tokenizer = load(file(name), max_length, dtype).unwrap();
             tokenizer.add_special_tokens = case["add_special_tokens"].as_bool().unwrap();
@@ -90,11 +90,11 @@ fn unusable_tokenizers_are_refused() {
         (&large, None, "u16 cannot hold"),
         (good, Some(1), "adds 2 tokens to every text"),
     ] {
-        let error = load(tokenizer, max_length, TokenDType::U16).err().unwrap_or_default();
+        let error = load(tokenizer, max_length, FieldDType::U16).err().unwrap_or_default();
         assert!(error.starts_with("`tokenise` cannot use its tokenizer: "), "{why}: {error}");
         assert!(error.contains(why) && !error.contains('\n') && error.len() < 400, "{error}");
     }
-    let tokens = load(good, Some(2), TokenDType::U16).unwrap();
+    let tokens = load(good, Some(2), FieldDType::U16).unwrap();
     assert_eq!(run(&tokens, b"the mill").unwrap(), [2, 0, 3, 0]);
     assert_eq!(run(&tokens, b"a\xff").unwrap_err(), "it is not UTF-8 (byte 1), so no text");
     let long = vec![b'a'; MAX_TEXT_BYTES + 1];
@@ -114,20 +114,21 @@ ops:
         compiler.compile(pipeline).err().map_or(String::new(), |error| error.to_string())
     };
     assert!(
-        refused(&pipeline, PipelineCompiler::new()).contains("vocabularies/small.json is a path")
+        refused(&pipeline, PipelineCompiler::default())
+            .contains("vocabularies/small.json is a path")
     );
     let content = file("unigram").as_bytes();
     let pipeline = pipeline.with_assets(&mut |_| Ok(AssetReference::hash(content))).unwrap();
     let pipeline = crate::from_canonical(&pipeline.canonical_json()).unwrap();
-    assert!(refused(&pipeline, PipelineCompiler::new()).contains("loads no files"));
+    assert!(refused(&pipeline, PipelineCompiler::default()).contains("loads no files"));
     let mut assets: BTreeMap<_, _> =
         pipeline.assets().into_iter().map(|hash| (hash, Bytes::from_static(content))).collect();
     let program: CompiledPipeline =
-        PipelineCompiler::new().assets(&assets).compile(&pipeline).unwrap();
+        PipelineCompiler { assets: &assets, fuse: true }.compile(&pipeline).unwrap();
     assert_eq!(program.steps().collect::<Vec<_>>(), ["tokenise"]);
     assets.values_mut().for_each(|content| *content = content.slice(1..));
     assert!(
-        refused(&pipeline, PipelineCompiler::new().assets(&assets))
+        refused(&pipeline, PipelineCompiler { assets: &assets, fuse: true })
             .contains("store the file again")
     );
 }

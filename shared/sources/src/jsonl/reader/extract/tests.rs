@@ -13,7 +13,7 @@ fn feature(key: &str, dtype: FeatureDType, shape: &[Option<u32>]) -> (String, Fe
 fn read(line: impl AsRef<[u8]>, feature: (String, Feature)) -> Result<Vec<u8>, String> {
     let record = line.as_ref();
     let mut cells = [FieldCell::default()];
-    let found = JsonlRecordReader::new(&[feature].into()).extract(record, &mut cells)?;
+    let found = JsonlRecordReader::new(&[feature].into()).find(record, &mut cells)?;
     let [mut cell] = cells;
     let (value, _) = cell.split(record, None)?;
     assert_eq!(value.len(), found);
@@ -107,7 +107,7 @@ fn strings_are_their_utf_8() {
     let line = br#"{"v": "where it is"}"#;
     let mut cells = [FieldCell::default()];
     let wanted = [feature("v", FeatureDType::Bytes, &[])].into();
-    JsonlRecordReader::new(&wanted).extract(line, &mut cells).unwrap();
+    JsonlRecordReader::new(&wanted).find(line, &mut cells).unwrap();
     assert_eq!(cells[0].place, CellStorage::Record(7..18));
 }
 
@@ -133,10 +133,10 @@ fn keys_lead_into_objects() {
     let extractor = JsonlRecordReader::new(&features);
     let mut cells: Vec<FieldCell> = features.iter().map(|_| FieldCell::default()).collect();
     let line = br#"{"a": {"b": 3}, "t": "same", "a": 4}"#;
-    let error = extractor.extract(line, &mut cells).unwrap_err();
+    let error = extractor.find(line, &mut cells).unwrap_err();
     assert!(error.contains("key `a` holds an object"), "{error}");
     let line = br#"{"a.b": 3, "t": "same", "a": 4}"#;
-    assert_eq!(extractor.extract(line, &mut cells), Ok(8 * 3 + 2 * 4));
+    assert_eq!(extractor.find(line, &mut cells), Ok(8 * 3 + 2 * 4));
     assert_eq!((&cells[0].place, &cells[2].place), (&cells[2].place, &CellStorage::Record(17..21)));
 }
 
