@@ -96,7 +96,7 @@ fn a_job_keeps_what_only_workers_must_have() {
     // A worker with the operator compiles it; one without reports that it is missing.
     let operators = operators().unwrap();
     compile(&Pipeline::from_canonical(&json, &operators).unwrap()).unwrap();
-    let error = CompiledPipeline::compile(&planned).unwrap_err().to_string();
+    let error = CompiledPipeline::compile(&planned).err().unwrap().to_string();
     assert!(
         error.starts_with("`user_operator.cutout` version 1 is an operator of a user"),
         "{error}"
@@ -112,7 +112,8 @@ fn a_job_keeps_what_only_workers_must_have() {
         let (source, ops) = json.split_once("\"ops\"").unwrap();
         assert!(ops.contains(from), "{ops}");
         let changed = format!("{source}\"ops\"{}", ops.replace(from, to));
-        let error = compile(&Pipeline::from_canonical(&changed, &operators).unwrap()).unwrap_err();
+        let error =
+            compile(&Pipeline::from_canonical(&changed, &operators).unwrap()).err().unwrap();
         assert!(error.contains(why), "{error}");
     }
 }

@@ -103,9 +103,6 @@ impl Chunk {
     }
 
     /// As [`frame`](Self::frame), with the caller's buffers: see [`FrameInfo::decode_with`].
-    ///
-    /// # Errors
-    /// As [`frame`](Self::frame).
     pub fn frame_with(
         &self,
         i: usize,

@@ -59,20 +59,12 @@ impl FrameInfo {
         self.offset..self.offset.saturating_add(self.stored_bytes)
     }
 
-    /// Turns the bytes at [`range`](Self::range) into the frame. A stored frame is `stored`
-    /// itself, without a copy; a compressed one costs exactly `raw_bytes`.
+    /// Turns the bytes at [`range`](Self::range) into the frame. A stored frame is `stored` itself, without a copy; a
+    /// compressed one is decoded into an empty buffer from `take`, which gets the required capacity, and converted by
+    /// `lend`: see [`BytesMut::with_capacity`] and [`BytesMut::freeze`].
     ///
     /// # Errors
     /// [`ChunkFormatError::Corrupt`] if length, checksum or content size do not match.
-    pub fn decode(&self, stored: Bytes) -> Result<Bytes, ChunkFormatError> {
-        self.decode_with(stored, BytesMut::with_capacity, BytesMut::freeze)
-    }
-
-    /// As [`decode`](Self::decode), with the caller's buffers: a compressed frame is decoded into an empty buffer from
-    /// `take`, which gets the required capacity, and converted by `lend`.
-    ///
-    /// # Errors
-    /// As [`decode`](Self::decode).
     pub fn decode_with(
         &self,
         stored: Bytes,

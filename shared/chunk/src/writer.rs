@@ -304,13 +304,11 @@ impl ChunkWriter {
         self.grow_object(compress_bound(raw_bytes))?;
         let raw = &self.scratch[..raw_bytes];
         let room = &mut self.object[self.used..];
-        if self.compressor.is_none() {
-            self.compressor = Some(Compressor::new(level).map_err(uncompressed)?);
-        }
-        let stored_bytes = match &mut self.compressor {
-            Some(compressor) => compressor.compress_to_buffer(raw, room).map_err(uncompressed)?,
-            None => raw_bytes,
+        let compressor = match &mut self.compressor {
+            Some(compressor) => compressor,
+            none => none.insert(Compressor::new(level).map_err(uncompressed)?),
         };
+        let stored_bytes = compressor.compress_to_buffer(raw, room).map_err(uncompressed)?;
         // Less than a sixteenth is not worth a copy and a pass over the frame at every reader.
         if stored_bytes <= raw_bytes - raw_bytes / 16 {
             return Ok((FrameEncoding::Zstd, stored_bytes));

@@ -74,11 +74,11 @@ mod prelude {
     pub(crate) use gristmill_kernel::{FusedKernel, Kernel, OutputSize, ValueView};
     pub(crate) use gristmill_model::{DatasetOp, DeclaredCost};
     pub(crate) use gristmill_pipeline::{
-        AssetReference, AuthoredNumber, Batching, CachePointSettings, Cardinality, ExactEffect,
-        Feature, FieldDType, FieldSchema, ImageFields, ImageInput, LengthBuckets, MAX_BATCH_BYTES,
-        MAX_BATCH_SIZE, MAX_SIDE, MappingReader, Operator, OperatorDeclaration, OperatorDefinition,
-        OperatorEffect, OperatorScope, Parameter, ParameterKind, PipelineError, SchemaFlow,
-        SequencePadding, TouchedFields, ValueRange, check_field_name,
+        AssetReference, AuthoredNumber, Batching, Cardinality, ExactEffect, Feature, FieldDType,
+        FieldSchema, ImageFields, ImageInput, LengthBuckets, MAX_BATCH_BYTES, MAX_BATCH_SIZE,
+        MAX_SIDE, MappingReader, Operator, OperatorDeclaration, OperatorDefinition, OperatorEffect,
+        OperatorScope, Parameter, ParameterKind, PipelineError, SchemaFlow, SequencePadding,
+        TouchedFields, ValueRange, check_field_name,
         node::{NodeValue, SyntaxNode, shown},
         table::{absent, nearest, or, required},
         widened,

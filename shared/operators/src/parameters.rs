@@ -85,15 +85,6 @@ pub(crate) const fn with_fields<const N: usize>(own: &[Parameter], filled: bool)
     all
 }
 
-/// Parses a whole number of the declared range; none if the parameter is left out, or null.
-pub(crate) fn optional_whole(
-    params: &mut MappingReader<'_>,
-    name: &'static str,
-) -> Result<Option<u32>, PipelineError> {
-    let range = params.wholes_of(name);
-    params.given(name).map(|node| params.whole(name, node, range)).transpose()
-}
-
 /// The declaration of most operators: one element in, one out, movable, deterministic.
 pub(crate) const fn element_wise(name: &'static str, version: u32) -> OperatorDeclaration {
     OperatorDeclaration::new(name, version)

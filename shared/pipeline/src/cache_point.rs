@@ -59,8 +59,8 @@ impl Pipeline {
         let mut after = SOURCE;
         let mut points = Vec::new();
         for (i, stage) in self.stages().iter().enumerate() {
-            if let Some(op) = stage.op.cache_point() {
-                let (after, reuse_random) = (after.to_owned(), op.reuse_random);
+            if let Some(reuse_random) = stage.op.cache_point() {
+                let after = after.to_owned();
                 points.push(CachePoint { stage: i, after, random, reuse_random, whole });
                 continue;
             }

@@ -4,9 +4,9 @@
 //! both, so only workers must be built with the operator.
 
 use crate::{
-    BoxedOperator, ElementSchema, FieldDType, FieldSchema, KernelInput, MAX_SIDE, MappingReader,
-    Operator, OperatorDeclaration, OperatorEffect, OperatorFacts, PipelineError, Randomness,
-    RegisteredOperator, SchemaFlow, TouchedFields, ValueRange,
+    BoxedOperator, ElementSchema, ExactEffect, FieldDType, FieldSchema, KernelInput, MAX_SIDE,
+    MappingReader, Operator, OperatorDeclaration, OperatorEffect, OperatorFacts, PipelineError,
+    Randomness, RegisteredOperator, SchemaFlow, TouchedFields, ValueRange,
     node::{NodeValue, SyntaxNode, shown},
 };
 
@@ -237,13 +237,7 @@ impl ExternalOperator {
 
 impl PartialEq for ExternalOperator {
     fn eq(&self, other: &Self) -> bool {
-        let parts = |op: &ExternalOperator| {
-            let ExternalOperator { name, version, field, into, params, randomness, .. } =
-                op.clone();
-            let more = (op.effect, op.pins_position, op.cost, op.output.clone());
-            (name, version, field, into, params, randomness, more)
-        };
-        parts(self) == parts(other)
+        self.identity() == other.identity() && self.params_json() == other.params_json()
     }
 }
 
@@ -301,6 +295,11 @@ impl Operator for ExternalOperator {
 
     fn cost(&self) -> DeclaredCost {
         self.cost
+    }
+
+    // Nothing is known of its bytes.
+    fn exact_effect(&self, _: &FieldSchema) -> ExactEffect {
+        ExactEffect::Unknown
     }
 
     fn can_follow_batch(&self) -> bool {

@@ -40,8 +40,8 @@ pub use gristmill_syntax::{
     MappingReader, Parameter, ParameterKind, PipelineError, SyntaxNode, ValueRange,
 };
 pub use operator::{
-    BoxedOperator, CachePointSettings, KernelInput, Operator, OperatorDefinition, OperatorFacts,
-    PipelineStage, TouchedFields,
+    BoxedOperator, KernelInput, Operator, OperatorDefinition, OperatorFacts, PipelineStage,
+    TouchedFields,
 };
 pub use parameters::{AuthoredNumber, value_bytes};
 pub use pipeline::{MAX_OPS, Pipeline};

@@ -7,7 +7,7 @@
 
 use crate::{
     AssetReference, Batching, ExactEffect, FieldSchema, ImageFields, MappingReader,
-    OperatorDeclaration, Parameter, PipelineError, SchemaFlow,
+    OperatorDeclaration, OperatorEffect, Parameter, PipelineError, SchemaFlow,
 };
 use gristmill_kernel::{AssetLoader, FusedKernel, Kernel, MoveBoxes};
 use gristmill_model::{DatasetOp, DeclaredCost};
@@ -107,8 +107,8 @@ pub trait Operator: OperatorFacts {
         None
     }
 
-    /// Its settings as a cache point, if it is one.
-    fn cache_point(&self) -> Option<CachePointSettings> {
+    /// If it is a cache point: whether the author allows reuse of random results from before it.
+    fn cache_point(&self) -> Option<bool> {
         None
     }
 
@@ -133,9 +133,13 @@ pub trait Operator: OperatorFacts {
     }
 
     /// Its effect on images, if that is exact to the byte with these parameters. `input` is the
-    /// schema of its field.
+    /// schema of its field. What changes values alone, or mirrors, is exact.
     fn exact_effect(&self, _input: &FieldSchema) -> ExactEffect {
-        ExactEffect::Unknown
+        match self.declaration().effect {
+            OperatorEffect::Value => ExactEffect::EachPixel,
+            OperatorEffect::Mirror => ExactEffect::Mirror,
+            _ => ExactEffect::Unknown,
+        }
     }
 
     /// Whether its output is meant for delivery, and computing on it is slow.
@@ -146,7 +150,7 @@ pub trait Operator: OperatorFacts {
     /// Whether the fetcher can apply it to batches, provided that it changes only values or their
     /// order.
     fn can_follow_batch(&self) -> bool {
-        self.declaration().effect == crate::OperatorEffect::Value
+        self.declaration().effect == OperatorEffect::Value
     }
 
     /// Whether it is defined by a user's crate. It may then refuse records for unknown reasons.
@@ -258,13 +262,6 @@ impl dyn Operator {
     pub fn downcast_ref<T: Operator>(&self) -> Option<&T> {
         (self as &dyn Any).downcast_ref()
     }
-}
-
-/// The settings of a cache point.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CachePointSettings {
-    /// Whether the author allows reuse of random results from before it.
-    pub reuse_random: bool,
 }
 
 /// Inputs for making a kernel, in addition to the operator's parameters.

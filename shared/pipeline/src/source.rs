@@ -64,9 +64,6 @@ impl Serialize for PipelineSource {
 impl PipelineSource {
     /// The same, with the classes of an image folder in place of the folder that names them. `list` returns the names of
     /// that folder's directories.
-    ///
-    /// # Errors
-    /// That of `list`.
     pub fn with_classes(
         mut self,
         list: impl FnOnce(&str) -> Result<Vec<String>, String>,
@@ -111,30 +108,12 @@ impl PipelineSource {
 
     /// Reads the `source` of a pipeline file.
     pub(crate) fn parse(node: &SyntaxNode) -> Result<Self, PipelineError> {
-        let mut table = MappingReader::new(WHAT, node)?;
-        match table.get(KEY) {
-            Some(datasets) => {
-                table.finish()?;
-                parse(datasets, parse_member)
-            }
-            None => {
-                let parsed = FileFormat::parse_source(WHAT, &mut table)?;
-                table.finish()?;
-                Ok(parsed.into())
-            }
-        }
+        read(node, FileFormat::parse_source)
     }
 
     /// Reads the `source` of the canonical form.
     pub(crate) fn parse_canonical(node: &SyntaxNode) -> Result<Self, PipelineError> {
-        let mut table = MappingReader::new(WHAT, node)?;
-        if let Some(datasets) = table.get(KEY) {
-            table.finish()?;
-            return parse(datasets, parse_canonical_member);
-        }
-        let parsed = FileFormat::parse_canonical(WHAT, &mut table)?;
-        table.finish()?;
-        Ok(parsed.into())
+        read(node, FileFormat::parse_canonical)
     }
 
     /// The schema of the elements it yields.
@@ -171,12 +150,23 @@ impl Serialize for ZippedSource<'_> {
     }
 }
 
-/// Reads the list of datasets under `zip`. `member` reads one of them and gets its name for
-/// messages.
-fn parse(
-    node: &SyntaxNode,
-    member: impl Fn(String, &SyntaxNode) -> Result<PipelineSource, PipelineError>,
-) -> Result<PipelineSource, PipelineError> {
+/// Reads one dataset, which messages call by the text.
+type ReadDataset = fn(&str, &mut MappingReader<'_>) -> Result<ParsedSource, PipelineError>;
+
+/// Reads a source, whose datasets `dataset` reads.
+fn read(node: &SyntaxNode, dataset: ReadDataset) -> Result<PipelineSource, PipelineError> {
+    let mut table = MappingReader::new(WHAT, node)?;
+    if let Some(datasets) = table.get(KEY) {
+        table.finish()?;
+        return read_zip(datasets, dataset);
+    }
+    let parsed = dataset(WHAT, &mut table)?;
+    table.finish()?;
+    Ok(parsed.into())
+}
+
+/// Reads the list of datasets under `zip`.
+fn read_zip(node: &SyntaxNode, dataset: ReadDataset) -> Result<PipelineSource, PipelineError> {
     let datasets = match &node.value {
         NodeValue::Seq(datasets) if (2..=MAX_DATASETS).contains(&datasets.len()) => datasets,
         NodeValue::Seq(datasets) => {
@@ -195,7 +185,7 @@ fn parse(
     let mut fields = BTreeMap::new();
     let mut members = Vec::with_capacity(datasets.len());
     for (i, node) in (1..).zip(datasets) {
-        let source = member(format!("dataset {i} of `zip`"), node)?;
+        let source = read_member(format!("dataset {i} of `zip`"), node, dataset)?;
         for name in source.features.keys() {
             if let Some(first) = fields.insert(name.clone(), i) {
                 return Err(at_feature(node, name).error(format!(
@@ -218,33 +208,20 @@ fn parse(
     Ok(PipelineSource { zipped, ..first })
 }
 
-/// Reads a dataset as an author writes it.
-fn parse_member(what: String, node: &SyntaxNode) -> Result<PipelineSource, PipelineError> {
+/// Reads a dataset of a zip.
+fn read_member(
+    what: String,
+    node: &SyntaxNode,
+    dataset: ReadDataset,
+) -> Result<PipelineSource, PipelineError> {
     let mut table = MappingReader::new(&*what, node)?;
     if let Some(inner) = table.get(KEY) {
         return Err(inner.error("a `zip` within a `zip`; put its datasets beside the others"));
     }
-    let source = PipelineSource::from(FileFormat::parse_source(&what, &mut table)?);
+    let source = PipelineSource::from(dataset(&what, &mut table)?);
     if let Some(why) = source.format.definition().zip_refusal {
         return Err(node.error(why));
     }
-    repeated(source, table)
-}
-
-/// Reads a dataset of the canonical form.
-fn parse_canonical_member(
-    what: String,
-    node: &SyntaxNode,
-) -> Result<PipelineSource, PipelineError> {
-    let mut table = MappingReader::new(&*what, node)?;
-    let source = FileFormat::parse_canonical(&what, &mut table)?.into();
-    repeated(source, table)
-}
-
-fn repeated(
-    source: PipelineSource,
-    mut table: MappingReader<'_>,
-) -> Result<PipelineSource, PipelineError> {
     let repeat = match table.get(REPEAT) {
         Some(node) => table.whole(REPEAT, node, 1..=u32::MAX)?,
         None => 1,

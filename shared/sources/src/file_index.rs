@@ -312,11 +312,7 @@ impl FileIndex {
         Self::decode_with(stored, format, SourceLimits::default())
     }
 
-    /// Reads the stored form of a file within `limits`.
-    ///
-    /// # Errors
-    /// As [`decode`](Self::decode).
-    pub fn decode_with(
+    pub(crate) fn decode_with(
         stored: &[u8],
         format: &FileFormat,
         limits: SourceLimits,

@@ -37,9 +37,6 @@ pub trait SourceFormat: Clone + std::fmt::Debug + PartialEq + Eq + Send + Sync +
     }
 
     /// Writes the parameters of the canonical form; [`parse`](Self::parse) reads them back.
-    ///
-    /// # Errors
-    /// Those of the serializer.
     fn write<M: SerializeMap>(&self, _map: &mut M) -> Result<(), M::Error> {
         Ok(())
     }

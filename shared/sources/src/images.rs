@@ -55,9 +55,6 @@ pub struct Images {
 
 impl Images {
     /// The same, with the classes of another folder in place of its path. `list` returns the names of its directories.
-    ///
-    /// # Errors
-    /// That of `list`.
     pub fn with_classes<E>(
         self,
         list: impl FnOnce(&str) -> Result<Vec<String>, E>,

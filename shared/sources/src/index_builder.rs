@@ -79,10 +79,10 @@ impl IndexBuilder {
     }
 
     /// A builder that refuses larger records and files with more of them.
-    ///
-    /// # Errors
-    /// As [`new`](Self::new).
-    pub fn with_limits(format: &FileFormat, limits: SourceLimits) -> Result<Self, SourceError> {
+    pub(crate) fn with_limits(
+        format: &FileFormat,
+        limits: SourceLimits,
+    ) -> Result<Self, SourceError> {
         let scanned = |scan, is_text: bool| {
             State::Head(Vec::new(), Builder { head: is_text.then(Vec::new), scan })
         };
@@ -100,9 +100,6 @@ impl IndexBuilder {
 
     /// A builder for a file of `file_bytes`, which asks for what it needs; see
     /// [`wants`](Self::wants).
-    ///
-    /// # Errors
-    /// As [`new`](Self::new).
     pub fn for_file(format: &FileFormat, file_bytes: u64) -> Result<Self, SourceError> {
         let mut builder = Self::new(format)?;
         builder.file_bytes = Some(file_bytes);

@@ -65,9 +65,6 @@ pub trait ReadRecord: Debug + Send + Sync {
     fn find(&self, record: &[u8], cells: &mut [FieldCell]) -> Result<usize, String>;
 
     /// The record in its stored form.
-    ///
-    /// # Errors
-    /// As [`find`](Self::find).
     fn checked<'a>(&self, stored: &'a [u8]) -> Result<&'a [u8], String> {
         Ok(stored)
     }

@@ -3,7 +3,7 @@
 #[cfg(test)]
 mod tests;
 
-use crate::{FORMATS, FeatureMap, FormatDefinition, feature};
+use crate::{FORMATS, FeatureMap, FormatDefinition, READERS, feature};
 
 use gristmill_syntax::{
     MappingReader, Parameter, PipelineError, SyntaxNode,
@@ -31,6 +31,15 @@ macro_rules! formats {
         /// Every format, in the order of the documentation.
         pub const FORMATS: &[&FormatDefinition] =
             &[$(&<$module::$name as SourceFormat>::DEFINITION),+];
+
+        /// The same, with the functions that read their parts of a pipeline file.
+        const READERS: &[registry::FormatReader] = &[$(registry::FormatReader {
+            definition: &<$module::$name as SourceFormat>::DEFINITION,
+            check: <$module::$name as SourceFormat>::check,
+            parse: |key, table, features| {
+                <$module::$name as SourceFormat>::parse(key, table, features).map(FileFormat::$name)
+            },
+        }),+];
 
         $(impl From<$module::$name> for FileFormat {
             fn from(format: $module::$name) -> Self {
@@ -60,17 +69,6 @@ macro_rules! formats {
                 match self {
                     $(FileFormat::$name(format) => format.write(map)),+
                 }
-            }
-
-            /// The check of features, and the reader of parameters, of the format called `name`.
-            fn parsers(name: &str) -> Option<(registry::FeatureCheck, registry::FormatParser)> {
-                $(if <$module::$name as SourceFormat>::DEFINITION.name == name {
-                    return Some((<$module::$name as SourceFormat>::check, |key, table, features| {
-                        <$module::$name as SourceFormat>::parse(key, table, features)
-                            .map(FileFormat::$name)
-                    }));
-                })+
-                None
             }
         }
 
@@ -162,9 +160,13 @@ macro_rules! formats {
 
 pub(crate) use formats;
 
-pub(crate) type FeatureCheck = fn(&crate::Feature) -> Result<(), String>;
-pub(crate) type FormatParser =
-    fn(&str, &mut MappingReader<'_>, &FeatureMap) -> Result<crate::FileFormat, PipelineError>;
+/// A format as pipeline files are read.
+pub(crate) struct FormatReader {
+    pub(crate) definition: &'static FormatDefinition,
+    pub(crate) check: fn(&crate::Feature) -> Result<(), String>,
+    pub(crate) parse:
+        fn(&str, &mut MappingReader<'_>, &FeatureMap) -> Result<crate::FileFormat, PipelineError>,
+}
 
 /// One dataset of a pipeline file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -203,8 +205,8 @@ impl crate::FileFormat {
 
     /// The format called `name` with default parameters; none if there is no such format.
     pub fn with_defaults(name: &str) -> Option<Self> {
-        let (_, parse) = Self::parsers(name)?;
-        parse(name, &mut MappingReader::empty(name, None), &FeatureMap::new()).ok()
+        let format = READERS.iter().find(|format| format.definition.name == name)?;
+        (format.parse)(name, &mut MappingReader::empty(name, None), &FeatureMap::new()).ok()
     }
 
     /// Reads one dataset, which messages call `what`, as authors write it.
@@ -215,7 +217,7 @@ impl crate::FileFormat {
         what: &str,
         table: &mut MappingReader<'_>,
     ) -> Result<ParsedSource, PipelineError> {
-        let (key, definition, path) = named(what, table, true)?;
+        let (key, reader, path) = named(what, table, true)?;
         let paths = match &path.value {
             NodeValue::Seq(paths) if (1..=MAX_PATHS).contains(&paths.len()) => {
                 paths.iter().map(|path| table.text(key, path)).collect::<Result<_, _>>()?
@@ -226,13 +228,12 @@ impl crate::FileFormat {
             }
             _ => vec![table.text(key, path)?],
         };
-        let (check, parse) = parsers(what, table, definition)?;
-        let features = match (table.get("features"), definition.default_features()) {
-            (Some(node), _) => feature::features(node, check)?,
+        let features = match (table.get("features"), reader.definition.default_features()) {
+            (Some(node), _) => feature::features(node, reader.check)?,
             (None, Some(features)) => features,
-            (None, None) => feature::features(table.require("features")?, check)?,
+            (None, None) => feature::features(table.require("features")?, reader.check)?,
         };
-        let format = parse(key, table, &features)?;
+        let format = (reader.parse)(key, table, &features)?;
         Ok(ParsedSource { paths, format, features })
     }
 
@@ -244,25 +245,21 @@ impl crate::FileFormat {
         what: &str,
         table: &mut MappingReader<'_>,
     ) -> Result<ParsedSource, PipelineError> {
-        let (key, definition, node) = named(what, table, false)?;
-        let (check, parse) = parsers(what, table, definition)?;
-        let features = feature::features(node, check)?;
+        let (key, reader, node) = named(what, table, false)?;
+        let features = feature::features(node, reader.check)?;
         let empty = SyntaxNode { value: NodeValue::Null, line: None, column: None };
-        let written = match definition.parameters {
+        let written = match reader.definition.parameters {
             [] => None,
             _ => table.get(PARAMETERS),
         };
         let mut parameters =
             MappingReader::new(format!("`{PARAMETERS}`"), written.unwrap_or(&empty))?;
-        let format = parse(key, &mut parameters, &features)?;
+        let format = (reader.parse)(key, &mut parameters, &features)?;
         parameters.finish()?;
         Ok(ParsedSource { paths: Vec::new(), format, features })
     }
 
     /// Writes one dataset of the canonical form, which has no paths.
-    ///
-    /// # Errors
-    /// Those of the serializer.
     pub fn write_source<M: SerializeMap>(
         &self,
         features: &FeatureMap,
@@ -289,33 +286,23 @@ impl serde::Serialize for Written<'_> {
     }
 }
 
-fn parsers(
-    what: &str,
-    table: &MappingReader<'_>,
-    definition: &FormatDefinition,
-) -> Result<(FeatureCheck, FormatParser), PipelineError> {
-    // Every definition is that of a registered format.
-    let unknown = || table.error(format!("{what} has an unknown format `{}`", definition.name));
-    crate::FileFormat::parsers(definition.name).ok_or_else(unknown)
-}
-
 /// The one format that a dataset names: the key, the format, and the value of the key.
 fn named<'a>(
     what: &str,
     table: &mut MappingReader<'a>,
     with_aliases: bool,
-) -> Result<(&'static str, &'static FormatDefinition, &'a SyntaxNode), PipelineError> {
+) -> Result<(&'static str, &'static FormatReader, &'a SyntaxNode), PipelineError> {
     let mut found = Vec::new();
-    for definition in crate::FORMATS {
-        let aliases = if with_aliases { definition.aliases } else { &[] };
-        for key in std::iter::once(&definition.name).chain(aliases) {
-            found.extend(table.get(key).map(|node| (*key, *definition, node)));
+    for reader in READERS {
+        let aliases = if with_aliases { reader.definition.aliases } else { &[] };
+        for key in std::iter::once(&reader.definition.name).chain(aliases) {
+            found.extend(table.get(key).map(|node| (*key, reader, node)));
         }
     }
     match found.as_slice() {
         [one] => Ok(*one),
         [] => {
-            let names: Vec<&str> = crate::FORMATS.iter().map(|format| format.name).collect();
+            let names: Vec<&str> = FORMATS.iter().map(|format| format.name).collect();
             let paths: Vec<String> = names.iter().map(|name| format!("`{name}: PATH`")).collect();
             let entries = table.entries()?;
             let meant = entries.iter().find_map(|(name, ..)| Some((name, nearest(name, &names)?)));

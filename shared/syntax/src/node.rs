@@ -233,10 +233,6 @@ impl<'de, N: Deserialize<'de> + Into<SyntaxNode>> Visitor<'de> for ValueVisitor<
         Ok(NodeValue::Str(value.to_owned()))
     }
 
-    fn visit_string<E: Error>(self, value: String) -> Result<NodeValue, E> {
-        Ok(NodeValue::Str(value))
-    }
-
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<NodeValue, A::Error> {
         let mut items = Vec::new();
         while let Some(item) = seq.next_element::<N>()? {

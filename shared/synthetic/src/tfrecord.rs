@@ -100,9 +100,6 @@ impl<W: Write> RecordWriter<W> {
     }
 
     /// Appends one record.
-    ///
-    /// # Errors
-    /// Those of the sink.
     pub fn write(&mut self, example: &TfExample) -> io::Result<()> {
         self.frame.clear();
         self.frame.resize(HEADER_BYTES, 0);

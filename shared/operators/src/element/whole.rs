@@ -228,8 +228,8 @@ impl Operator for Autocache {
         Ok(())
     }
 
-    fn cache_point(&self) -> Option<CachePointSettings> {
-        Some(CachePointSettings { reuse_random: self.reuse_random })
+    fn cache_point(&self) -> Option<bool> {
+        Some(self.reuse_random)
     }
 }
 

@@ -29,10 +29,6 @@ impl Operator for Flip {
 
     moves_fields!(flip => OperatorGeometry::Mirror { p: flip.p });
 
-    fn exact_effect(&self, _: &FieldSchema) -> ExactEffect {
-        ExactEffect::Mirror
-    }
-
     fn does_nothing(&self) -> Option<&'static str> {
         // Boxes are clipped to the image even with p 0.
         (self.p == 0.0 && self.fields.boxes.is_none()).then_some("it mirrors nothing with p 0")
@@ -92,10 +88,6 @@ impl Operator for VerticalFlip {
     }
 
     moves_fields!(flip => OperatorGeometry::UpsideDown { p: flip.p });
-
-    fn exact_effect(&self, _: &FieldSchema) -> ExactEffect {
-        ExactEffect::Mirror
-    }
 
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {

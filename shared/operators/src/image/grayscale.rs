@@ -131,10 +131,6 @@ impl Operator for Solarize {
 
     replaces_field!();
 
-    fn exact_effect(&self, _: &FieldSchema) -> ExactEffect {
-        ExactEffect::EachPixel
-    }
-
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
         let (whole, threshold) = (input.field()?.dtype == FieldDType::U8, self.threshold);
@@ -194,10 +190,6 @@ impl Operator for Posterize {
     }
 
     replaces_field!();
-
-    fn exact_effect(&self, _: &FieldSchema) -> ExactEffect {
-        ExactEffect::EachPixel
-    }
 
     #[cfg(feature = "kernels")]
     fn kernel(&self, _: &KernelInput<'_>) -> Result<Kernel, String> {

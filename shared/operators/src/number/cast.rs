@@ -64,10 +64,6 @@ impl Operator for Cast {
 
     replaces_field!();
 
-    fn exact_effect(&self, _: &FieldSchema) -> ExactEffect {
-        ExactEffect::EachPixel
-    }
-
     fn does_nothing(&self) -> Option<&'static str> {
         // The caller compares the schemas before and after; the dtype is the same.
         Some("its input has that dtype already")

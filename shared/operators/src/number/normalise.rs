@@ -53,10 +53,6 @@ impl Operator for Normalise {
 
     replaces_field!();
 
-    fn exact_effect(&self, _: &FieldSchema) -> ExactEffect {
-        ExactEffect::EachPixel
-    }
-
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
         let dtype = input.field()?.dtype;

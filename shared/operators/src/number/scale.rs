@@ -67,10 +67,6 @@ impl Operator for Scale {
 
     replaces_field!();
 
-    fn exact_effect(&self, _: &FieldSchema) -> ExactEffect {
-        ExactEffect::EachPixel
-    }
-
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
         #[inline(always)]
@@ -169,10 +165,6 @@ impl Operator for Clip {
     }
 
     replaces_field!();
-
-    fn exact_effect(&self, _: &FieldSchema) -> ExactEffect {
-        ExactEffect::EachPixel
-    }
 
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {

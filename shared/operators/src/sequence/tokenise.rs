@@ -61,7 +61,9 @@ impl OperatorDefinition for Tokenise {
         let field = required_field(params)?;
         let tokenizer = AssetReference::parse(params, "tokenizer")?;
         let add_special_tokens = params.read_flag("add_special_tokens")?;
-        let max_length = optional_whole(params, "max_length")?;
+        let (max_length, range) = (params.given("max_length"), params.wholes_of("max_length"));
+        let max_length =
+            max_length.map(|node| params.whole("max_length", node, range)).transpose()?;
         let dtypes = [FieldDType::I64, FieldDType::I32, FieldDType::U16];
         let dtype = params.read_choice("dtype", &dtypes)?;
         Ok(Tokenise { field, tokenizer, add_special_tokens, max_length, dtype })
