@@ -92,7 +92,7 @@ impl OperatorDefinition for Decode {
             let node = params.require("dtype")?;
             return Err(params.wrong("dtype", node, FieldDType::U8.name()));
         }
-        let apply_exif_orientation = flag::<Self>(params, "apply_exif_orientation")?;
+        let apply_exif_orientation = params.read_flag("apply_exif_orientation")?;
         let field = params.field()?;
         Ok(Decode { field, typical_size, channels, mode, dtype, apply_exif_orientation })
     }
