@@ -37,7 +37,7 @@ pub fn main_with(operators: OperatorRegistry) -> ExitCode {
 #[tokio::main]
 async fn serve(operators: OperatorRegistry) -> ExitCode {
     survive_size_limits();
-    match run_with(FetcherOptions::read(), Arc::new(operators)).await {
+    match run_with(FetcherOptions::parse(), Arc::new(operators)).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             if let Some(line) = failure.line() {
@@ -247,10 +247,10 @@ async fn start(
     let fetcher = job.open_for(own, beginning.known(), &options.stream).await?;
     let watcher = fetcher.watcher();
     let mut server = RankServer::new(fetcher, cursors, beginning)?;
-    if options.is_reported() {
-        let is_part = own.is_some_and(|own| !own.are_all());
-        let observer = job.observe(server.fetcher(), began).await;
-        server.observed_by(observer.of_part(is_part));
+    if options.report.json || options.report.report.is_some() {
+        let mut observer = job.observe(server.fetcher(), began).await;
+        observer.is_part = own.is_some_and(|own| !own.are_all());
+        server.observed_by(observer);
     }
     if socket.is_some() {
         let at = options.socket.display();
@@ -324,8 +324,6 @@ fn failure_of(error: ServeError) -> ProgramFailure {
     }
 }
 
-// The command line of `gristmill-fetcher`.
-
 /// Serve the batches of a gristmill job to a training loop.
 ///
 /// Joins the named job, or starts it if --pipeline is given. docs/training.md describes frames and
@@ -360,11 +358,6 @@ pub struct FetcherOptions {
 }
 
 impl FetcherOptions {
-    /// Reads the command line of this process; ends it for `--help`, `--version`, and mistakes.
-    pub fn read() -> Self {
-        Self::parse()
-    }
-
     /// The job's name.
     pub fn name(&self) -> Result<&JobName, ProgramFailure> {
         self.job.job.as_ref().ok_or_else(|| ProgramFailure::usage("--job names the job to serve"))
@@ -373,11 +366,6 @@ impl FetcherOptions {
     /// Whether frames go to standard output.
     pub fn is_stdout(&self) -> bool {
         self.socket.as_os_str() == "-"
-    }
-
-    /// Whether anybody asked what the run came to.
-    pub fn is_reported(&self) -> bool {
-        self.report.json || self.report.report.is_some()
     }
 
     /// Refuses combinations that cannot work.

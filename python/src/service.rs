@@ -131,8 +131,6 @@ impl PyService {
     }
 }
 
-// Jobs: what a loader reads, and its checkpoints.
-
 /// Options of a loader, under the names of the command line's flags.
 #[derive(Parser)]
 #[command(

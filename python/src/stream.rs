@@ -291,8 +291,6 @@ fn batch(py: Python<'_>, given: RankBatch, next: Cursor) -> PyResult<PyBatch> {
     Ok(PyBatch::new(&frame, at, next, repeated_for))
 }
 
-// Opening a stream, until the service has accepted it.
-
 /// Why a stream cannot be opened.
 pub enum StreamOpenError {
     Refused(String),

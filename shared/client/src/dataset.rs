@@ -1,7 +1,7 @@
 //! Datasets: the sources that users name, and the files that jobs read, pinned by size and etag.
 
 use crate::{
-    images::{FoundImages, found_packs, pack_images},
+    images::{found_packs, store_packs},
     needs_aws,
     selection::{
         BRACE_MARK, LeftOutFiles, LocationListing, PathSelector, WILD, enters, select,
@@ -10,12 +10,12 @@ use crate::{
 };
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use gristmill_host::folder::FolderEntry;
+use gristmill_model::Fingerprint;
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{Dataset, ImagePack, SourceFile, ZipFileCounts};
-use gristmill_model::{Fingerprint, Namespace};
 use gristmill_pipeline::PipelineSource;
 use gristmill_ports::{CallError, ObjectError, ObjectInfo, ObjectStore};
-use gristmill_runner::{ComputeMode, IndexStore};
+use gristmill_runner::IndexStore;
 use gristmill_sources::FormatDefinition;
 use gristmill_stream::FolderBuckets;
 use std::{
@@ -79,23 +79,17 @@ impl DatasetLocation {
 
     /// Lists the files that `source` reads, and makes them readable by workers: if functions run on this
     /// machine, `mount` turns a local directory into a bucket (its arguments are the bucket's name and the
-    /// directory). Packs of images are stored in `own_bucket`.
-    ///
-    /// # Errors
-    /// The dataset is on this machine and the functions are not, nothing is found, or a service does not
-    /// answer.
+    /// directory). Packs of images are stored beside the `indices`.
     pub async fn list(
         self,
-        objects: &dyn ObjectStore,
-        ns: &Namespace,
-        own_bucket: &str,
+        indices: &IndexStore<'_>,
         source: &PipelineSource,
         mount: Option<impl AsyncFn(&str, &Path) -> Result<(), CallError>>,
     ) -> Result<DatasetListing, ListError> {
         if let (Place::Local(root), None) = (&self.place, &mount) {
             return Err(ListError::OutOfReach(root.clone()));
         }
-        let found = self.find(objects, source).await?;
+        let found = self.find(indices.objects, source).await?;
         if let (Place::Local(root), Some(mount)) = (&self.place, mount) {
             mount(&found.bucket, root).await?;
         }
@@ -103,14 +97,12 @@ impl DatasetLocation {
         let dataset = match members.as_slice() {
             [images] if source.format.definition().is_packed => {
                 let pattern = &self.patterns[0];
-                let folder = FoundImages { bucket, pattern, files: images, directories };
-                let packed = pack_images(objects, ns, own_bucket, source, folder).await?;
+                let packs = found_packs(source, &bucket, pattern, images, directories)?;
+                let packed = store_packs(indices, packs).await?;
                 left_out.join(packed.left_out);
                 packed.dataset
             }
             _ => {
-                let indices =
-                    IndexStore { objects, compute: ComputeMode::default(), ns, bucket: own_bucket };
                 let mut files = Vec::with_capacity(members.len());
                 for (found, member) in members.into_iter().zip(source.members()) {
                     files.push(indices.as_they_are(&member.format, &bucket, found).await?);
@@ -169,11 +161,10 @@ impl DatasetLocation {
         found: &DatasetFiles,
         source: &PipelineSource,
     ) -> Result<Option<ImagePack>, ListError> {
-        let DatasetFiles { bucket, members, directories, .. } = found;
-        let [files] = members.as_slice() else { return Ok(None) };
-        let (bucket, directories) = (bucket.clone(), directories.clone());
-        let folder = FoundImages { bucket, pattern: &self.patterns[0], files, directories };
-        Ok(found_packs(source, folder)?.packs.into_iter().next())
+        let [files] = found.members.as_slice() else { return Ok(None) };
+        let directories = found.directories.clone();
+        let packs = found_packs(source, &found.bucket, &self.patterns[0], files, directories)?;
+        Ok(packs.packs.into_iter().next())
     }
 
     /// The local path of a file of [`DatasetFiles`]; none if it is not on this machine.
@@ -407,8 +398,6 @@ fn patterns_of<'a>(
     if patterns.is_empty() { Ok(divided) } else { Err(ListError::Zipped) }
 }
 
-// Why a dataset cannot be listed.
-
 /// Why a dataset cannot be listed.
 #[derive(Debug, thiserror::Error)]
 pub enum ListError {
@@ -507,11 +496,13 @@ mod tests {
                     ops: [{ batch: { size: 1 } }]";
         let pipeline = gristmill_operators::parse(yaml).unwrap();
         let (ns, source) = ("a".parse().unwrap(), pipeline.source());
+        let (compute, bucket) = (gristmill_runner::ComputeMode::default(), "own");
+        let indices = IndexStore { objects: &objects, compute, ns: &ns, bucket };
         let patterns = pipeline.source_paths();
         let list = async |patterns: &[String]| {
             let data = s3(patterns);
             let mount = None::<fn(&str, &Path) -> std::future::Ready<Result<(), CallError>>>;
-            data.list(&objects, &ns, "own", source, mount).await
+            data.list(&indices, source, mount).await
         };
         let dataset = list(&patterns).await.unwrap().dataset;
         let keys: Vec<&str> = dataset.files.iter().map(|file| file.key.as_str()).collect();

@@ -2,56 +2,46 @@
 
 use crate::{DatasetListing, LeftOutFiles, ListError};
 use bytes::Bytes;
-use gristmill_model::Namespace;
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{Dataset, ImagePack, SourceFile};
 use gristmill_pipeline::PipelineSource;
-use gristmill_ports::{ObjectInfo, ObjectPath, ObjectStore};
+use gristmill_ports::{ObjectInfo, ObjectPath};
+use gristmill_runner::IndexStore;
 use gristmill_sources::images::{BadImage, ImageFolder, ImagePacks, packs};
 
-/// Images below a directory.
-pub(crate) struct FoundImages<'a> {
-    pub bucket: String,
-    pub pattern: &'a str,
-    pub files: &'a [ObjectInfo],
-    /// The directories that were searched.
-    pub directories: Vec<String>,
-}
-
-pub(crate) async fn pack_images(
-    objects: &dyn ObjectStore,
-    ns: &Namespace,
-    own_bucket: &str,
-    source: &PipelineSource,
-    folder: FoundImages<'_>,
+/// Stores `packs` beside the service's other objects.
+pub(crate) async fn store_packs(
+    store: &IndexStore<'_>,
+    ImagePacks { packs, empty }: ImagePacks,
 ) -> Result<DatasetListing, ListError> {
-    let ImagePacks { packs, empty } = found_packs(source, folder)?;
     let mut files = Vec::new();
     for pack in packs {
         let size = pack.images.iter().map(|image| image.size).sum();
         let stored = serde_json::to_vec(&pack).map_err(ListError::Stored)?;
         let fingerprint = ImagePack::fingerprint(&stored);
-        let key = keys::pack(ns, fingerprint);
+        let key = keys::pack(store.ns, fingerprint);
         // A concurrent writer stores the same bytes: the name is their hash.
-        let path = ObjectPath::new(own_bucket, &key);
-        objects.put_if_absent(&path, Bytes::from(stored), "pack").await?;
+        let path = ObjectPath::new(store.bucket, &key);
+        store.objects.put_if_absent(&path, Bytes::from(stored), "pack").await?;
         files.push(SourceFile::new(key, size, fingerprint.to_string()));
     }
     let left_out = LeftOutFiles::from_empty_classes(empty);
-    Ok(DatasetListing { dataset: Dataset::one(own_bucket, files), left_out })
+    Ok(DatasetListing { dataset: Dataset::one(store.bucket, files), left_out })
 }
 
-/// The packs that the images of a folder make.
+/// The packs that the images `files` of `bucket` make, which `pattern` names, after a search of `directories`.
 pub(crate) fn found_packs(
     source: &PipelineSource,
-    folder: FoundImages<'_>,
+    bucket: &str,
+    pattern: &str,
+    files: &[ObjectInfo],
+    directories: Vec<String>,
 ) -> Result<ImagePacks, ListError> {
-    let FoundImages { bucket, pattern, files, directories } = folder;
     let file = |ObjectInfo { key, size, etag }: &ObjectInfo| {
         SourceFile::new(key.clone(), *size, etag.clone())
     };
     let images = files.iter().map(file).collect();
-    packs(&bucket, pattern, source, ImageFolder { images, directories })
+    packs(bucket, pattern, source, ImageFolder { images, directories })
         .map_err(|BadImage { key, why }| ListError::Image(key, why))
 }
 
@@ -59,7 +49,7 @@ pub(crate) fn found_packs(
 mod tests {
     use super::*;
     use crate::dataset::DatasetLocation;
-    use gristmill_ports::{CallError, memory::MemoryObjects};
+    use gristmill_ports::{CallError, ObjectStore as _, memory::MemoryObjects};
     use std::path::Path;
 
     const WITH_LABELS: &str =
@@ -72,11 +62,12 @@ mod tests {
             objects.put_if_absent(&path, Bytes::from_static(b"x"), key).await.unwrap();
         }
         let pipeline = gristmill_operators::parse(yaml).unwrap();
-        let ns = "a".parse().unwrap();
-        let source = pipeline.source();
+        let (ns, source) = ("a".parse().unwrap(), pipeline.source());
+        let (compute, bucket) = (gristmill_runner::ComputeMode::default(), "own");
+        let indices = IndexStore { objects: &objects, compute, ns: &ns, bucket };
         let data = DatasetLocation::parse(&format!("s3://data/{pattern}"), "".as_ref()).unwrap();
         let mount = None::<fn(&str, &Path) -> std::future::Ready<Result<(), CallError>>>;
-        let dataset = data.list(&objects, &ns, "own", source, mount).await?.dataset;
+        let dataset = data.list(&indices, source, mount).await?.dataset;
         assert_eq!(dataset.bucket, "own");
         let mut packs = Vec::new();
         for file in dataset.files {

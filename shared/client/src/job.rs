@@ -11,6 +11,7 @@ use gristmill_model::wire::{
 use gristmill_model::{Checkpoint, CheckpointError, Epoch, JobName};
 use gristmill_pipeline::passes::{MeasuredBytes, OptimisedPipeline, PassChange, optimise};
 use gristmill_pipeline::{Pipeline, PipelineError};
+use gristmill_runner::{ComputeMode, IndexStore};
 use gristmill_stream::{
     FetchError, Fetcher, FetcherConfig, FolderBuckets, PrefetchMemory, ServedRanks, ask,
 };
@@ -133,9 +134,13 @@ impl ServiceConnection {
     ) -> Result<DatasetListing, ProgramFailure> {
         let local = self.local.as_ref();
         let mount = local.map(|local| async |name: &str, root: &Path| local.offer(name, root));
-        let objects = &*self.ports.objects;
-        let listed = source.list(objects, &self.ns, &self.bucket, pipeline.source(), mount).await;
-        listed.map_err(ProgramFailure::from)
+        let indices = IndexStore {
+            objects: &*self.ports.objects,
+            compute: ComputeMode::default(),
+            ns: &self.ns,
+            bucket: &self.bucket,
+        };
+        Ok(source.list(&indices, pipeline.source(), mount).await?)
     }
 
     /// Starts the job, or joins the one of its name if it is the same job. Retries a service that does not

@@ -282,8 +282,6 @@ fn parse_patience(text: &str) -> Result<Duration, String> {
     }
 }
 
-// Which options of a command line were given, and did not take their defaults.
-
 /// The names of the options that were given, such as `split-batches`; by default all, as of a program that fills in the
 /// options itself. It has no options of its own: flatten it before those, which are taken out as they
 /// are read.

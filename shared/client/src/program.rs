@@ -115,8 +115,6 @@ pub fn return_large_buffers() {
     }
 }
 
-// How a person, or a supervisor, ends a program.
-
 /// The request that ends a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Interruption {

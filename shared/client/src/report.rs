@@ -23,8 +23,6 @@ use std::{
     time::Duration,
 };
 
-// The facts of a run: a table for people, one JSON object for programs, a page.
-
 /// Time within which the service must answer.
 const TIMEOUT: Duration = Duration::from_secs(15);
 /// Most skipped records that are shown; `status --skipped` lists all.

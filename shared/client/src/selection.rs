@@ -335,8 +335,6 @@ impl PathSelector {
     }
 }
 
-// The kind of a file, by its name.
-
 /// Extensions of compressed files; the extension before them gives the kind.
 const PACKED: [&str; 5] = ["bz2", "gz", "lz4", "xz", "zst"];
 /// Extensions of files that accompany data but are never data.

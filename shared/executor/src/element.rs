@@ -186,8 +186,6 @@ impl SplitExecution<'_> {
     }
 }
 
-// `sleep`: a wait that can be cancelled.
-
 /// Interval between checks for cancellation.
 const SLICE: Duration = Duration::from_millis(20);
 

@@ -219,8 +219,6 @@ pub struct SplitOutput {
     pub cached_before: Vec<Vec<u8>>,
 }
 
-// Cost and output of each operator, the input of the policies.
-
 /// Totals of one operator over one split.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct OpMetrics {

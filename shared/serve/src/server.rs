@@ -354,8 +354,6 @@ impl RankServer {
     }
 }
 
-// Counts of the steps that the ranks of a fetcher were given, and of the epochs that it saw.
-
 /// The steps of all ranks of a fetcher, and the epochs of the job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServedCounts {

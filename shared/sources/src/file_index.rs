@@ -312,7 +312,7 @@ impl FileIndex {
         Self::decode_with(stored, format, SourceLimits::default())
     }
 
-    pub(crate) fn decode_with(
+    pub fn decode_with(
         stored: &[u8],
         format: &FileFormat,
         limits: SourceLimits,

@@ -79,7 +79,7 @@ impl IndexBuilder {
     }
 
     /// A builder that refuses larger records and files with more of them.
-    pub(crate) fn with_limits(
+    pub fn with_limits(
         format: &FileFormat,
         limits: SourceLimits,
     ) -> Result<Self, SourceError> {

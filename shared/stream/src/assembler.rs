@@ -266,8 +266,6 @@ fn bad(entry: &ReadySplit, error: &dyn std::fmt::Display) -> FetchError {
     FetchError::BadObject(format!("split {position} of epoch {epoch}: {error}"))
 }
 
-// Rows that are joined into batches: those of the current split, and those kept from earlier splits.
-
 /// Objects in memory, or frames of them, by split.
 pub(crate) type SplitChunks = BTreeMap<Position, Chunk>;
 

@@ -93,8 +93,6 @@ impl BatchSource {
     }
 }
 
-// Finds where a stream begins: which splits the batch to resume at needs, and how many batches came before.
-
 /// The start of a stream: a joiner that has counted up to the batch to resume at.
 pub(crate) struct StreamStart {
     /// The batch to resume at. After the last batch of an epoch, that is the first of the next epoch.

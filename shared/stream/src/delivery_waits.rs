@@ -139,8 +139,6 @@ impl StageClock {
     }
 }
 
-// Time in which the trainer waits, apart from the time in which it computes.
-
 /// The waits of one trainer. `now` is a time of a monotonic clock.
 #[derive(Debug, Default)]
 pub(super) struct TrainerWait {

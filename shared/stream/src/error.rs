@@ -74,8 +74,6 @@ impl From<CallError> for FetchError {
     }
 }
 
-// Folders of this machine: a service offers them as buckets, and users know them by their paths.
-
 /// The buckets that are folders of this machine, and their paths.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FolderBuckets(Vec<(String, PathBuf)>);

@@ -360,6 +360,15 @@ impl Fetcher {
         self.acknowledger().settle().await
     }
 
+    /// A handle that records checkpoints while another thread waits for the next batch.
+    pub fn acknowledger(&self) -> BatchAcknowledger {
+        BatchAcknowledger {
+            state: self.state.clone(),
+            patience: self.config.patience,
+            is_alone: self.own().are_all(),
+        }
+    }
+
     #[cfg(test)]
     pub(crate) fn progress(&self) -> Arc<FetcherProgress> {
         Arc::clone(&self.state.progress)
@@ -370,11 +379,7 @@ impl Fetcher {
             self.state.progress.soon.notify_one();
         }
     }
-}
 
-// Opens a job's stream: starts the tasks of a [`Fetcher`].
-
-impl Fetcher {
     /// Starts streaming a registered job, and takes it over from an earlier reader.
     pub async fn start(ports: FetcherPorts, config: FetcherConfig) -> Result<Self, FetchError> {
         let fetcher = Self::open(ports, config).await?;
@@ -462,8 +467,6 @@ async fn load(
     Ok((context, job_epochs))
 }
 
-// Reports about a trainer's checkpoints, while another thread waits for the next batch.
-
 /// Records which batches of a fetcher are safe in a checkpoint.
 #[derive(Clone)]
 pub struct BatchAcknowledger {
@@ -511,17 +514,6 @@ impl BatchAcknowledger {
             }
         }
         Ok(())
-    }
-}
-
-impl Fetcher {
-    /// A handle that records checkpoints while another thread waits for the next batch.
-    pub fn acknowledger(&self) -> BatchAcknowledger {
-        BatchAcknowledger {
-            state: self.state.clone(),
-            patience: self.config.patience,
-            is_alone: self.own().are_all(),
-        }
     }
 }
 

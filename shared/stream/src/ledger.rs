@@ -392,8 +392,6 @@ fn end(inner: &mut Inner, error: FetchError) {
     inner.ended.get_or_insert(error);
 }
 
-// Errors of calls that are being retried.
-
 impl SplitLedger {
     /// Records the latest error of a call that is retried; `None` once it succeeds.
     pub fn set_trouble(&self, of: FetchErrorSource, trouble: Option<String>) {
@@ -417,8 +415,6 @@ impl SplitLedger {
         inner.failure.take().or(stands.into_iter().flatten().next())
     }
 }
-
-// Turns of local workers to ask for the split that the downloader waits for.
 
 /// The split that the stream waits for, and who asks for it.
 #[derive(Debug, Default)]

@@ -227,8 +227,6 @@ fn bad(name: &str, error: impl std::fmt::Display) -> FetchError {
     FetchError::BadObject(format!("{name}: {error}"))
 }
 
-// Splits computed in the trainer's process and not yet taken by its stream.
-
 /// Behind every split.
 const END: SplitPlace = SplitPlace { epoch: Epoch::MAX, position: Position::MAX };
 

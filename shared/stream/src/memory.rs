@@ -113,8 +113,6 @@ impl MemoryBound {
     }
 }
 
-// The memory budget of objects that are fetched ahead or in use.
-
 /// The share of an object in the budget. The fetcher takes it back when all batches made from the object have dropped
 /// theirs: with the batch, or before, by a trainer that keeps batches.
 #[derive(Debug, Clone, Default)]
@@ -182,8 +180,6 @@ impl MemoryBudget {
             || self.held.is_awaited.load(Ordering::Relaxed) && is_next()
     }
 }
-
-// How much memory this process may use.
 
 const GROUPS: &str = "/sys/fs/cgroup";
 

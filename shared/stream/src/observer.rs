@@ -55,10 +55,11 @@ pub type WorkerCpuMeter = Box<dyn Fn() -> BoxFuture<'static, u64> + Send + Sync>
 pub struct RunObserver {
     worker_cpu: WorkerCpuMeter,
     pipeline: Pipeline,
-    /// Whether other fetchers deliver the rest of the job.
-    is_part: bool,
-    /// Whether to read batches, for record keys and a hash; otherwise only rows are counted.
-    reads_content: bool,
+    /// Whether other fetchers deliver the rest of the job: what is missing here is not lost.
+    pub is_part: bool,
+    /// Whether to read batches, for record keys and a hash; otherwise only rows are counted, so that the fetcher alone
+    /// is measured.
+    pub reads_content: bool,
     hasher: blake3::Hasher,
     began: Option<Cursor>,
     /// The first batch not delivered yet; earlier ones are repeats.
@@ -117,16 +118,6 @@ impl RunObserver {
             empty: None,
             looked: began,
         }
-    }
-
-    /// Observes only some of the job's deliveries, if that `is_part` of them: what is missing is not lost.
-    pub fn of_part(self, is_part: bool) -> Self {
-        Self { is_part, ..self }
-    }
-
-    /// Counts rows without reading batches, so that the fetcher alone is measured.
-    pub fn of_rows_only(self) -> Self {
-        Self { reads_content: false, ..self }
     }
 
     /// Batches of the current epoch so far, and seconds since it began.
@@ -329,8 +320,6 @@ impl RunObserver {
     }
 }
 
-// The state of a run that an [`RunObserver`](crate::Observer) reads while batches are delivered.
-
 /// A run that can be observed: over the fetcher of this process, or over fetchers that are processes of
 /// their own.
 pub trait ObservableRun: Sync {
@@ -426,8 +415,6 @@ impl ObservableRun for PolledJob {
         self.waited + self.present_wait()
     }
 }
-
-// Samples and decisions recorded during a run.
 
 /// Interval between samples.
 const SAMPLE_EVERY: Duration = Duration::from_millis(500);

@@ -192,8 +192,6 @@ impl CoordinatorPoller {
     }
 }
 
-// The interval between polls.
-
 /// The shortest poll interval, used after news.
 pub(crate) const FASTEST: Duration = Duration::from_millis(50);
 /// An answer with this many splits was truncated; the next one has more.

@@ -141,8 +141,6 @@ impl FetcherProgress {
     }
 }
 
-// The part of a reader in its run: how it joins, what it reports, and how often it may poll.
-
 /// The content of an answer: the generation of the run, and the reader's part in it.
 pub(crate) type ReaderAnswer<'a> = (u64, &'a ReaderStanding);
 

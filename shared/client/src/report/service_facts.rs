@@ -103,8 +103,6 @@ impl ResourceUsage {
     }
 }
 
-// The records that a job left out, with reasons.
-
 /// Concurrent reads of reports.
 const READS_AHEAD: usize = 16;
 
@@ -218,8 +216,6 @@ impl SkippedRecords {
         text
     }
 }
-
-// How a dataset is divided into splits, and whether buckets, which are filled within a split, have any effect.
 
 /// How a dataset is divided into splits.
 #[derive(Debug, Clone, Copy)]

@@ -184,7 +184,7 @@ impl RankServer {
     /// stored first, an earlier one once it is accepted: what a restart needs must not be deleted.
     pub(super) fn join(&mut self) -> Result<(), ServeError> {
         if self.may_be_gone() && self.fetcher().is_at_end() {
-            self.states.expect_nobody();
+            self.states.has_nothing_left = true;
         }
         if self.opened >= self.saved {
             self.save(self.opened)?;

@@ -77,12 +77,12 @@ pub(super) struct RankStates {
     /// Whether ranks that have never connected keep the others waiting, as those that are slow do.
     waits_for_unknown: bool,
     /// Whether everything was durable before, so that the ranks may be gone.
-    has_nothing_left: bool,
+    pub has_nothing_left: bool,
     passed: PassedSteps,
     ended: BTreeMap<Epoch, u64>,
     kept: VecDeque<Kept>,
     /// Whether the stream has come to its end, so that the totals of all epochs are known.
-    is_at_end: bool,
+    pub is_at_end: bool,
 }
 
 impl RankStates {
@@ -136,19 +136,9 @@ impl RankStates {
         at
     }
 
-    /// Everything was durable before: ranks that have gone need not come back.
-    pub fn expect_nobody(&mut self) {
-        self.has_nothing_left = true;
-    }
-
     /// Number of ranks that this fetcher serves.
     pub fn len(&self) -> usize {
         self.states.len()
-    }
-
-    /// Whether all steps are released.
-    pub fn are_at_end(&self) -> bool {
-        self.is_at_end
     }
 
     /// The number, in the run, of the rank at `rank_index`.
@@ -211,7 +201,7 @@ impl RankStates {
 
     /// A rank waits for its next step from now on.
     pub fn waits(&mut self, rank_index: usize) {
-        self.states[rank_index].turns.announce();
+        self.states[rank_index].turns.announced += 1;
     }
 
     /// A rank has taken the step that was on its way.
@@ -335,7 +325,7 @@ impl RankStates {
             rank_index.next = next;
             rank_index.handed = rank_index.handed.max(next);
             (rank_index.is_sending, rank_index.may_return) = (true, true);
-            rank_index.turns.send();
+            rank_index.turns.sent += 1;
             if self.acknowledged == AckTiming::HandedOver {
                 rank_index.durable = next;
             }
@@ -387,8 +377,6 @@ impl RankStates {
         self.is_at_end && have_come && self.passed.normal(self.durable()) >= self.end()
     }
 }
-
-// Acknowledgements: what ranks say is safe in their checkpoints.
 
 /// When a step counts as acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -475,11 +463,7 @@ impl RankStates {
         self.drop_taken();
         Ok(())
     }
-}
 
-// Ranks that connect, and where they go on.
-
-impl RankStates {
     /// Refuses a place behind the end of the job, which no run may begin at.
     pub fn check_end(&self, rank_index: usize, at: Option<Cursor>) -> Result<(), String> {
         let end = self.end();
@@ -553,8 +537,6 @@ impl RankStates {
     }
 }
 
-// Whether a client computes or waits.
-
 /// Counts of a trainer's waits and batches: one that announces each wait computes between them.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct WaitCounts {
@@ -564,23 +546,11 @@ pub(super) struct WaitCounts {
 }
 
 impl WaitCounts {
-    /// The trainer waits from now on.
-    pub fn announce(&mut self) {
-        self.announced += 1;
-    }
-
-    /// A batch is sent to it.
-    pub fn send(&mut self) {
-        self.sent += 1;
-    }
-
     /// Whether the trainer computes. One that announces nothing is taken to wait.
     pub fn trainer_computes(self) -> bool {
         self.announced > 0 && self.announced <= self.sent
     }
 }
-
-// Ranks of a restarted fetcher that have yet to come back to it.
 
 impl RankStates {
     /// A rank wants `at` next, so all ranks took the step before it from an earlier fetcher. They need not have
@@ -605,8 +575,6 @@ impl RankStates {
         self.drop_taken();
     }
 }
-
-// The steps that a server of ranks has passed since the last durable one.
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PassedStep {

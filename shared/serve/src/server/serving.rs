@@ -358,7 +358,7 @@ impl RankServer {
             Phase::Greeting | Phase::Misplaced => ServerActivity::Absent(absent),
             Phase::Locating | Phase::Joining => ServerActivity::Fetching,
             Phase::Serving if !absent.is_empty() => ServerActivity::Absent(absent),
-            Phase::Serving if self.states.are_at_end() => {
+            Phase::Serving if self.states.is_at_end => {
                 ServerActivity::LastAck(self.states.unacknowledged())
             }
             Phase::Serving if slow.is_empty() && !self.states.compute() => ServerActivity::Fetching,

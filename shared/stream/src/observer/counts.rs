@@ -85,8 +85,6 @@ impl EpochReport {
     }
 }
 
-// The steps of ranks: of all, or of those of one fetcher.
-
 /// The steps of one rank in all runs of a training, each counted once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct RankCounts {
@@ -142,8 +140,6 @@ impl RankSteps {
         &self.runs
     }
 }
-
-// Counts arrivals by record key, to prove that nothing was lost and nothing came twice.
 
 /// Visits in one epoch: a bit per record and copy.
 #[derive(Debug, Default)]
