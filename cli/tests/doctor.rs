@@ -5,7 +5,7 @@
 use anyhow::Result;
 use gristmill_tests::{Background, TestDir};
 use serde_json::Value;
-use std::{collections::BTreeMap, net::TcpListener, process::Command, time::Duration};
+use std::{collections::BTreeMap, net::TcpListener, process::Command};
 
 const GRISTMILL: &str = env!("CARGO_BIN_EXE_gristmill");
 

@@ -63,7 +63,7 @@ impl ShowArgs {
     pub async fn run(self) -> Result<(), ProgramFailure> {
         let AuthoredPipeline { pipeline, assets } = read_pipeline(&self.pipeline)?;
         let observed = observed(&pipeline)?;
-        let compiler = PipelineCompiler::new().assets(&assets);
+        let compiler = PipelineCompiler { assets: &assets, fuse: true };
         let program = compiler.compile(&observed).map_err(ProgramFailure::usage)?;
         let dir = self.pipeline.parent().unwrap_or(Path::new("."));
         let data = sample::data(&pipeline, self.data.as_deref(), dir).await?;
