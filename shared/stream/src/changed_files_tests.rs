@@ -117,7 +117,7 @@ impl World {
     }
 
     /// A job over the file as it is now.
-    async fn job(&self) -> (Fingerprint, Runner, JobContext) {
+    async fn job(&self) -> (Fingerprint, JobContext) {
         let file = self.listed().await;
         let dataset = Dataset::one("data", vec![file.clone()]);
         let mut view = view();
