@@ -10,7 +10,7 @@ use crate::{
 use gristmill_model::{
     InvocationId, JobName,
     splits::{
-        self, Bundle, BundleState, ranges::EpochBundle, silence::silence_limit_ms,
+        self, Bundle, BundleState, deaths::silence_limit_ms, ranges::EpochBundle,
         window::WindowHints,
     },
     wire::{

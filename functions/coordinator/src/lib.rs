@@ -14,7 +14,6 @@ mod epochs;
 mod files;
 #[cfg(test)]
 mod fixtures;
-mod forget;
 #[cfg(test)]
 mod golden_tests;
 #[cfg(feature = "aws")]

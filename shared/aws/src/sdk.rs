@@ -2,13 +2,11 @@
 
 mod aws;
 mod coordinator;
-mod credentials;
 mod dynamodb;
 mod fault;
 mod lambda;
 mod objects;
 mod probes;
-mod provision;
 mod service;
 mod table;
 #[cfg(test)]
@@ -24,4 +22,4 @@ pub use coordinator::HttpCoordinator;
 pub use lambda::LambdaInvoker;
 pub use objects::S3Objects;
 pub use probes::DeploymentProbes;
-pub use provision::ProvisionError;
+pub use service::ProvisionError;

@@ -8,7 +8,6 @@
 
 mod authored_pipeline;
 mod dataset;
-mod images;
 mod job;
 mod options;
 mod program;

@@ -9,7 +9,6 @@
 
 mod cached_split;
 mod element;
-mod error;
 mod exchange;
 mod finisher;
 mod kernels;
@@ -21,10 +20,10 @@ mod step;
 mod zip;
 
 pub use cached_split::ResumeInput;
-pub use error::ExecError;
 pub use finisher::BatchFinisher;
 pub use gristmill_kernel::AssetLoader;
 pub use program::{CompiledPipeline, PipelineCompiler};
+pub use split::ExecError;
 pub use split::{
     CACHED_PART_BYTES, InputRange, OpMetrics, RecordPick, SplitInput, SplitOutput, ZippedInput,
 };

@@ -3,7 +3,6 @@
 //! Everything that assumes one host lies here and in the crate `local`; code above the ports does not.
 
 mod calls;
-mod environment;
 mod error;
 pub mod folder;
 mod objects;
@@ -14,12 +13,12 @@ mod service_file;
 mod state_dir;
 
 pub use calls::{DiskUse, HostServiceClient, READ_HEADER, ServiceStatus};
-pub use environment::credentials_id;
-pub use environment::process_cpu_ms;
-pub use environment::{free_bytes, free_space};
 pub use error::HostError;
 pub use objects::{FileObjects, FolderRegistry};
+pub use places::credentials_id;
+pub use places::process_cpu_ms;
 pub use places::{default_state_dir, state_of_before};
+pub use places::{free_bytes, free_space};
 pub use private::{open_private, private_dir, read_private, write_private};
 pub use routed::{ChunkByteCounter, HostObjects, own_files};
 pub use service_file::{AttachError, ForeignS3, ServiceFile, registered};

@@ -14,7 +14,7 @@
 pub mod batches;
 mod bundle;
 pub mod collect;
-mod deaths;
+pub mod deaths;
 pub mod epoch;
 pub mod invariants;
 pub mod job;
@@ -28,7 +28,6 @@ pub mod readers;
 mod refusal;
 pub mod run;
 pub mod search;
-pub mod silence;
 mod view;
 pub mod window;
 

@@ -1,4 +1,5 @@
-//! Visitation: how often a trainer gets each record of an epoch (tf.data service, section 3.4).
+//! Choices of a job: how often a trainer gets each record of an epoch (tf.data service, section 3.4), how splits are
+//! assigned, and whether objects are compressed.
 
 use crate::words::words;
 use serde::{Deserialize, Serialize};
@@ -48,3 +49,37 @@ words!(
     ZeroOnceOrMore = "zero-once-or-more"
 );
 words!(Sharding, "a sharding", Dynamic = "dynamic", Off = "off");
+
+/// Whether workers compress what they store. Trainers get the same bytes either way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Compression {
+    None,
+    /// Every frame is compressed with zstd, unless it does not get smaller.
+    Zstd,
+    /// Workers compress if they wait for their network rather than for their processor.
+    #[default]
+    Auto,
+}
+
+impl Compression {
+    /// All choices, by name.
+    pub const CHOICES: [(&str, Self); 3] =
+        [("none", Self::None), ("zstd", Self::Zstd), ("auto", Self::Auto)];
+}
+
+words!(Compression, "a compression", None = "none", Zstd = "zstd", Auto = "auto");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_back() {
+        for (name, compression) in Compression::CHOICES {
+            assert_eq!(compression.to_string(), name);
+            assert_eq!(name.parse(), Ok(compression));
+        }
+        assert!("gzip".parse::<Compression>().unwrap_err().contains("none, zstd, auto"));
+    }
+}

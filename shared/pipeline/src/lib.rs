@@ -18,7 +18,6 @@ mod operator;
 mod parameters;
 pub mod passes;
 mod pipeline;
-mod plan;
 mod registry;
 mod source;
 

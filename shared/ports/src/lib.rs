@@ -6,7 +6,6 @@ mod buffers;
 mod clock;
 pub mod conformance;
 mod coordinator;
-mod invoker;
 pub mod limits;
 pub mod memory;
 mod metrics;
@@ -19,7 +18,7 @@ pub use clock::{Clock, SystemClock, chance, outlast, time_run};
 pub use coordinator::{
     CallError, CallTransport, CallVersion, Coordinator, call_with_retry, encode_call,
 };
-pub use invoker::{InvokeError, InvokeOutcome, Invoker};
+pub use coordinator::{InvokeError, InvokeOutcome, Invoker};
 pub use metrics::{FunctionMetrics, MetricValue};
 pub use objects::{
     ChangeStamp, MAX_GET_BYTES, ObjectError, ObjectInfo, ObjectPath, ObjectStore, PutOutcome,

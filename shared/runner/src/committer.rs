@@ -11,7 +11,7 @@ use crate::{
 use bytes::Bytes;
 use gristmill_model::{
     Position, RecordKey,
-    splits::{SplitCommit, SplitKind, SplitOutcome, WorkerTimes, silence::sign_of_life_ms},
+    splits::{SplitCommit, SplitKind, SplitOutcome, WorkerTimes, deaths::sign_of_life_ms},
     stored::keys,
     wire::{AppliedReply, FlushCall, SkippedRecordLocation, WorkProfile},
 };

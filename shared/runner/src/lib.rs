@@ -6,10 +6,8 @@
 mod block_cache;
 mod committer;
 mod compute;
-mod content;
 mod dataset;
 mod described;
-mod error;
 mod indexing;
 mod lease;
 mod parts;
@@ -20,8 +18,8 @@ mod worker;
 
 pub use committer::FinishedSplit;
 pub use compute::ComputeMode;
-pub use error::LeaseError;
 pub use indexing::IndexStore;
+pub use lease::LeaseError;
 pub use lease::SplitName;
 pub use sink::{ClaimableBundles, LEVELS, ObjectSink, SplitSink};
 pub use worker::{JobContext, Runner, RunnerConfig, WorkerStopReason};

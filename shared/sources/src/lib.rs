@@ -6,8 +6,6 @@
 //! file names every format; nothing else in the project does.
 
 pub mod csv;
-#[cfg(feature = "readers")]
-mod encoding;
 mod feature;
 #[cfg(feature = "readers")]
 mod file_index;

@@ -1,8 +1,5 @@
 //! The trainer's handle on its stream of batches.
 
-mod config;
-mod delivery;
-
 use crate::{
     FetchError, ServedRanks,
     assembler::AssembledItem,
@@ -15,19 +12,23 @@ use crate::{
     memory::MemoryBound,
     poller::CoordinatorPoller,
     progress::{BatchTimes, FetcherProgress},
-    progress_watchdog::watch_progress,
-    waiting::{StreamState, WaitExplainer},
+    waiting::{StreamState, WaitExplainer, watch_progress},
 };
 pub use config::{FetcherConfig, FetcherPorts};
 pub use delivery::{DeliveredBatch, EpochTotals, JobStatistics, StreamDelivery};
-use gristmill_model::splits::{Cursor, SplitPlace};
-use gristmill_model::wire::{EpochPlan, JobView};
-use gristmill_model::{Epoch, ErrorPolicy, Visitation};
+use gristmill_model::{
+    Epoch, ErrorPolicy, Visitation,
+    splits::{Cursor, SplitPlace},
+    wire::{EpochPlan, JobView},
+};
 use gristmill_pipeline::Pipeline;
 use gristmill_ports::{Clock, outlast};
 use gristmill_runner::{JobContext, LeaseError};
 use std::{pin::pin, sync::Arc, time::Duration};
 use tokio::{sync::mpsc, task::JoinSet};
+
+mod config;
+mod delivery;
 
 /// A job's stream of batches. Dropping it stops its background tasks.
 pub struct Fetcher {

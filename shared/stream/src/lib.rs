@@ -20,7 +20,6 @@ mod memory;
 mod observer;
 mod poller;
 mod progress;
-mod progress_watchdog;
 mod served_ranks;
 mod steps;
 pub mod waiting;

@@ -2,7 +2,7 @@
 
 use crate::{
     ScalingScenario, ScenarioCheck, ScenarioError, SimulatedRun, check, random_scenario,
-    read::show_seconds, shipped, simulate, sweeps, table, vary,
+    read::show_seconds, scenario::shipped, simulate, sweeps, table, vary,
 };
 use gristmill_policy::scaling::{PolicyName, UnknownPolicy};
 use parking_lot::Mutex;
@@ -103,11 +103,11 @@ pub fn run(args: &ScalingArgs, out: &mut dyn Write) -> Result<bool, ScenarioErro
 
 /// Scenario files to check together; `None` for a single run.
 fn many(args: &ScalingArgs) -> Result<Option<Vec<(String, String)>>, ScenarioError> {
-    let shipped = || shipped().iter().copied();
+    let all = || shipped().iter().copied();
     Ok(match *args {
         ScalingArgs { all: true, .. } => {
             let file = |(name, text)| (format!("{name}.toml"), String::from(text));
-            Some(shipped().map(file).collect())
+            Some(all().map(file).collect())
         }
         ScalingArgs { random: Some(count), first, .. } => {
             let numbers = first..first.saturating_add(count);
@@ -116,7 +116,7 @@ fn many(args: &ScalingArgs) -> Result<Option<Vec<(String, String)>>, ScenarioErr
         ScalingArgs { vary: Some(count), .. } => {
             let file = |(name, text), n| Ok((format!("{name}-{n}.toml"), vary(name, text, n)?));
             let variants = |of| (0..count).map(move |n| file(of, n));
-            Some(shipped().flat_map(variants).collect::<Result<_, ScenarioError>>()?)
+            Some(all().flat_map(variants).collect::<Result<_, ScenarioError>>()?)
         }
         _ => None,
     })

@@ -12,7 +12,6 @@ mod random;
 mod read;
 mod run;
 mod scenario;
-mod shipped;
 mod sweep;
 
 pub use check::{PhaseCheck, ScenarioCheck, check, table};
@@ -20,10 +19,10 @@ pub use command::{ScalingArgs, run};
 pub use random::{random_scenario, vary};
 pub use read::{ValueOrigin, ValueProvenance};
 pub use run::{ScalingTick, SimulatedCost, SimulatedRun};
+pub use scenario::shipped;
 pub use scenario::{
     ModelConditions, PaperResult, ScalingScenario, ScenarioError, ScenarioPhase, ScenarioPrices,
 };
-pub use shipped::shipped;
 pub use sweep::{PhaseSweep, SweptCount, measure, sweep, sweeps};
 
 use gristmill_policy::scaling::PolicyName;

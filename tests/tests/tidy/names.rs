@@ -4,8 +4,7 @@ use crate::{assert_none, files::is_test, project::rust_files};
 use std::collections::BTreeMap;
 
 /// Types that exist twice, one for each state of a feature, of which a program has one.
-const TWINS: &[&str] =
-    &["Aws", "DeploymentProbes", "HttpCoordinator", "S3Objects", "WebObjects"];
+const TWINS: &[&str] = &["Aws", "DeploymentProbes", "HttpCoordinator", "S3Objects", "WebObjects"];
 
 /// Most public types whose name is one word, in percent: words of the field, operators and formats.
 const ONE_WORD_PERCENT: usize = 10;

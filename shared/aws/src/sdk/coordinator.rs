@@ -2,8 +2,7 @@
 
 use crate::sdk::{
     SettingsError,
-    aws::{HttpPool, RequestCounts},
-    credentials::CredentialsCache,
+    aws::{CredentialsCache, HttpPool, RequestCounts},
     fault::{is_passing_status, one_line, reason},
     lambda::{TOO_MANY_REQUESTS, invocations},
 };

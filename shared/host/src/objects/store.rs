@@ -5,8 +5,7 @@ use super::{
     disk::{Disk, DiskFile, is_any},
     failure, names, read_range,
 };
-use crate::environment::free_space;
-use crate::folder::MAX_KEY_BYTES;
+use crate::{folder::MAX_KEY_BYTES, places::free_space};
 use bytes::Bytes;
 use gristmill_model::stored::keys;
 use gristmill_ports::{BufferPool, ObjectError, ObjectInfo, ObjectPath, PutOutcome};

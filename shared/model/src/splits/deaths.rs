@@ -7,8 +7,7 @@
 //! ([`Bundle::control`](crate::splits::Bundle)): a host that kills at random kills during controls
 //! too.
 
-use crate::splits::TransitionOutcome;
-use crate::{Attempt, BundleIndex, Epoch};
+use crate::{Attempt, BundleIndex, Epoch, splits::TransitionOutcome};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
@@ -86,6 +85,33 @@ impl DeathLog {
     }
 }
 
+/// Flushes of one bundle.
+const FLUSHES: u64 = 3;
+/// Bounds of the interval between an owner's signs of life, for any split time.
+const SIGN_MS: (u64, u64) = (1_500, 10_000);
+/// Bounds of the silence that is tolerated: well above [`SIGN_MS`], as a call may be sent more than
+/// once.
+const PATIENCE_MS: (u64, u64) = (2_500, 15_000);
+/// From this attempt on, silence does not end a lease early.
+const TOO_OFTEN: Attempt = 4;
+
+/// Milliseconds without a flush after which the owner of a bundle of `splits` renews its lease.
+/// `split_ms` is the time of one of its splits so far, 0 if there was none.
+pub fn sign_of_life_ms(split_ms: u64, splits: usize) -> u64 {
+    let to_a_flush = (splits as u64).div_ceil(FLUSHES);
+    (split_ms.saturating_mul(to_a_flush) * 3 / 2).clamp(SIGN_MS.0, SIGN_MS.1)
+}
+
+/// Milliseconds of silence after which the owner of a bundle of `splits` is presumed dead, if
+/// splits take other workers `longest_ms`. The time doubles with each attempt; `None` means that
+/// the lease lasts to its end.
+pub fn silence_limit_ms(longest_ms: u64, splits: usize, attempt: Attempt) -> Option<u64> {
+    let to_a_flush = (splits as u64).div_ceil(FLUSHES);
+    let tried = attempt.saturating_sub(1);
+    let at_first = longest_ms.saturating_mul(to_a_flush * 3).max(PATIENCE_MS.0);
+    (attempt < TOO_OFTEN).then(|| at_first.saturating_mul(1 << tried).min(PATIENCE_MS.1))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -144,5 +170,21 @@ mod tests {
         assert_eq!(record(&log, 0, 1).ordinal(death(0, 1)), Some(101));
         let bytes = postcard::to_stdvec(&log).unwrap();
         assert!(bytes.len() <= 1024, "{} bytes", bytes.len());
+    }
+}
+
+#[cfg(test)]
+mod silence_tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_live_worker_gives_a_sign_of_life_in_time(split_ms in 0u64..100_000, splits in 1usize..=8, attempt in 1u32..6) {
+            let sign = sign_of_life_ms(split_ms, splits);
+            let limit = silence_limit_ms(split_ms, splits, attempt);
+            prop_assert!(limit.is_none_or(|limit| sign + 1_000 <= limit));
+            prop_assert_eq!(limit.is_none(), attempt >= TOO_OFTEN);
+        }
     }
 }

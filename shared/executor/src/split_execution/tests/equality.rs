@@ -7,8 +7,6 @@ use gristmill_model::RecordKey;
 use gristmill_pipeline::{Feature, FeatureDType};
 use gristmill_sources::{
     FORMATS, FileFormat, FileIndex, IndexBuilder, ParsedSource, RecordReader, RecordReaderInput,
-    jsonl::Jsonl,
-    parquet::Parquet,
     samples::{SampleRow, SampleValue, gzip},
 };
 use proptest::prelude::*;

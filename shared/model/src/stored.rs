@@ -1,3 +1,0 @@
-//! Names of stored objects and items.
-
-pub mod keys;
