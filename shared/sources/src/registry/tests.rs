@@ -56,7 +56,8 @@ fn declared_defaults_change_nothing() {
         let said: Vec<String> = said.collect();
         let node = SyntaxNode::parse(&format!("{{ {} }}", said.join(", "))).unwrap();
         let mut table = MappingReader::new("`source`", &node).unwrap();
-        let (_, parse) = FileFormat::parsers(format.name).unwrap();
+        let parse =
+            READERS.iter().find(|reader| reader.definition.name == format.name).unwrap().parse;
         assert_eq!(parse(format.name, &mut table, &FeatureMap::new()), Ok(defaults));
         table.finish().unwrap();
     }
