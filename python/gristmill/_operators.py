@@ -144,12 +144,12 @@ class Operators:
         the first image: grey, RGB, palette or CMYK, plain, PackBits, LZW or deflate; others are errors of
         their records. Grey is repeated over the channels, transparency dropped, sixteen bits cut to eight.
         EXIF orientation is applied on request only, also to TIFFs, which Pillow turns when it opens them. A
-        JPEG or PNG that is cut short is an error of its record; a PNG may lack what follows its data, and
-        checksums of data are those within it.
+        JPEG or PNG that is cut short is an error of its record; a PNG may lack what follows its data, whose
+        own checksum alone counts.
 
-        With `mode="indices"` bytes (PNG, BMP, GIF or TIFF with a palette; PNG, BMP, TIFF or PGM of grey) -> u8
-        or u16 `[h, w, 1]`: the numbers that the file stores, regardless of the colours in its palette. A file
-        of sixteen bits needs `dtype="u16"`; one that stores colours is an error of its record.
+        With `mode="indices"` bytes (PNG, BMP, GIF or TIFF with a palette; PNG, BMP, TIFF or PGM of grey) ->
+        u8 or u16 `[h, w, 1]`: the numbers that the file stores, regardless of the colours in its palette. A
+        file of sixteen bits needs `dtype="u16"`; one that stores colours is an error of its record.
 
         Args:
             field: The field.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -26,7 +27,7 @@ from ._subsets import braces, image_files, indices_of
 from ._text import plain
 from .errors import OptionError, PipelineError
 
-__all__ = ["IMAGENET", "Pipeline", "zip"]
+__all__ = ["IMAGENET", "Pipeline", "Shown", "zip"]
 
 # Largest pipeline file, as the reader of pipelines has it.
 _MAX_BYTES = 4 << 20
@@ -447,6 +448,49 @@ class Pipeline(Operators):
         """
         return _program.run(self, "plan", data=data, step_time=step_time, **options)
 
+    def show(self, n: int = 3, data: Path | None = None, *, seed: int = 0) -> Shown:
+        """The first elements after each operator, before any run: `gristmill show`.
+
+        Args:
+            n: Records to run, from the start of the dataset's first file: 1 to 100.
+            data: The dataset, relative to the current directory; by default the pipeline's.
+            seed: Seed of random operators, which draw as in epoch 0.
+
+        Returns:
+            What prints as a text, and in a notebook as a table with pictures.
+
+        Raises:
+            PipelineError: The pipeline is wrong.
+            OptionError: An argument cannot be used.
+            Error: The command fails.
+
+        Example:
+            >>> shown = gm.images("pictures").decode().resize(size=8).batch(2).show(1)
+            >>> [(step["op"], step["elements"][0]["image"]["shape"]) for step in shown.steps[1:]]
+            [('decode', [32, 40, 3]), ('resize', [8, 8, 3]), ('batch', [8, 8, 3])]
+        """
+        return Shown(self, {"records": n, "data": data, "seed": seed})
+
+    def profile(self, data: Path | None = None, sample: int | None = None, *, json: bool = False) -> str:
+        """CPU time of each operator in microseconds a record, measured on a sample: `gristmill profile`.
+
+        Args:
+            data: The dataset, relative to the current directory; by default the pipeline's.
+            sample: Records to run: 300 unless given.
+            json: One JSON object, not a text for people.
+
+        Raises:
+            PipelineError: The pipeline is wrong.
+            OptionError: An argument cannot be used.
+            Error: The command fails.
+
+        Example:
+            >>> profile = json.loads(pipeline.profile(json=True))
+            >>> [op["op"] for op in profile["ops"]]
+            ['source', 'batch']
+        """
+        return _program.run(self, "profile", data=data, sample=sample, json=json)
+
     def op(self, name: str, /, **parameters: Any) -> Self:
         """Adds the operator `name`: for operators of your own, which have no method.
 
@@ -609,6 +653,41 @@ def _with_messages(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
 for _name, _method in vars(Operators).items():
     if not _name.startswith("_"):
         setattr(Pipeline, _name, _with_messages(_name, _method))
+
+
+class Shown:
+    """The first elements of a dataset after each operator: what `Pipeline.show` returns.
+
+    Attributes:
+        steps: A dict for the source and for each operator: `op`, its `line`, the `schema` of its elements, and the
+            `elements`: by field `dtype`, `shape`, `min`, `mean` and `max`, and `values` if they are few.
+        skipped: A sentence for each record that an operator refused.
+
+    Example:
+        >>> shown = gm.jsonl("numbers.jsonl", x=gm.i64()).batch(8).show(2)
+        >>> shown.steps[0]["elements"][1]["x"]["values"]
+        [1.0]
+        >>> print(shown)  # doctest: +ELLIPSIS
+        source
+           0  x  i64  0
+           1  x  i64  1
+        batch...
+    """
+
+    def __init__(self, pipeline: Pipeline, options: dict[str, Any]) -> None:
+        self._pipeline, self._options = pipeline, options
+        found = json.loads(self._run(json=True))
+        self.steps: list[dict[str, Any]] = found["steps"]
+        self.skipped: list[str] = found["skipped"]
+
+    def _run(self, **form: Any) -> str:
+        return _program.run(self._pipeline, "show", **self._options, **form)
+
+    def __repr__(self) -> str:
+        return self._run().rstrip("\n")
+
+    def _repr_html_(self) -> str:
+        return self._run(html="-")
 
 
 def zip(*datasets: Pipeline) -> Pipeline:

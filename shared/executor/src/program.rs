@@ -66,7 +66,7 @@ impl CompiledPipeline {
 /// Compiles pipelines. The default has no assets and fuses operators.
 #[derive(Clone, Copy)]
 pub struct PipelineCompiler<'a> {
-    /// Where operators find files by the hash of their content.
+    /// The files of operators, by the hash of their content.
     pub assets: &'a dyn AssetLoader,
     /// Whether operators become one step where that is cheaper. Otherwise each has metrics of its own, and the output is
     /// the same.
@@ -115,23 +115,15 @@ impl PipelineCompiler<'_> {
         let tensor = |name: &str| schema.index_of(name).ok_or_else(missing);
         let batching = pipeline.batching().clone();
         let mut delivered = Vec::new();
-        for (name, field) in &pipeline.output_schema().fields {
-            if name == KEY_FIELD || name == COPY_FIELD {
-                continue;
-            }
+        for (name, field) in author_fields(pipeline) {
             let sequence = field.known_shape().is_none() || field.dtype.size_bytes().is_none();
             let sequence = sequence.then(|| SequenceLayout {
                 item_bytes: field.item_bytes().unwrap_or(1) as usize,
                 pad: batching.pad_value(name).bytes(field.dtype),
             });
             let (cell, tensor) = (cell(name).ok_or_else(missing)?, tensor(name)?);
-            delivered.push(DeliveredField {
-                name: name.clone(),
-                cell,
-                tensor,
-                copied: true,
-                sequence,
-            });
+            let name = name.clone();
+            delivered.push(DeliveredField { name, cell, tensor, copied: true, sequence });
         }
         let in_order = pipeline.is_in_order();
         if in_order || batching.padding.is_none() {
@@ -204,6 +196,12 @@ impl CompiledPipeline {
         let one = |step: &CompiledStep| !matches!(step.action, StepAction::Filter { .. });
         self.width == 1 && self.steps.iter().all(one)
     }
+}
+
+/// The delivered fields that the author has named.
+fn author_fields(pipeline: &Pipeline) -> impl Iterator<Item = (&String, &FieldSchema)> {
+    let fields = pipeline.output_schema().fields.iter();
+    fields.filter(|(name, _)| *name != KEY_FIELD && *name != COPY_FIELD)
 }
 
 /// Names of every field that an element has at any step. Fields of the source come first, dataset
