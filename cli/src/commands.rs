@@ -7,7 +7,6 @@ use gristmill_client::ProgramFailure;
 macro_rules! commands {
     ($($name:ident => $module:ident::$args:ident),* $(,)?) => {
         $(pub mod $module;)*
-        pub mod fetcher;
         pub mod function;
 
         #[derive(Debug, Subcommand)]
@@ -15,7 +14,7 @@ macro_rules! commands {
             $($name($module::$args),)*
             #[command(hide = true)]
             Function(function::FunctionArgs),
-            Fetcher(fetcher::FetcherArgs),
+            Fetcher(function::FetcherArgs),
         }
 
         impl CliCommand {

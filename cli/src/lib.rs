@@ -13,7 +13,6 @@
 #![deny(clippy::print_stderr)]
 
 mod commands;
-mod jobs;
 mod output;
 mod program;
 mod sample;

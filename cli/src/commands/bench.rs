@@ -6,7 +6,6 @@ mod cores;
 mod ingest;
 mod pipelines;
 mod readers;
-mod tokens;
 
 use crate::{
     output::say,

@@ -1,15 +1,21 @@
 //! `gristmill cache`: lists the cache, explains misses, and removes entries.
 
-use crate::{jobs::call, output::say, read_pipeline, service::open_existing};
+use crate::{
+    output::say,
+    read_pipeline,
+    service::{call, open_existing},
+};
 use gristmill_client::{
     AuthoredPipeline, DatasetListing, DatasetLocation, ProgramFailure, ServiceConnection,
     ServiceOptions,
 };
-use gristmill_model::wire::{
-    CacheExplainCall, CacheListCall, CacheListReply, CacheRemoveCall, CacheRemoveReply,
-    ExplainedCachePoint, JobSettings, JobSpec, ListedCacheEntry,
+use gristmill_model::{
+    ErrorPolicy, Fingerprint,
+    wire::{
+        CacheExplainCall, CacheListCall, CacheListReply, CacheRemoveCall, CacheRemoveReply,
+        ExplainedCachePoint, JobSettings, JobSpec, ListedCacheEntry,
+    },
 };
-use gristmill_model::{ErrorPolicy, Fingerprint};
 use serde_json::json;
 use std::{collections::BTreeMap, path::PathBuf};
 

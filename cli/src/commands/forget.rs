@@ -1,9 +1,8 @@
 //! `gristmill forget`: deletes a job that has ended.
 
 use crate::{
-    jobs::{NamedJobArgs, call},
     output::say,
-    service::open_existing,
+    service::{NamedJobArgs, call, open_existing},
 };
 use gristmill_client::ProgramFailure;
 use gristmill_model::wire::{ForgetCall, ForgetReply};

@@ -1,8 +1,9 @@
-//! `gristmill function NAME`: one function in its own process, built as the deployed one, or as a service on this machine
-//! starts it.
+//! The programs of a service as commands: `gristmill fetcher` is `gristmill-fetcher`; `gristmill function NAME` is one
+//! function in its own process, built as the deployed one, or as a service on this machine starts it.
 
 use crate::program;
 use gristmill_client::ProgramFailure;
+use gristmill_fetcher::FetcherOptions;
 use std::error::Error;
 
 /// Name of the function that runs operators.
@@ -111,5 +112,26 @@ mod deployed {
     /// Refuses the function `name`.
     pub fn run(name: &str) -> Result<(), ProgramFailure> {
         needs_aws(&format!("function {name}"))
+    }
+}
+
+/// Serve the batches of a job to a training loop, as the program gristmill-fetcher does
+#[derive(Debug, clap::Args)]
+pub struct FetcherArgs {
+    #[command(flatten)]
+    options: FetcherOptions,
+    /// End when standard input closes (used by demo and run)
+    #[arg(long, hide = true)]
+    attended: bool,
+}
+
+impl FetcherArgs {
+    pub async fn run(self) -> Result<(), ProgramFailure> {
+        tokio::select! {
+            served = gristmill_fetcher::run_with(self.options, program::operators()) => served,
+            () = program::owner_ended(), if self.attended => {
+                Err(ProgramFailure::failed("the program that started this fetcher has ended"))
+            }
+        }
     }
 }

@@ -2,16 +2,16 @@
 
 use crate::{
     commands::ps::in_words as disk_in_words,
-    jobs::{NamedJobArgs, call, state, word},
     output::{say, say_all},
-    service::open_existing,
+    service::{NamedJobArgs, call, open_existing, state, word},
 };
 use gristmill_client::{ProgramFailure, report::SkippedRecords};
-use gristmill_model::Checkpoint;
-use gristmill_model::splits::ranks::RunRanks;
-use gristmill_model::splits::{Cursor, ReaderProgress, run::TrainingRun};
-use gristmill_model::wire::{
-    EpochCacheMode, JobState, JobStatus, OptionChange, ReaderStatus, RunStatus, StatusCall,
+use gristmill_model::{
+    Checkpoint,
+    splits::{Cursor, ReaderProgress, ranks::RunRanks, run::TrainingRun},
+    wire::{
+        EpochCacheMode, JobState, JobStatus, OptionChange, ReaderStatus, RunStatus, StatusCall,
+    },
 };
 use gristmill_policy::scaling::PolicyName;
 use gristmill_stream::FolderBuckets;

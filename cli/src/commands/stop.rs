@@ -1,9 +1,8 @@
 //! `gristmill stop`: ends a job of a running service.
 
 use crate::{
-    jobs::{NamedJobArgs, call, state, word},
     output::say,
-    service::open_existing,
+    service::{NamedJobArgs, call, open_existing, state, word},
 };
 use gristmill_client::ProgramFailure;
 use gristmill_model::wire::StopCall;

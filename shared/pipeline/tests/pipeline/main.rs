@@ -138,7 +138,7 @@ fn operators_and_keys_that_are_not_known_are_guessed() {
     );
     assert_eq!(
         ops_error("  - decode: { colour: 3 }\n"),
-        "line 7: `decode` has no key `colour`; it takes assume_commutes, channels, dtype, field, keep_position, mode, typical_size"
+        "line 7: `decode` has no key `colour`; it takes apply_exif_orientation, assume_commutes, channels, dtype, field, keep_position, mode, typical_size"
     );
     assert_eq!(
         error(&RESNET.replace("ops:", "opps:")),

@@ -169,7 +169,7 @@ fn outcomes_with(
         put(&home, name, text);
     }
     let mut child = Command::new(std::env::current_exe().unwrap());
-    child.args(["sdk::credentials::tests::a_process_with_a_profile", "--exact", "--nocapture"]);
+    child.args(["sdk::aws::credentials_tests::a_process_with_a_profile", "--exact", "--nocapture"]);
     child.env_clear().env("HOME", &home).env(CHILD, "1").env("AWS_EC2_METADATA_DISABLED", "true");
     for service in ["S3", "SSO", "STS"] {
         child.env(format!("AWS_ENDPOINT_URL_{service}"), &server.url);
