@@ -29,7 +29,7 @@ pub const ELEMENTS: u32 = 300;
 const MAX_FILES: usize = 100;
 
 /// A sample of elements, and the cost of running them.
-pub struct Sample {
+pub struct SampledRun {
     pub output: SplitOutput,
     n_records: u32,
     /// Stored bytes of the sampled records.
@@ -112,7 +112,7 @@ fn run(
     pipeline: &Pipeline,
     shards: &[SampledFile],
     most: u32,
-) -> Result<Sample, ProgramFailure> {
+) -> Result<SampledRun, ProgramFailure> {
     let sample = run_from(program, pipeline, shards, SampledDraws { most, seed: 0, put: None })?;
     if sample.output.rows == 0 {
         let why = sample.output.skipped.first().map_or(String::new(), |record| {
@@ -141,7 +141,7 @@ pub fn run_from(
     pipeline: &Pipeline,
     shards: &[SampledFile],
     SampledDraws { most, seed, put }: SampledDraws,
-) -> Result<Sample, ProgramFailure> {
+) -> Result<SampledRun, ProgramFailure> {
     let members = || pipeline.source().members();
     let [first, others @ ..] = shards else {
         return Err(ProgramFailure::usage("the dataset has no file to sample"));
@@ -174,7 +174,7 @@ pub fn run_from(
     let cpu = thread_cpu().saturating_sub(before);
     let output = output.map_err(|error| ProgramFailure::failed(format!("{named}: {error}")))?;
     let bytes_per_record = shards.iter().map(|shard| shard.bytes_per_record).collect();
-    Ok(Sample { output, n_records, stored_bytes, bytes_per_record, cpu })
+    Ok(SampledRun { output, n_records, stored_bytes, bytes_per_record, cpu })
 }
 
 /// Findings about a dataset.
@@ -218,7 +218,7 @@ pub async fn measure(
 }
 
 /// The division that jobs choose for the dataset, estimated from the bytes of its files.
-fn division(pipeline: &Pipeline, data: &SampledDatasets, sample: &Sample) -> DatasetDivision {
+fn division(pipeline: &Pipeline, data: &SampledDatasets, sample: &SampledRun) -> DatasetDivision {
     let files = data.members.first().map_or(0, |member| member.files.len() as u64);
     let stored_bytes = sample.stored_bytes / f64::from(sample.n_records.max(1));
     chosen_division(pipeline, records(pipeline, data, sample), files, stored_bytes as u64)
@@ -237,7 +237,7 @@ pub fn chosen_division(
 }
 
 /// Estimated number of records; of a zip, that of its shortest dataset.
-fn records(pipeline: &Pipeline, data: &SampledDatasets, sample: &Sample) -> u64 {
+fn records(pipeline: &Pipeline, data: &SampledDatasets, sample: &SampledRun) -> u64 {
     let of_one = |((source, member), per_record): ((&PipelineSource, &Member), &f64)| {
         let sizes = member.files.iter().map(|file| file.size);
         sizes.sum::<u64>() as f64 / per_record.max(1.0) * f64::from(source.repeat)
