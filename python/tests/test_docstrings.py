@@ -36,7 +36,7 @@ WITHOUT_EXAMPLE = {
     "SwitchOptions",
     "TrainerMixin.get_train_dataloader",
 }
-MADE_BY_THE_PACKAGE = {"Service", "DataError", "Error", "PipelineError", "SwitchError"}
+MADE_BY_THE_PACKAGE = {"Service", "Shown", "DataError", "Error", "PipelineError", "SwitchError"}
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
