@@ -10,8 +10,11 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use bytes::BytesMut;
 use gristmill_chunk::{Chunk, ChunkFrame, ChunkLimits};
 use gristmill_client::{AuthoredPipeline, ProgramFailure};
-use gristmill_executor::{BatchFinisher, CompiledPipeline, PipelineCompiler, SplitOutput};
-use gristmill_pipeline::{ElementSchema, FieldSchema, MAX_OPS, Pipeline, PipelineStage};
+use gristmill_executor::{
+    BatchFinisher, CompiledPipeline, IMAGE_SIZES, PipelineCompiler, REFUSED_OP, SplitOutput,
+    has_image_size,
+};
+use gristmill_pipeline::{ElementSchema, MAX_OPS, Pipeline, PipelineStage};
 use serde_json::{Value, json};
 use std::{
     collections::BTreeSet,
@@ -153,7 +156,7 @@ fn captured(
     let mut elements = Vec::new();
     for object in output.cached_before.iter().chain(&output.cached) {
         for frame in frames(object)? {
-            if frame.schema().index_of("__op__").is_none() {
+            if frame.schema().index_of(REFUSED_OP).is_none() {
                 elements.extend(rows(&frame, schema));
             }
         }
@@ -187,15 +190,12 @@ fn frames(object: &[u8]) -> Result<Vec<ChunkFrame>, ProgramFailure> {
 
 /// The rows of a frame, each with the fields of `schema`.
 fn rows(frame: &ChunkFrame, schema: &ElementSchema) -> Vec<Vec<ShownValue>> {
-    let sized = |(_, field): &(&String, &FieldSchema)| {
-        field.known_shape().is_none() && field.shape.len() >= 3
-    };
     let of_row = |row: usize| {
-        let sizes = frame.get("__sizes__").and_then(|tensor| tensor.row(row)).unwrap_or_default();
+        let sizes = frame.get(IMAGE_SIZES).and_then(|tensor| tensor.row(row)).unwrap_or_default();
         let mut sizes = sizes.as_chunks::<4>().0.iter().map(|n| u32::from_le_bytes(*n) as usize);
         let fields = schema.fields.iter().filter(|(name, _)| !name.starts_with("__"));
         let shown = fields.filter_map(|field| {
-            let side = sized(&field).then(|| [sizes.next(), sizes.next()]);
+            let side = has_image_size(field.1).then(|| [sizes.next(), sizes.next()]);
             let tensor = frame.get(field.0)?;
             let bytes = tensor.row(row)?;
             let size = match side {

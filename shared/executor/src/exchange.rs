@@ -38,10 +38,16 @@ const FRAME_BYTES: usize = 2 << 20;
 /// that vary in size.
 const RECORD: &str = "__record__";
 const REPEAT: &str = "__repeat__";
-const SIZES: &str = "__sizes__";
-/// For refused records: the operator and its reason.
-const OP: &str = "__op__";
+/// Height and width of each field whose image varies in size, u32 `[n, 2]`.
+pub const IMAGE_SIZES: &str = "__sizes__";
+/// The operator that refused a record; only frames of refused records have it, with the reason.
+pub const REFUSED_OP: &str = "__op__";
 const REASON: &str = "__reason__";
+
+/// Whether height and width of a field's values are in the tensor [`IMAGE_SIZES`], one pair for each such field.
+pub fn has_image_size(schema: &FieldSchema) -> bool {
+    schema.known_shape().is_none() && schema.shape.len() >= 3
+}
 
 /// An exchange of a compiled pipeline: the tensors of its frames.
 #[derive(Debug)]
@@ -107,7 +113,7 @@ pub(crate) fn compile_cache_points(
                 let reason = format!("field `{name}` has no place: please report this");
                 return Err(ExecError::Cache { point, reason });
             };
-            let has_size = schema.known_shape().is_none() && schema.shape.len() >= 3;
+            let has_size = has_image_size(schema);
             fields.push(ExchangedField {
                 name: name.clone(),
                 cell,
@@ -144,7 +150,7 @@ fn compiled(
     tensors
         .extend([COPY_FIELD, RECORD, REPEAT].map(|n| TensorSpec::fixed(n, TensorDType::U32, [])));
     let sizes = (sized > 0).then_some(tensors.len());
-    tensors.extend(sizes.map(|_| TensorSpec::fixed(SIZES, TensorDType::U32, [sized, 2])));
+    tensors.extend(sizes.map(|_| TensorSpec::fixed(IMAGE_SIZES, TensorDType::U32, [sized, 2])));
     let schema = FrameSchema::new(tensors)
         .map_err(|error| ExecError::Cache { point: name.clone(), reason: error.to_string() })?;
     let row_bytes = |(tensor, spec): (usize, &TensorSpec)| {
@@ -405,7 +411,7 @@ pub(crate) fn refused_schema() -> Result<FrameSchema, ChunkFormatError> {
     FrameSchema::new(vec![
         TensorSpec::fixed(KEY_FIELD, TensorDType::U64, []),
         TensorSpec::fixed(RECORD, TensorDType::U32, []),
-        TensorSpec::ragged(OP, TensorDType::U8, []),
+        TensorSpec::ragged(REFUSED_OP, TensorDType::U8, []),
         TensorSpec::ragged(REASON, TensorDType::U8, []),
     ])
 }

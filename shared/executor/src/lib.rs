@@ -20,6 +20,7 @@ mod step;
 mod zip;
 
 pub use cached_split::ResumeInput;
+pub use exchange::{IMAGE_SIZES, REFUSED_OP, has_image_size};
 pub use finisher::BatchFinisher;
 pub use gristmill_kernel::AssetLoader;
 pub use program::{CompiledPipeline, PipelineCompiler};

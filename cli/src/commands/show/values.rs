@@ -14,13 +14,10 @@ const PICTURE_SIDE: usize = 256;
 pub(super) struct ShownValue {
     pub(super) name: String,
     dtype: FieldDType,
+    /// The dimensions; the length of a byte string.
     shape: Vec<usize>,
-    content: Content,
-}
-
-enum Content {
-    Bytes(Vec<u8>),
-    Numbers(Vec<f64>),
+    stored: TensorDType,
+    bytes: Vec<u8>,
 }
 
 /// A picture of 8 bit, row by row.
@@ -40,59 +37,56 @@ impl ShownValue {
         bytes: &[u8],
         size: Option<[usize; 2]>,
     ) -> Self {
-        let numbers = numbers(spec.dtype, bytes);
+        let items = bytes.len() / spec.dtype.size_bytes();
         let mut shape = spec.shape.clone();
         if let Some([height, width]) = size {
-            let channels = numbers.len().checked_div(height * width).unwrap_or_default();
+            let channels = items.checked_div(height * width).unwrap_or_default();
             shape = vec![height, width, channels];
         } else if spec.ragged {
             let inner: usize = spec.shape.iter().product();
-            shape.insert(0, numbers.len().checked_div(inner).unwrap_or_default());
+            shape.insert(0, items.checked_div(inner).unwrap_or_default());
         }
-        let content = match field.dtype {
-            FieldDType::Bytes => Content::Bytes(bytes.to_vec()),
-            _ => Content::Numbers(numbers),
-        };
-        ShownValue { name: name.clone(), dtype: field.dtype, shape, content }
+        if field.dtype == FieldDType::Bytes {
+            shape = vec![bytes.len()];
+        }
+        let (dtype, stored, bytes) = (field.dtype, spec.dtype, bytes.to_vec());
+        ShownValue { name: name.clone(), dtype, shape, stored, bytes }
+    }
+
+    /// The numbers; none of a byte string.
+    fn numbers(&self) -> Option<Vec<f64>> {
+        (self.dtype != FieldDType::Bytes).then(|| numbers(self.stored, &self.bytes))
     }
 
     /// Dtype and shape, such as `u8 [375, 500, 3]`.
     pub(super) fn kind(&self) -> String {
-        match (&self.content, self.shape.as_slice()) {
-            (Content::Bytes(bytes), _) => format!("bytes [{}]", bytes.len()),
-            (_, []) => self.dtype.to_string(),
-            (_, shape) => format!("{} {shape:?}", self.dtype),
+        match self.shape.as_slice() {
+            [] => self.dtype.to_string(),
+            shape => format!("{} {shape:?}", self.dtype),
         }
     }
 
     /// The value itself if it is short, else its range.
     pub(super) fn summary(&self) -> String {
-        match &self.content {
-            Content::Bytes(bytes) => shown_bytes(bytes),
-            Content::Numbers(numbers) if numbers.len() <= NUMBERS => {
-                let shown: Vec<String> = numbers.iter().map(|x| short(*x)).collect();
-                shown.join(" ")
-            }
-            Content::Numbers(numbers) => {
-                let [min, mean, max] = range(numbers);
-                format!("{} .. {}, mean {}", short(min), short(max), short(mean))
-            }
+        let Some(numbers) = self.numbers() else { return shown_bytes(&self.bytes) };
+        if numbers.len() <= NUMBERS {
+            let shown: Vec<String> = numbers.iter().map(|x| short(*x)).collect();
+            return shown.join(" ");
         }
+        let [min, mean, max] = range(&numbers).map(short);
+        format!("{min} .. {max}, mean {mean}")
     }
 
     pub(super) fn as_json(&self) -> Value {
         let mut value =
             json!({ "dtype": self.dtype, "shape": self.shape, "shown": self.summary() });
-        match &self.content {
-            Content::Bytes(bytes) => value["shape"] = json!([bytes.len()]),
-            Content::Numbers(numbers) => {
-                let [min, mean, max] = range(numbers);
-                value["min"] = json!(min);
-                value["mean"] = json!(mean);
-                value["max"] = json!(max);
-                if numbers.len() <= NUMBERS {
-                    value["values"] = json!(numbers);
-                }
+        if let Some(numbers) = self.numbers() {
+            let [min, mean, max] = range(&numbers);
+            value["min"] = json!(min);
+            value["mean"] = json!(mean);
+            value["max"] = json!(max);
+            if numbers.len() <= NUMBERS {
+                value["values"] = json!(numbers);
             }
         }
         value
@@ -101,7 +95,6 @@ impl ShownValue {
     /// The value as a picture, if it looks like one: `[height, width, channels]` or `[channels, height, width]` with 1 or 3
     /// channels. Floats, and classes of a mask, are stretched from their least to their largest value.
     pub(super) fn picture(&self) -> Option<ShownPicture> {
-        let Content::Numbers(numbers) = &self.content else { return None };
         let (height, width, channels, is_planar) = match *self.shape.as_slice() {
             [height, width, channels @ (1 | 3)] => (height, width, channels, false),
             [channels @ (1 | 3), height, width] => (height, width, channels, true),
@@ -110,12 +103,17 @@ impl ShownValue {
         if height < 4 || width < 4 {
             return None;
         }
-        let [min, _, max] = range(numbers);
+        let numbers = self.numbers()?;
         let is_plain = self.dtype == FieldDType::U8 && channels == 3;
-        let level = |x: f64| match () {
-            () if is_plain => x as u8,
-            () if max > min => ((x - min) / (max - min) * 255.0) as u8,
-            () => 0,
+        let [min, _, max] = range(&numbers);
+        let level = |x: f64| {
+            if is_plain {
+                x as u8
+            } else if max > min {
+                ((x - min) / (max - min) * 255.0) as u8
+            } else {
+                0
+            }
         };
         let step = height.max(width).div_ceil(PICTURE_SIDE);
         let mut pixels = Vec::new();
