@@ -15,7 +15,7 @@ fn the_manual_has_every_command() {
 }
 
 /// The party that decides an option, as the table of docs/jobs.md puts it.
-fn of(meaning: OptionMeaning) -> &'static str {
+fn decider(meaning: OptionMeaning) -> &'static str {
     match meaning {
         OptionMeaning::OfJob(_) => "the job",
         OptionMeaning::OfJoiner(..) => "the joiner",
@@ -39,7 +39,8 @@ fn the_table_of_options_is_the_one_that_jobs_are_joined_by() {
     });
     let documented: BTreeSet<_> =
         rows.flat_map(|(options, of)| flags(options).map(move |flag| (flag, of))).collect();
-    let built: BTreeSet<_> = OPTIONS.iter().map(|(name, meaning)| (*name, of(*meaning))).collect();
+    let built: BTreeSet<_> =
+        OPTIONS.iter().map(|(name, meaning)| (*name, decider(*meaning))).collect();
     assert_eq!(documented, built);
 }
 

@@ -25,17 +25,17 @@ pub fn error(py: Python<'_>, name: &str, message: impl ToString) -> PyErr {
 }
 
 /// `PipelineError`, with the line of the file.
-pub fn of_pipeline(py: Python<'_>, error: &PipelineError) -> PyErr {
+pub fn pipeline_error(py: Python<'_>, error: &PipelineError) -> PyErr {
     raise(py, "PipelineError", &error.to_string(), error.line)
 }
 
 /// `CheckpointError`.
-pub fn of_checkpoint(py: Python<'_>, error: &CheckpointError) -> PyErr {
+pub fn checkpoint_error(py: Python<'_>, error: &CheckpointError) -> PyErr {
     self::error(py, "CheckpointError", error)
 }
 
 /// The exception of a stream that ended early.
-pub fn of_fetch(py: Python<'_>, failed: &FetchError) -> PyErr {
+pub fn fetch_error(py: Python<'_>, failed: &FetchError) -> PyErr {
     let class = match failed {
         FetchError::JobFailed(_) => "DataError",
         FetchError::JobStopped | FetchError::Fenced(_) => "JobError",
@@ -51,10 +51,10 @@ pub fn of_fetch(py: Python<'_>, failed: &FetchError) -> PyErr {
 }
 
 /// The exception of a request that failed.
-pub fn of_failure(py: Python<'_>, failure: &ProgramFailure) -> PyErr {
+pub fn failure_error(py: Python<'_>, failure: &ProgramFailure) -> PyErr {
     match failure {
         ProgramFailure::Usage(why) => error(py, "OptionError", why),
-        ProgramFailure::Fetch(failed) => of_fetch(py, failed),
+        ProgramFailure::Fetch(failed) => fetch_error(py, failed),
         ProgramFailure::Interrupted(Interruption::Interrupted) => {
             pyo3::exceptions::PyKeyboardInterrupt::new_err(())
         }

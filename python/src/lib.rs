@@ -34,14 +34,14 @@ fn main(py: Python<'_>, program: Vec<OsString>, args: Vec<OsString>) -> u8 {
 #[pyfunction]
 fn canonical(py: Python<'_>, yaml: &str, base: PathBuf) -> PyResult<String> {
     let authored = AuthoredPipeline::parse(yaml, &base);
-    let authored = authored.map_err(|error| errors::of_pipeline(py, &error))?;
+    let authored = authored.map_err(|error| errors::pipeline_error(py, &error))?;
     Ok(authored.pipeline.canonical_json())
 }
 
 /// A pipeline file's text as JSON, `[tree, lines]`: the line of each operator, from 1.
 #[pyfunction]
 fn pipeline_tree(py: Python<'_>, yaml: &str) -> PyResult<String> {
-    let tree = SyntaxNode::parse(yaml).map_err(|error| errors::of_pipeline(py, &error))?;
+    let tree = SyntaxNode::parse(yaml).map_err(|error| errors::pipeline_error(py, &error))?;
     let lines = lines_of_ops(&tree);
     Ok(serde_json::json!([json(&tree), lines]).to_string())
 }

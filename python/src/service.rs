@@ -44,7 +44,7 @@ impl PyService {
             gristmill_client::start_local(&launcher, state_dir.as_deref(), operators()).await
         };
         let service =
-            wait::apart(py, interrupt, started)?.map_err(|why| errors::of_failure(py, &why))?;
+            wait::apart(py, interrupt, started)?.map_err(|why| errors::failure_error(py, &why))?;
         Ok(Self { service: ProcessLocal::new(service) })
     }
 
@@ -69,7 +69,7 @@ impl PyService {
         let options = ServiceOptions { backend, endpoint, state_dir };
         let connected = async move { gristmill_client::connect(&options, operators()).await };
         let service =
-            wait::apart(py, None, connected)?.map_err(|why| errors::of_failure(py, &why))?;
+            wait::apart(py, None, connected)?.map_err(|why| errors::failure_error(py, &why))?;
         Ok(Self { service: ProcessLocal::new(service) })
     }
 
@@ -93,22 +93,22 @@ impl PyService {
         let LoaderOptions { job, stream, .. } = LoaderOptions::read(py, &options)?;
         let checkpoint = checkpoint.map(str::parse).transpose();
         let checkpoint: Option<Checkpoint> =
-            checkpoint.map_err(|error| errors::of_checkpoint(py, &error))?;
+            checkpoint.map_err(|error| errors::checkpoint_error(py, &error))?;
         let job = job.resuming(checkpoint.map(|checkpoint| checkpoint.split_batches));
         let registry = &self.service.ports.operators;
         let authored = AuthoredPipeline::parse_with(yaml, &base, registry);
-        let authored = authored.map_err(|error| errors::of_pipeline(py, &error))?;
+        let authored = authored.map_err(|error| errors::pipeline_error(py, &error))?;
         let source = match &job.data {
             Some(data) => DatasetLocation::parse(data, ".".as_ref()),
             None => DatasetLocation::parse_all(&authored.pipeline.source_paths(), &base),
         };
         let source = source.map_err(|error| errors::error(py, "OptionError", error))?;
         let prepared = authored.prepared(job.batch_size);
-        let (authored, _) = prepared.map_err(|why| errors::of_failure(py, &why))?;
+        let (authored, _) = prepared.map_err(|why| errors::failure_error(py, &why))?;
         let config = JobConfig::new(authored, source, job);
         let submitted = self.service.submit(config, stream.patience);
         let job = wait::until(py, interrupt, submitted, || Some(self.service.link.waiting()))?;
-        let job = job.map_err(|why| errors::of_failure(py, &why))?;
+        let job = job.map_err(|why| errors::failure_error(py, &why))?;
         if !job.left_out.is_empty() {
             log::say(py, "WARNING", &job.left_out.to_string())?;
         }
@@ -121,7 +121,7 @@ impl PyService {
         let LoaderOptions { job, stream, .. } = LoaderOptions::read(py, &[])?;
         let joined = self.service.join(&name, &job, stream.patience);
         let job = wait::wait(py, joined, || Some(self.service.link.waiting()))?;
-        let job = job.map_err(|why| errors::of_failure(py, &why))?;
+        let job = job.map_err(|why| errors::failure_error(py, &why))?;
         Ok(PyJob::new(job))
     }
 
@@ -219,7 +219,7 @@ impl PyJob {
     /// The batches of the trainer, as JSON: batch size, whether a last partial batch is left out, and the fields of an element.
     fn schema(&self, py: Python<'_>) -> PyResult<String> {
         let pipeline = self.job.pipeline();
-        let pipeline = pipeline.map_err(|error| errors::of_pipeline(py, &error))?;
+        let pipeline = pipeline.map_err(|error| errors::pipeline_error(py, &error))?;
         let schema = serde_json::json!({
             "batch_size": pipeline.batch_size(),
             "drop_remainder": pipeline.drop_remainder(),
@@ -242,12 +242,12 @@ impl PyJob {
     /// The place `(epoch, g)` of the text of a checkpoint of this job.
     fn position(&self, py: Python<'_>, checkpoint: &str) -> PyResult<(u32, u64)> {
         let checkpoint: Checkpoint =
-            checkpoint.parse().map_err(|error| errors::of_checkpoint(py, &error))?;
+            checkpoint.parse().map_err(|error| errors::checkpoint_error(py, &error))?;
         let place = self.job.place_of(&checkpoint, TIMEOUT);
         let of_index = || Some(WaitReason::patiently("the index of the dataset"));
         let cursor = wait::wait(py, place, of_index)?.map_err(|error| match error {
-            ResumeError::Checkpoint(error) => errors::of_checkpoint(py, &error),
-            ResumeError::Fetch(error) => errors::of_fetch(py, &error),
+            ResumeError::Checkpoint(error) => errors::checkpoint_error(py, &error),
+            ResumeError::Fetch(error) => errors::fetch_error(py, &error),
         })?;
         Ok((cursor.epoch, cursor.batch_index))
     }
@@ -255,7 +255,7 @@ impl PyJob {
     /// The place `(epoch, g)` up to which the service knows all to be in a checkpoint.
     fn durable(&self, py: Python<'_>) -> PyResult<(u32, u64)> {
         let status = wait::wait(py, self.job.status(TIMEOUT), || None)?;
-        let status = status.map_err(|error| errors::of_fetch(py, &error))?;
+        let status = status.map_err(|error| errors::fetch_error(py, &error))?;
         Ok((status.durable.epoch, status.durable.batch_index))
     }
 
@@ -276,6 +276,6 @@ impl PyJob {
     /// Stops the job: no worker continues it.
     fn stop(&self, py: Python<'_>) -> PyResult<()> {
         let stopped = wait::wait(py, self.job.stop(TIMEOUT), || None)?;
-        stopped.map_err(|error| errors::of_fetch(py, &error))
+        stopped.map_err(|error| errors::fetch_error(py, &error))
     }
 }

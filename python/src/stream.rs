@@ -88,7 +88,7 @@ impl PyStream {
         let steps = wait::until(py, interrupt, opening, || Some(link.waiting()))?;
         let (steps, begin) = steps.map_err(|error| match error {
             StreamOpenError::Refused(why) => errors::error(py, "CheckpointError", why),
-            StreamOpenError::Failed(error) => errors::of_fetch(py, &error),
+            StreamOpenError::Failed(error) => errors::fetch_error(py, &error),
         })?;
         let all = steps.fetcher().batches_per_epoch();
         let count = u64::from(steps.ranks().count.get());
@@ -251,7 +251,7 @@ impl PyStream {
             Some(Some(self.reason()).filter(|waiting| waiting.is_fault).unwrap_or(closing))
         });
         self.close();
-        settled?.map_err(|error| errors::of_fetch(py, &error))
+        settled?.map_err(|error| errors::fetch_error(py, &error))
     }
 
     /// Closes the stream without a report. Does nothing in a fork.
@@ -512,7 +512,7 @@ impl StreamGuard<'_> {
             }
         };
         match delivery {
-            Ok(delivery) => delivery.map_err(|error| errors::of_fetch(py, &error)),
+            Ok(delivery) => delivery.map_err(|error| errors::fetch_error(py, &error)),
             Err(Over::Turn(turns)) => Err(PyStream::over(py, turns, turn)
                 .unwrap_or_else(|| errors::error(py, "Error", "the loader is closed"))),
             Err(Over::LeftAlone(why)) => Err(errors::error(

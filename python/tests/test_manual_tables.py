@@ -37,7 +37,7 @@ TABLES: dict[str, str | dict[str, str]] = {
         "a fetcher": f"{SERVE}/server/tests.rs: ranks_go_on_with_the_fetcher_that_succeeds_theirs",
         "a host, or all": f"{SERVE}/server/tests.rs: the_first_rank_with_a_checkpoint_decides_where_a_run_begins",
         "two clients say that they are one rank": (
-            f"{SERVE}/server/tests.rs: a_second_client_of_a_rank_takes_its_seat_once_the_first_leaves"
+            f"{SERVE}/server/tests.rs: a_second_client_of_a_rank_is_served_once_the_first_leaves"
         ),
         "a fetcher of an earlier run": "shared/model/src/splits/run/tests.rs: a_reader_of_a_superseded_run_is_fenced",
     },

@@ -162,7 +162,7 @@ impl Splits {
         let decide = |before: Option<&WindowHints>| {
             Ok::<_, CallRefusal>(WindowHints::freed(before, bundles))
         };
-        self.records.store.update(&ItemName::Frontier(job), decide).await?;
+        self.records.store.update(&ItemName::WindowHints(job), decide).await?;
         Ok(())
     }
 

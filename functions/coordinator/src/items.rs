@@ -31,7 +31,7 @@ pub(crate) enum ItemName<'a> {
     /// The scaler's state.
     Scale(&'a JobName),
     /// Hints from the last look at the job's window.
-    Frontier(&'a JobName),
+    WindowHints(&'a JobName),
     /// Bit set of workers of one shard that have left.
     Left(&'a JobName, u32),
     /// The trainer's cursor. A job has one trainer for now.
@@ -70,7 +70,7 @@ impl ItemName<'_> {
                 let (pk, sk) = keys::left(ns, job, *shard);
                 ItemKey { pk, sk }
             }
-            Self::Frontier(job) => job_item(job, "FRONTIER"),
+            Self::WindowHints(job) => job_item(job, "FRONTIER"),
             Self::Progress(job) => job_item(job, "C#0000"),
             Self::Reader(job, first_rank) => job_item(job, &reader_sk(*first_rank)),
             Self::PastRun(job, token) => job_item(job, &format!("T#{token}")),
@@ -97,7 +97,7 @@ impl ItemName<'_> {
             self,
             Self::Deaths(_)
                 | Self::Skips(_)
-                | Self::Frontier(_)
+                | Self::WindowHints(_)
                 | Self::Left(..)
                 | Self::Reader(..)
                 | Self::Profile(_)
@@ -337,7 +337,7 @@ mod tests {
             ItemName::Job(&job),
             ItemName::Scale(&job),
             ItemName::Progress(&job),
-            ItemName::Frontier(&job),
+            ItemName::WindowHints(&job),
             ItemName::Left(&job, 0),
             ItemName::Left(&job, 8),
             ItemName::Reader(&job, 0),

@@ -60,7 +60,7 @@ impl Consumers {
         }
         let read = stored.item.clone();
         let decide = |before: Option<&WindowHints>| hints.clone().looked(read.as_ref(), before);
-        let name = ItemName::Frontier(job);
+        let name = ItemName::WindowHints(job);
         Ok(self.records.store.update_hint(&name, stored.clone(), decide).await)
     }
 

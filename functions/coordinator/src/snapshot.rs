@@ -250,7 +250,7 @@ fn named(job: &JobName) -> [ItemName<'_>; 5] {
     [
         ItemName::Job(job),
         ItemName::Progress(job),
-        ItemName::Frontier(job),
+        ItemName::WindowHints(job),
         ItemName::Scale(job),
         ItemName::Swept(job),
     ]

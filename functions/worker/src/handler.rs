@@ -231,7 +231,7 @@ impl Coordinator for CountingCoordinator {
 }
 
 #[cfg(test)]
-mod tally_tests {
+mod times_tests {
     use super::*;
     use gristmill_model::Nonce;
     use gristmill_model::splits::{SplitCommit, SplitKind, SplitOutcome};

@@ -12,7 +12,7 @@ pub struct Take {
 
 impl OperatorDefinition for Take {
     const DECLARATION: OperatorDeclaration =
-        OperatorDeclaration { cardinality: Cardinality::Filter, ..of_dataset("take", 1) };
+        OperatorDeclaration { cardinality: Cardinality::Filter, ..dataset_declaration("take", 1) };
 
     const PARAMETERS: &'static [Parameter] = &[required(
         "count",
@@ -44,7 +44,7 @@ pub struct Skip {
 
 impl OperatorDefinition for Skip {
     const DECLARATION: OperatorDeclaration =
-        OperatorDeclaration { cardinality: Cardinality::Filter, ..of_dataset("skip", 1) };
+        OperatorDeclaration { cardinality: Cardinality::Filter, ..dataset_declaration("skip", 1) };
 
     const PARAMETERS: &'static [Parameter] = &[required("count", ANY_COUNT, "Records.")];
 
@@ -75,8 +75,10 @@ pub struct Repeat {
 }
 
 impl OperatorDefinition for Repeat {
-    const DECLARATION: OperatorDeclaration =
-        OperatorDeclaration { cardinality: Cardinality::OneToMany, ..of_dataset("repeat", 1) };
+    const DECLARATION: OperatorDeclaration = OperatorDeclaration {
+        cardinality: Cardinality::OneToMany,
+        ..dataset_declaration("repeat", 1)
+    };
 
     const PARAMETERS: &'static [Parameter] = &[required("count", from_to(1, MAX_COUNT), "Times.")];
 
@@ -111,7 +113,7 @@ pub struct Interleave {
 }
 
 impl OperatorDefinition for Interleave {
-    const DECLARATION: OperatorDeclaration = of_dataset("interleave", 1);
+    const DECLARATION: OperatorDeclaration = dataset_declaration("interleave", 1);
 
     const PARAMETERS: &'static [Parameter] = &[
         or("cycle_length", from_to(1, MAX_CYCLE), "16", "Files read in turn."),
@@ -151,7 +153,7 @@ pub struct Shuffle {
 }
 
 impl OperatorDefinition for Shuffle {
-    const DECLARATION: OperatorDeclaration = of_dataset("shuffle", 1).random();
+    const DECLARATION: OperatorDeclaration = dataset_declaration("shuffle", 1).random();
 
     const PARAMETERS: &'static [Parameter] = &[
         or("blocks", from_to(1, MAX_BLOCKS), "16", "Runs of neighbours in a split."),
@@ -178,7 +180,7 @@ impl Operator for Shuffle {
 pub struct InOrder {}
 
 impl OperatorDefinition for InOrder {
-    const DECLARATION: OperatorDeclaration = of_dataset("in_order", 2);
+    const DECLARATION: OperatorDeclaration = dataset_declaration("in_order", 2);
 
     const PARAMETERS: &'static [Parameter] = &[];
 

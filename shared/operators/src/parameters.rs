@@ -100,7 +100,7 @@ pub(crate) const fn with_effect(
 }
 
 /// The declaration of operators on the sequence of records.
-pub(crate) const fn of_dataset(name: &'static str, version: u32) -> OperatorDeclaration {
+pub(crate) const fn dataset_declaration(name: &'static str, version: u32) -> OperatorDeclaration {
     OperatorDeclaration {
         scope: OperatorScope::Global,
         pins_position: true,
@@ -175,7 +175,7 @@ pub(crate) fn interval(
         );
     }
     if low < min {
-        let op = params.what();
+        let op = params.name();
         return Err(node.error(format!("{op} `{name}` must be at least {min}")));
     }
     Ok(bounds.map(|bound| bound + 0.0))

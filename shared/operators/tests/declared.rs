@@ -8,7 +8,7 @@ use std::{collections::BTreeSet, fs, path::Path};
 
 /// A value that a parameter takes, as a pipeline file has it.
 fn example(parameter: &Parameter) -> String {
-    fn of(kind: &ParameterKind) -> String {
+    fn text(kind: &ParameterKind) -> String {
         match kind {
             ParameterKind::Bool => "true".into(),
             ParameterKind::Whole { min, .. } => (*min).max(1).to_string(),
@@ -16,8 +16,8 @@ fn example(parameter: &Parameter) -> String {
             ParameterKind::Size { .. } => "8".into(),
             ParameterKind::Text | ParameterKind::Field => "x".into(),
             ParameterKind::Choice(names) => (*names.last().unwrap()).into(),
-            ParameterKind::List(item) => format!("[{}, {}]", of(item), of(item)),
-            ParameterKind::Map(value) => format!("{{ x: {} }}", of(value)),
+            ParameterKind::List(item) => format!("[{}, {}]", text(item), text(item)),
+            ParameterKind::Map(value) => format!("{{ x: {} }}", text(value)),
             ParameterKind::Features => "{ y: { key: x, dtype: i64 } }".into(),
             ParameterKind::Other(_) => "8".into(),
         }
@@ -27,7 +27,7 @@ fn example(parameter: &Parameter) -> String {
         ("mean" | "std", _) => "0.5".into(),
         ("boundaries", _) => "[3, 5]".into(),
         ("delimiter", _) => "\";\"".into(),
-        _ => of(&parameter.kind),
+        _ => text(&parameter.kind),
     }
 }
 

@@ -172,7 +172,7 @@ fn by_epoch(scene: &TimelineScene<'_>) -> Markup {
                 h2 { "By epoch" }
                 @if !figures.is_empty() { div class="beside" { @for figure in &figures { (figure) } } }
                 (tables::advice(scene))
-                (tables::of_epochs(scene))
+                (tables::epochs_table(scene))
             }
         }
     }

@@ -477,7 +477,7 @@ pub(crate) async fn read_images(
 }
 
 #[cfg(test)]
-mod stretches_tests {
+mod ranges_tests {
     use super::*;
 
     const fn run(file: u32, first_record: u32, records: u32, copy: u32) -> RecordRange {

@@ -41,7 +41,7 @@ pub(crate) fn object(key: &str, sizes: &mut Vec<u64>, part: Vec<u8>) -> (String,
 
 /// Keys and sizes of the parts, if `object`, stored under `key`, is an index; none if it is the only part. A damaged
 /// index is taken for a part, and no chunk either.
-pub(crate) fn of_index(key: &str, object: &[u8]) -> Option<Vec<(String, u64)>> {
+pub(crate) fn index_parts(key: &str, object: &[u8]) -> Option<Vec<(String, u64)>> {
     let (index, checksum) = object.split_last_chunk::<4>()?;
     let (sizes, []) = index.strip_prefix(MAGIC)?.as_chunks::<8>() else { return None };
     if crc32c(index) != u32::from_le_bytes(*checksum) {
@@ -60,14 +60,14 @@ mod tests {
     fn an_index_names_the_parts_that_are_put_before_it() {
         let one = objects("k.gmc", Vec::new(), Vec::new(), vec![1, 2]);
         assert_eq!(one, [("k.gmc".to_owned(), Bytes::from_static(&[1, 2]))]);
-        assert_eq!(of_index("k.gmc", &one[0].1), None);
+        assert_eq!(index_parts("k.gmc", &one[0].1), None);
         let mut sizes = Vec::new();
         let first = object("k.gmc", &mut sizes, vec![9; 5]);
         assert_eq!((first.0.as_str(), sizes.as_slice()), ("k.gmc.0000", &[5_u64][..]));
         let rest = objects("k.gmc", sizes, vec![vec![8; 7]], vec![7; 3]);
         let names: Vec<&str> = rest.iter().map(|(key, _)| key.as_str()).collect();
         assert_eq!(names, ["k.gmc.0001", "k.gmc.0002", "k.gmc"]);
-        let parts = of_index("k.gmc", &rest[2].1).unwrap();
+        let parts = index_parts("k.gmc", &rest[2].1).unwrap();
         let expected = [("k.gmc.0000", 5), ("k.gmc.0001", 7), ("k.gmc.0002", 3)];
         assert_eq!(parts, expected.map(|(key, size)| (key.to_owned(), size)));
     }
@@ -76,13 +76,13 @@ mod tests {
     fn an_index_of_which_any_byte_is_damaged_or_cut_off_names_no_parts() {
         let stored = objects("k.gmc", vec![5, 6], vec![vec![8; 7]], vec![7; 3]);
         let index = stored.last().unwrap().1.to_vec();
-        assert!(of_index("k.gmc", &index).is_some());
+        assert!(index_parts("k.gmc", &index).is_some());
         for at in 0..index.len() {
-            assert_eq!(of_index("k.gmc", &index[..at]), None, "cut at {at}");
+            assert_eq!(index_parts("k.gmc", &index[..at]), None, "cut at {at}");
             for bit in 0..8 {
                 let mut damaged = index.clone();
                 damaged[at] ^= 1 << bit;
-                assert_eq!(of_index("k.gmc", &damaged), None, "bit {bit} of byte {at}");
+                assert_eq!(index_parts("k.gmc", &damaged), None, "bit {bit} of byte {at}");
             }
         }
     }

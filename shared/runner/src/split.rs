@@ -466,7 +466,7 @@ async fn cached(runner: &Runner, point: u32, key: &str) -> Result<Option<Content
     let path = ObjectPath::new(&runner.config.bucket, key);
     let read = async {
         let object = runner.objects.get(&path).await?;
-        let mut parts = VecDeque::from(parts::of_index(key, &object).unwrap_or_default());
+        let mut parts = VecDeque::from(parts::index_parts(key, &object).unwrap_or_default());
         match parts.pop_front() {
             Some(first) => Ok((part(runner, &first).await?, parts)),
             None => Ok((object, parts)),

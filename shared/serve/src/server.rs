@@ -231,7 +231,7 @@ impl RankServer {
         self.states = self.states_at(self.opened);
         let (sender, visitors) = mpsc::channel(1);
         // Nobody else connects, and a channel that is closed would end serving.
-        let _ = sender.send(ConnectedClient::who_only_reads(out)).await;
+        let _ = sender.send(ConnectedClient::reading_only(out)).await;
         self.serve(visitors).await
     }
 

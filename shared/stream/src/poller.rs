@@ -43,8 +43,8 @@ impl CoordinatorPoller {
             let from = ledger.known_until();
             match self.poll(from, &request).await {
                 Ok(polled) => {
-                    let (said, lot) = ((polled.generation, &polled.reader), clock.nonce());
-                    let stop = progress.acks().answered(&request, said, now_ms, lot);
+                    let (said, nonce) = ((polled.generation, &polled.reader), clock.nonce());
+                    let stop = progress.acks().answered(&request, said, now_ms, nonce);
                     if let Some(why) = stop {
                         ledger.fail(FetchError::Fenced(why));
                     }
@@ -53,7 +53,7 @@ impl CoordinatorPoller {
                     {
                         ledger.fail(error);
                     }
-                    progress.acks().take_over(polled.generation, now_ms, lot);
+                    progress.acks().take_over(polled.generation, now_ms, nonce);
                     progress.acks().table_is_at(polled.generation, polled.delivered);
                     // A table that has lost the run took no report of it.
                     let ack = request.ack().filter(|ack| ack.generation == polled.generation);

@@ -22,9 +22,9 @@ pub struct ServedRanks {
 }
 
 impl ServedRanks {
-    /// The only rank of a run that begins at batch `from` and that nobody has named; `lot` distinguishes it.
-    pub fn one(lot: Nonce, from: Cursor) -> Self {
-        let (token, ranks) = (RunToken::from_name(&lot.to_string()), RunRanks::one(from));
+    /// The only rank of a run that begins at batch `from` and that nobody has named; `nonce` distinguishes it.
+    pub fn one(nonce: Nonce, from: Cursor) -> Self {
+        let (token, ranks) = (RunToken::from_name(&nonce.to_string()), RunRanks::one(from));
         Self::all(TrainingRun { token, ranks, epochs: None })
     }
 

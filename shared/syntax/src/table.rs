@@ -47,7 +47,7 @@ impl<'a> MappingReader<'a> {
     }
 
     /// How messages name the mapping.
-    pub fn what(&self) -> &str {
+    pub fn name(&self) -> &str {
         &self.what
     }
 

@@ -123,7 +123,7 @@ pub(crate) fn refusal(origin: &str) -> Option<String> {
 }
 
 /// Marks an error as a web server's.
-pub(crate) fn of_server(error: ObjectError) -> ObjectError {
+pub(crate) fn server_error(error: ObjectError) -> ObjectError {
     let named = |why| format!("web server: {why}");
     match error {
         ObjectError::Unavailable(why) => ObjectError::Unavailable(named(why)),

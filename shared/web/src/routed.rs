@@ -3,7 +3,7 @@
 use crate::{
     AllowedServers,
     address::is_web,
-    client::{WebObjects, of_server},
+    client::{WebObjects, server_error},
 };
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -43,10 +43,10 @@ impl ObjectStore for WebRoutedStore {
         if !is_web(&path.bucket) {
             return self.rest.get(path).await;
         }
-        let Some(found) = self.web.look(path).await.map_err(of_server)? else {
+        let Some(found) = self.web.look(path).await.map_err(server_error)? else {
             return Err(ObjectError::NotFound(path.clone()));
         };
-        self.web.read(path, 0..found.size, Some(&found.etag)).await.map_err(of_server)
+        self.web.read(path, 0..found.size, Some(&found.etag)).await.map_err(server_error)
     }
 
     async fn get_range(
@@ -56,7 +56,7 @@ impl ObjectStore for WebRoutedStore {
         etag: Option<&str>,
     ) -> Result<Bytes, ObjectError> {
         if is_web(&path.bucket) {
-            self.web.read(path, range, etag).await.map_err(of_server)
+            self.web.read(path, range, etag).await.map_err(server_error)
         } else {
             self.rest.get_range(path, range, etag).await
         }
@@ -70,7 +70,7 @@ impl ObjectStore for WebRoutedStore {
     async fn list(&self, bucket: &str, prefix: &str) -> Result<Vec<ObjectInfo>, ObjectError> {
         if is_web(bucket) {
             let found = self.web.look(&ObjectPath::new(bucket, prefix)).await;
-            Ok(found.map_err(of_server)?.into_iter().collect())
+            Ok(found.map_err(server_error)?.into_iter().collect())
         } else {
             self.rest.list(bucket, prefix).await
         }

@@ -11,7 +11,7 @@ pub(crate) fn refusal(origin: &str) -> Option<String> {
 }
 
 /// The error as it is: no server has said it.
-pub(crate) fn of_server(error: ObjectError) -> ObjectError {
+pub(crate) fn server_error(error: ObjectError) -> ObjectError {
     error
 }
 

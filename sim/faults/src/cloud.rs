@@ -80,7 +80,9 @@ impl SimCloud {
         let (coordinators, others) = sim.plan.concurrency.unwrap_or((UNLIMITED, UNLIMITED));
         Arc::new(Self {
             sim: Arc::clone(sim),
-            items: Arc::new(SharedItems::new(sim.plan.rates.of_table(sim.plan.partition_writes))),
+            items: Arc::new(SharedItems::new(
+                sim.plan.rates.table_limits(sim.plan.partition_writes),
+            )),
             store: Arc::new(store),
             is_shared: false,
             events: Arc::default(),

@@ -348,7 +348,7 @@ impl SmallRates {
     }
 
     /// The limits of a table of which each partition key is written at `writes_per_s`.
-    pub fn of_table(&self, writes_per_s: u32) -> TableLimits {
+    pub fn table_limits(&self, writes_per_s: u32) -> TableLimits {
         let page_bytes = self.page_bytes.map_or(QUERY_PAGE_BYTES, u64::from);
         TableLimits { page_bytes, writes_per_s: Some(writes_per_s), ..TableLimits::none() }
     }

@@ -96,7 +96,7 @@ impl Mutant {
     ];
 
     /// Bugs that a trainer of one rank shows.
-    pub fn of_one_rank() -> impl Iterator<Item = Self> {
+    pub fn single_rank() -> impl Iterator<Item = Self> {
         Self::value_variants().iter().copied().filter(|bug| !Self::OF_RANKS.contains(bug))
     }
 

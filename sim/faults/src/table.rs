@@ -299,7 +299,7 @@ impl Table for SimTable {
 }
 
 /// Sort key of the hints that scans write.
-const FRONTIER: &str = "FRONTIER";
+const WINDOW_HINTS: &str = "FRONTIER";
 /// Earlier versions kept for faults.
 const REMEMBERED: usize = 16;
 
@@ -310,7 +310,7 @@ pub struct HintHistory(Mutex<BTreeMap<String, Vec<Bytes>>>);
 impl HintHistory {
     /// Records a written hint. Returns whether to write it: one bug writes only the first.
     pub fn note(&self, sim: &FaultSimulation, key: &ItemKey, body: &Bytes) -> bool {
-        if key.sk != FRONTIER {
+        if key.sk != WINDOW_HINTS {
             return true;
         }
         let mut hints = self.0.lock();
@@ -338,7 +338,7 @@ impl HintHistory {
         item: Option<TableItem>,
     ) -> Option<TableItem> {
         let item = item?;
-        if key.sk != FRONTIER {
+        if key.sk != WINDOW_HINTS {
             return Some(item);
         }
         if sim.happens(FaultKind::HintLost) {

@@ -83,7 +83,7 @@ fn one_seed_is_one_run() {
 
 #[test]
 fn every_mistake_is_noticed() {
-    Mutant::of_one_rank().for_each(|mutant| check_noticed(simulate, mutant));
+    Mutant::single_rank().for_each(|mutant| check_noticed(simulate, mutant));
     Mutant::OF_RANKS.iter().for_each(|mutant| check_noticed(simulate_ranks, *mutant));
 }
 

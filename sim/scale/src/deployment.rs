@@ -85,7 +85,7 @@ impl DeploymentParameters {
 
     /// Those of the stack's table. Without a stack, each partition key has a partition.
     fn table_limits(&self) -> TableLimits {
-        let rates = if self.limits { TableLimits::of_each_key() } else { TableLimits::none() };
+        let rates = if self.limits { TableLimits::per_key() } else { TableLimits::none() };
         let partitions = self.stack.map_or(0, |stack| stack.partitions());
         TableLimits { partitions, ..rates }
     }

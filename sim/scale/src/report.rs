@@ -282,8 +282,8 @@ fn stack_facts(row: &mut FigureRow, deployment: &SimulatedDeployment, figures: &
     // Each that is wanted once, and then few beyond those that run.
     let wanted = f64::from(setting.workers) / f64::from(setting.runnable());
     row.at_most("events sent per worker", wanted + FURTHER_EVENTS);
-    let ramp = f64::from(setting.runnable()) / f64::from(GROWTH) * GROWTH_PERIOD.as_secs_f64();
-    row.at_most("99 % run after s", ramp + BEGUN_WITHIN_S);
+    let growth_s = f64::from(setting.runnable()) / f64::from(GROWTH) * GROWTH_PERIOD.as_secs_f64();
+    row.at_most("99 % run after s", growth_s + BEGUN_WITHIN_S);
 }
 
 fn number(value: f64) -> String {

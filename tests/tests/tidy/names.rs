@@ -94,6 +94,86 @@ fn a_bool_is_tested_by_if() {
     }
     assert_none(violations);
 }
+/// Words that were once parts of names here, and the word of the glossary in ARCHITECTURE.md that says the same.
+const REPLACED_PARTS: &[(&str, &str)] = &[
+    ("course", "ranges"),
+    ("frontier", "window hints"),
+    ("leg", "partition"),
+    ("lot", "nonce, or number"),
+    ("ramp", "growth"),
+    ("seat", "rank"),
+    ("shelf", "prefix"),
+    ("stretch", "range"),
+    ("tally", "totals"),
+];
+
+/// First parts of a function's name that name neither what it does nor what a test shows.
+const FUNCTION_OPENINGS: &[&str] =
+    &["nobody", "of", "that", "those", "what", "where", "who", "whose"];
+
+/// The scaling policy has words of its own until it is rewritten.
+const OTHER_WORDS: &str = "shared/policy/src/scaling";
+
+/// A crate of others.
+const FOREIGN: &str = "parking_lot";
+
+/// The parts of a name, in lower case: of `FooBar`, `foo_bar` and `FOO_BAR` alike.
+fn parts(name: &str) -> Vec<String> {
+    let mut parts = vec![String::new()];
+    let mut before = '_';
+    for c in name.chars() {
+        if c == '_' || (c.is_uppercase() && before.is_lowercase()) {
+            parts.push(String::new());
+        }
+        if let Some(part) = parts.last_mut().filter(|_| c != '_') {
+            part.push(c.to_ascii_lowercase());
+        }
+        before = c;
+    }
+    parts.into_iter().filter(|part| !part.is_empty()).collect()
+}
+
+/// The names that occur in a line of code, outside its strings and the comment behind it.
+fn names(line: &str) -> impl Iterator<Item = &str> {
+    let unquoted = line.split('"').step_by(2);
+    let code = unquoted.map(|text| text.split("//").next().unwrap_or(text));
+    let words = code.flat_map(|text| text.split(|c: char| !c.is_alphanumeric() && c != '_'));
+    words.filter(|word| word.starts_with(|c: char| c.is_alphabetic()) && *word != FOREIGN)
+}
+
+fn function_name(line: &str) -> Option<&str> {
+    let (_, rest) = line.split_once("fn ")?;
+    let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_')?;
+    Some(&rest[..end])
+}
+
+#[test]
+fn names_hold_the_words_of_the_glossary() {
+    let mut violations = Vec::new();
+    for (path, text) in rust_files().into_iter().filter(|(path, _)| !path.starts_with(OTHER_WORDS))
+    {
+        let lines = (1..).zip(text.lines());
+        for (number, line) in lines.filter(|(_, line)| !line.trim_start().starts_with("//")) {
+            for name in names(line) {
+                let parts = parts(name);
+                let replaced =
+                    REPLACED_PARTS.iter().find(|(word, _)| parts.iter().any(|p| p == word));
+                violations.extend(replaced.map(|(word, better)| {
+                    format!("{path}:{number}: `{name}` has `{word}`: the word here is {better}")
+                }));
+            }
+            let name = function_name(line).filter(|_| line.trim_start().ends_with(['{', '(', ',']));
+            let opening = name.map(parts).and_then(|parts| parts.into_iter().next());
+            if opening.is_some_and(|opening| FUNCTION_OPENINGS.contains(&opening.as_str())) {
+                violations.push(format!(
+                    "{path}:{number}: `{}` begins with no subject and no verb",
+                    name.unwrap_or_default()
+                ));
+            }
+        }
+    }
+    assert_none(violations);
+}
 
 #[test]
 fn declarations_are_found_and_words_counted() {
@@ -102,4 +182,8 @@ fn declarations_are_found_and_words_counted() {
     assert_eq!(public_type("pub fn struct_of() {"), None);
     assert_eq!(public_type("struct Private;"), None);
     assert_eq!(["Crop", "JobName", "DType", "S3Objects", "CsvReader"].map(words), [1, 2, 1, 2, 2]);
+    assert_eq!(parts("LotSize"), ["lot", "size"]);
+    assert_eq!(parts("parking_lot"), ["parking", "lot"]);
+    assert_eq!(names("let leg = \"b c\"; // d").collect::<Vec<_>>(), ["let", "leg"]);
+    assert_eq!(function_name("    pub fn of_one() {"), Some("of_one"));
 }

@@ -18,28 +18,28 @@ const ATTACH_POLICY: &str = "attach the stack's TrainerPolicy (its output Traine
 pub fn judge(findings: &ProbeFindings, workers: u32) -> Vec<DoctorCheck> {
     if findings.backend == Some(ServiceBackend::Local) {
         return vec![
-            settings(findings).of("service"),
-            coordinator(findings).of("coordinator"),
-            table(findings).of("table"),
-            disk(findings).of("disk"),
+            settings(findings).named("service"),
+            coordinator(findings).named("coordinator"),
+            table(findings).named("table"),
+            disk(findings).named("disk"),
         ];
     }
     let mut checks = vec![
-        settings(findings).of("settings"),
-        keys(findings).of("credentials"),
-        platform(findings).of("platform"),
-        clock(findings).of("clock"),
-        region(findings).of("region"),
-        bucket(findings).of("bucket"),
-        permissions(findings).of("permissions"),
-        coordinator(findings).of("coordinator"),
-        table(findings).of("table"),
-        functions(findings).of("functions"),
-        concurrency(findings, workers).of("concurrency"),
-        calls(findings, workers).of("calls"),
-        gateway(findings).of("gateway"),
+        settings(findings).named("settings"),
+        keys(findings).named("credentials"),
+        platform(findings).named("platform"),
+        clock(findings).named("clock"),
+        region(findings).named("region"),
+        bucket(findings).named("bucket"),
+        permissions(findings).named("permissions"),
+        coordinator(findings).named("coordinator"),
+        table(findings).named("table"),
+        functions(findings).named("functions"),
+        concurrency(findings, workers).named("concurrency"),
+        calls(findings, workers).named("calls"),
+        gateway(findings).named("gateway"),
     ];
-    checks.extend(dataset(findings).map(|dataset| dataset.of("dataset")));
+    checks.extend(dataset(findings).map(|dataset| dataset.named("dataset")));
     checks
 }
 
@@ -59,7 +59,7 @@ fn disk(findings: &ProbeFindings) -> Verdict {
 struct Verdict(DoctorCheckStatus, String, String);
 
 impl Verdict {
-    fn of(self, name: &'static str) -> DoctorCheck {
+    fn named(self, name: &'static str) -> DoctorCheck {
         let Self(verdict, found, advice) = self;
         DoctorCheck { name, verdict, found, advice }
     }

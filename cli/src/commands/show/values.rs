@@ -177,21 +177,21 @@ fn short(x: f64) -> String {
 
 /// The values of a tensor. Those of 64 bit beyond 2^53 are rounded.
 fn numbers(dtype: TensorDType, bytes: &[u8]) -> Vec<f64> {
-    fn of<const N: usize>(bytes: &[u8], value: impl Fn([u8; N]) -> f64) -> Vec<f64> {
+    fn read<const N: usize>(bytes: &[u8], value: impl Fn([u8; N]) -> f64) -> Vec<f64> {
         bytes.as_chunks::<N>().0.iter().map(|bytes| value(*bytes)).collect()
     }
     match dtype {
-        TensorDType::Bool | TensorDType::U8 => of(bytes, |[x]: [u8; 1]| f64::from(x)),
-        TensorDType::I8 => of(bytes, |x: [u8; 1]| f64::from(i8::from_le_bytes(x))),
-        TensorDType::U16 => of(bytes, |x| f64::from(u16::from_le_bytes(x))),
-        TensorDType::I16 => of(bytes, |x| f64::from(i16::from_le_bytes(x))),
-        TensorDType::F16 => of(bytes, |x| half::f16::from_le_bytes(x).to_f64()),
-        TensorDType::BF16 => of(bytes, |x| half::bf16::from_le_bytes(x).to_f64()),
-        TensorDType::U32 => of(bytes, |x| f64::from(u32::from_le_bytes(x))),
-        TensorDType::I32 => of(bytes, |x| f64::from(i32::from_le_bytes(x))),
-        TensorDType::F32 => of(bytes, |x| f64::from(f32::from_le_bytes(x))),
-        TensorDType::U64 => of(bytes, |x| u64::from_le_bytes(x) as f64),
-        TensorDType::I64 => of(bytes, |x| i64::from_le_bytes(x) as f64),
-        TensorDType::F64 => of(bytes, f64::from_le_bytes),
+        TensorDType::Bool | TensorDType::U8 => read(bytes, |[x]: [u8; 1]| f64::from(x)),
+        TensorDType::I8 => read(bytes, |x: [u8; 1]| f64::from(i8::from_le_bytes(x))),
+        TensorDType::U16 => read(bytes, |x| f64::from(u16::from_le_bytes(x))),
+        TensorDType::I16 => read(bytes, |x| f64::from(i16::from_le_bytes(x))),
+        TensorDType::F16 => read(bytes, |x| half::f16::from_le_bytes(x).to_f64()),
+        TensorDType::BF16 => read(bytes, |x| half::bf16::from_le_bytes(x).to_f64()),
+        TensorDType::U32 => read(bytes, |x| f64::from(u32::from_le_bytes(x))),
+        TensorDType::I32 => read(bytes, |x| f64::from(i32::from_le_bytes(x))),
+        TensorDType::F32 => read(bytes, |x| f64::from(f32::from_le_bytes(x))),
+        TensorDType::U64 => read(bytes, |x| u64::from_le_bytes(x) as f64),
+        TensorDType::I64 => read(bytes, |x| i64::from_le_bytes(x) as f64),
+        TensorDType::F64 => read(bytes, f64::from_le_bytes),
     }
 }

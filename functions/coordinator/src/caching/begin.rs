@@ -48,7 +48,7 @@ struct Found {
 
 impl<'a> CacheQuery<'a> {
     /// The query of a job that exists, for its points alone.
-    fn of_item(
+    fn from_item(
         item: &'a JobItem,
         pipeline: &'a Pipeline,
         dataset: &'a Dataset,
@@ -254,7 +254,7 @@ impl Jobs {
         };
         let pipeline = pipeline_of(&item.spec)?;
         let dataset = Dataset::one("", Vec::new());
-        let query = CacheQuery::of_item(item, &pipeline, &dataset, numerics);
+        let query = CacheQuery::from_item(item, &pipeline, &dataset, numerics);
         let reason = match caching.state.mode {
             Mode::Get { .. } => format!("the cached entry has numerics class {}", caching.numerics),
             _ => caching.view.modes.first().map(|mode| mode.reason.clone()).unwrap_or_default(),
@@ -275,7 +275,7 @@ impl Jobs {
         let files = manifest.map(|manifest| manifest.files).unwrap_or_default();
         let files = files.into_iter().map(|indexed| indexed.file).collect();
         let dataset = Dataset::one("", files);
-        let query = CacheQuery::of_item(item, &pipeline, &dataset, numerics);
+        let query = CacheQuery::from_item(item, &pipeline, &dataset, numerics);
         let mut points = query.points().into_iter();
         let point = points.find(|(_, view)| view.fingerprint == fingerprint);
         Ok(point.and_then(|(point, _)| serde_json::to_value(query.described(&point)).ok()))

@@ -91,7 +91,7 @@ pub(crate) fn is_passing_status(status: u16) -> bool {
 
 /// The innermost cause, which describes the failure; the outer ones are only context.
 pub(crate) fn reason(error: &(dyn Error + 'static)) -> String {
-    if let Some(error) = of_credentials(error) {
+    if let Some(error) = credentials_error(error) {
         return without_credentials(error);
     }
     let innermost = chain(error).last().map(ToString::to_string);
@@ -140,10 +140,10 @@ pub(crate) fn one_line(text: &str) -> String {
 
 fn lacks_credentials(error: &(dyn Error + 'static)) -> bool {
     use CredentialsError::{CredentialsNotLoaded, InvalidConfiguration};
-    matches!(of_credentials(error), Some(CredentialsNotLoaded(_) | InvalidConfiguration(_)))
+    matches!(credentials_error(error), Some(CredentialsNotLoaded(_) | InvalidConfiguration(_)))
 }
 
-fn of_credentials<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a CredentialsError> {
+fn credentials_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a CredentialsError> {
     chain(error).find_map(<dyn Error>::downcast_ref)
 }
 

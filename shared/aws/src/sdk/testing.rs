@@ -71,7 +71,7 @@ impl Server {
             service_fn(move |request| {
                 let (answer, log) = (answer.clone(), log.clone());
                 async move {
-                    let asked = Asked::of(request).await;
+                    let asked = Asked::read(request).await;
                     let n = {
                         let mut log = log.lock().unwrap();
                         log.push(asked.clone());

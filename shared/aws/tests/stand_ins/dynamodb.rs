@@ -19,7 +19,7 @@ pub async fn start() -> String {
         let database = database.clone();
         service_fn(move |request| {
             let database = database.clone();
-            async move { Ok::<_, Infallible>(answer(&database, &Asked::of(request).await)) }
+            async move { Ok::<_, Infallible>(answer(&database, &Asked::read(request).await)) }
         })
     })
     .await

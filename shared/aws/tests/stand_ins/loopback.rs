@@ -44,7 +44,7 @@ pub struct Asked {
 }
 
 impl Asked {
-    pub async fn of(request: Request<Incoming>) -> Self {
+    pub async fn read(request: Request<Incoming>) -> Self {
         let (parts, body) = request.into_parts();
         Self {
             method: parts.method.to_string(),

@@ -93,10 +93,10 @@ struct Bench {
 impl Bench {
     fn new(yaml: &str, records: &[Vec<u8>]) -> Self {
         let file: Vec<u8> = records.iter().flat_map(|record| framed(record)).collect();
-        Self::of_file(yaml, file)
+        Self::from_file(yaml, file)
     }
 
-    fn of_file(yaml: &str, file: Vec<u8>) -> Self {
+    fn from_file(yaml: &str, file: Vec<u8>) -> Self {
         let program =
             CompiledPipeline::compile(&gristmill_operators::parse(yaml).unwrap()).unwrap();
         let index = index(&file);
@@ -494,7 +494,7 @@ fn damaged_records_are_bad_records() {
     let second = records[0].len() + 16;
     file[payload_crc] ^= 1;
     file[second + 12 + 3] ^= 1;
-    let output = Bench::of_file(RESNET, file).policy(ErrorPolicy::Skip).all();
+    let output = Bench::from_file(RESNET, file).policy(ErrorPolicy::Skip).all();
     assert_eq!(output.rows, 2);
     let reasons: Vec<(u32, &str)> =
         output.skipped.iter().map(|r| (r.key.record, r.reason.as_str())).collect();

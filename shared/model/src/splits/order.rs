@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn bundles_ramp_up() {
+    fn bundles_grow_in_size() {
         let sizes = |n, r| {
             let division = BundleDivision::new(n, r);
             (0..division.bundles())

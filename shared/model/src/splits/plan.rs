@@ -167,7 +167,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn of_ops(files: &[u32], split_records: u32, ops: &[DatasetOp]) -> SplitPlan {
+    fn plan_with_ops(files: &[u32], split_records: u32, ops: &[DatasetOp]) -> SplitPlan {
         SplitPlan::from_zip(&[ZipMember::once(files)], split_records, ops).unwrap()
     }
 
@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn a_plan_in_order_is_delivered_in_order() {
-        let plan = of_ops(&[5, 3], 2, &[DatasetOp::InOrder]);
+        let plan = plan_with_ops(&[5, 3], 2, &[DatasetOp::InOrder]);
         let seen: Vec<_> = (0..).map_while(|at| plan.visit(1, 9, 0, at)).collect();
         let runs: Vec<_> = seen.iter().map(|v| (v.runs[0].file, v.runs[0].first_record)).collect();
         assert_eq!(runs, [(0, 0), (0, 2), (0, 4), (1, 1)], "splits go on in the next file");
@@ -213,7 +213,7 @@ mod tests {
         let runs: Vec<_> =
             copies.iter().map(|v| (v.runs[0].copy, v.runs[0].first_record)).collect();
         assert_eq!(runs, [(0, 0), (0, 2), (0, 4), (0, 1), (1, 0), (1, 2), (1, 4), (1, 1)]);
-        let plan = of_ops(&[5, 3], 2, &[DatasetOp::Take { count: 7 }]);
+        let plan = plan_with_ops(&[5, 3], 2, &[DatasetOp::Take { count: 7 }]);
         assert_eq!((plan.n_splits(), plan.records()), (4, 7), "splits go on in the next file");
     }
 
@@ -240,7 +240,7 @@ mod tests {
     #[test]
     fn a_shuffled_split_is_run_in_another_order() {
         let ops = [DatasetOp::Shuffle { blocks: 2, seed: 1 }];
-        let plan = of_ops(&[64], 16, &ops);
+        let plan = plan_with_ops(&[64], 16, &ops);
         let visits: Vec<_> = (0..).map_while(|at| plan.visit(2, 9, 0, at)).collect();
         assert_eq!(visits.len(), 8);
         let records = |visit: &SplitVisit| visit.runs.iter().map(|run| run.records).sum::<u32>();

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_course_goes_through_the_epochs_that_are_worked_on() {
+    fn ranges_go_through_the_epochs_that_are_worked_on() {
         let ranges =
             BundleRanges::from_positions(BundleDivision::new(6, 2), 4..14, |epoch| epoch != 1);
         let by_epoch: Vec<_> =
@@ -184,7 +184,7 @@ mod tests {
         }
 
         #[test]
-        fn a_course_holds_its_stretch_and_little_more(
+        fn ranges_hold_the_window_and_little_more(
             n in 1u32..60, start in 0u64..200, len in 0u64..120, r in 0u32..4,
         ) {
             let ranges = BundleRanges::from_positions(BundleDivision::new(n, 1 << r), start..start + len, |_| true);

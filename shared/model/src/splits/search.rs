@@ -92,7 +92,7 @@ impl PartitionEnds {
 enum Behind {
     Bundle(UnclaimedBundle),
     /// The partition's end in the next epoch.
-    Leg(PartitionEnd),
+    Partition(PartitionEnd),
     Nothing,
 }
 
@@ -191,7 +191,7 @@ impl<'a> BundleSearch<'a> {
             match known.map(|highest| self.behind(end, highest)) {
                 Some(Behind::Bundle(found)) if self.scope.few => self.found(found),
                 None | Some(Behind::Bundle(_)) => unknown.push(end),
-                Some(Behind::Leg(next)) => self.to_look.push(next),
+                Some(Behind::Partition(next)) => self.to_look.push(next),
                 Some(Behind::Nothing) => {}
             }
         }
@@ -223,7 +223,7 @@ impl<'a> BundleSearch<'a> {
         self.looked.push(end);
         match self.behind(end, highest) {
             Behind::Bundle(found) => self.found(found),
-            Behind::Leg(next) => self.to_look.push(next),
+            Behind::Partition(next) => self.to_look.push(next),
             Behind::Nothing => {}
         }
     }
@@ -239,7 +239,7 @@ impl<'a> BundleSearch<'a> {
         let Some(bundle) = range.first_in(end.partition, partitions, highest) else {
             let next = PartitionEnd { range: end.range + 1, ..end };
             let is_there = next.range < self.ranges.by_epoch.len();
-            return if is_there { Behind::Leg(next) } else { Behind::Nothing };
+            return if is_there { Behind::Partition(next) } else { Behind::Nothing };
         };
         let positions = range.positions(&self.ranges.division, bundle);
         if window.is_none_or(|window| window.admits(ahead, &positions)) {

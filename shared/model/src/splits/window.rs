@@ -147,7 +147,7 @@ pub struct WindowHints {
     /// Remote workers with a lease, and local ones.
     pub remote_workers: u32,
     pub local_workers: u32,
-    /// Remote workers whose [`lot`] is below this are surplus.
+    /// Remote workers whose [`chance_number`] is below this are surplus.
     pub surplus_below: u64,
     /// Splits committed, as far as they were read.
     pub progress: u64,
@@ -158,7 +158,7 @@ pub struct WindowHints {
 }
 
 /// A pseudo-random number for a worker and a look; the same however often it is computed.
-pub fn lot(invocation: &InvocationId, at_ms: u64) -> u64 {
+pub fn chance_number(invocation: &InvocationId, at_ms: u64) -> u64 {
     let mut hasher = blake3::Hasher::new_derive_key("gristmill surplus v1");
     hasher.update(&at_ms.to_le_bytes()).update(invocation.0.as_bytes());
     let mut bytes = [0; 8];
@@ -173,18 +173,19 @@ impl WindowHints {
         workers: impl IntoIterator<Item = &'a InvocationId>,
         target: u32,
     ) {
-        let mut lots: Vec<u64> = workers.into_iter().map(|w| lot(w, self.at_ms)).collect();
-        lots.sort_unstable();
-        let too_many = lots.len().saturating_sub(usize::try_from(target).unwrap_or(usize::MAX));
+        let mut numbers: Vec<u64> =
+            workers.into_iter().map(|w| chance_number(w, self.at_ms)).collect();
+        numbers.sort_unstable();
+        let too_many = numbers.len().saturating_sub(usize::try_from(target).unwrap_or(usize::MAX));
         self.surplus_below = match too_many {
             0 => 0,
-            some => lots.get(some).copied().unwrap_or(u64::MAX),
+            some => numbers.get(some).copied().unwrap_or(u64::MAX),
         };
     }
 
     /// Whether a worker is surplus.
     pub fn is_surplus(&self, invocation: &InvocationId) -> bool {
-        lot(invocation, self.at_ms) < self.surplus_below
+        chance_number(invocation, self.at_ms) < self.surplus_below
     }
 
     /// Whether a current look found nothing to claim, and the trainer has not moved since.
@@ -301,7 +302,7 @@ mod tests {
 }
 
 #[cfg(test)]
-mod frontier_tests {
+mod hints_tests {
     use super::*;
     use proptest::prelude::*;
 

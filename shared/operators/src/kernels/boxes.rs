@@ -85,7 +85,7 @@ impl GeometryStep {
             }
             GeometryStep::Turn(matrix) => {
                 let corners = [(left, top), (right, top), (right, bottom), (left, bottom)];
-                let corners = corners.map(|corner| matrix.of_point(corner, size));
+                let corners = corners.map(|corner| matrix.map_point(corner, size));
                 let [mut low, mut high] = [corners[0]; 2];
                 for [x, y] in &corners[1..] {
                     low = [low[0].min(*x), low[1].min(*y)];

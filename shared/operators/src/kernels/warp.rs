@@ -89,7 +89,7 @@ impl WarpMatrix {
     }
 
     /// Maps a point of the input to the output: (x, y) from the upper left corner of the image.
-    pub(crate) fn of_point(&self, (x, y): (f32, f32), [height, width]: [usize; 2]) -> [f32; 2] {
+    pub(crate) fn map_point(&self, (x, y): (f32, f32), [height, width]: [usize; 2]) -> [f32; 2] {
         let middle = [width as f64 / 2.0, height as f64 / 2.0];
         let (x, y) = (f64::from(x) - middle[0], f64::from(y) - middle[1]);
         // The inverse; the determinant is 1.
@@ -137,7 +137,7 @@ trait Texel: Copy {
     fn read(from: &[u8]) -> Self;
     fn write(self, to: &mut [u8]);
     fn to_f32(self) -> f32;
-    fn of_f32(x: f32) -> Self;
+    fn from_f32(x: f32) -> Self;
     /// Interpolates between four neighbours; `x` and `y` are 32-bit fractions.
     fn mix(corners: [Self; 4], x: u32, y: u32) -> Self;
 }
@@ -159,7 +159,7 @@ impl Texel for u8 {
         f32::from(self)
     }
 
-    fn of_f32(x: f32) -> u8 {
+    fn from_f32(x: f32) -> u8 {
         x.round_ties_even() as u8
     }
 
@@ -190,7 +190,7 @@ impl Texel for f32 {
         self
     }
 
-    fn of_f32(x: f32) -> f32 {
+    fn from_f32(x: f32) -> f32 {
         x
     }
 
@@ -218,7 +218,7 @@ struct Image<'a, T, const C: usize> {
 impl<'a, T: Texel, const C: usize> Image<'a, T, C> {
     fn new(view: ValueView<'a>, fill: f32) -> Self {
         let [height, width] = view.size.map(|side| side as i64);
-        Image { bytes: view.bytes, height, width, fill: T::of_f32(fill), fill_f32: fill }
+        Image { bytes: view.bytes, height, width, fill: T::from_f32(fill), fill_f32: fill }
     }
 
     /// The bytes that start at pixel (x, y).
@@ -276,7 +276,7 @@ impl<'a, T: Texel, const C: usize> Image<'a, T, C> {
             inside += weight;
         }
         for (value, to) in values.iter().zip(out.chunks_exact_mut(T::BYTES)) {
-            T::of_f32((value - self.fill_f32) * inside + self.fill_f32).write(to);
+            T::from_f32((value - self.fill_f32) * inside + self.fill_f32).write(to);
         }
     }
 }

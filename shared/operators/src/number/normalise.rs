@@ -215,7 +215,7 @@ pub(crate) mod kernel {
     }
 
     #[inline(always)]
-    fn of_bytes(values: &[u8]) -> (f64, f64) {
+    fn byte_sums(values: &[u8]) -> (f64, f64) {
         let (mut sum, mut squares) = (0_u64, 0_u64);
         // The sum of 4096 squares fits 32 bits.
         for part in values.chunks(1 << 12) {
@@ -231,7 +231,7 @@ pub(crate) mod kernel {
     }
 
     #[inline(always)]
-    fn of_floats(values: &[[u8; 4]], mean: f64) -> (f64, f64) {
+    fn float_sums(values: &[[u8; 4]], mean: f64) -> (f64, f64) {
         let (mut sums, mut squares) = ([0.0; LANES], [0.0; LANES]);
         for part in values.chunks(LANES) {
             for (lane, x) in part.iter().enumerate() {
@@ -249,7 +249,7 @@ pub(crate) mod kernel {
         let outs = out.as_chunks_mut::<4>().0;
         match dtype {
             FieldDType::U8 => {
-                let (sum, squares) = vectorised(|| of_bytes(bytes));
+                let (sum, squares) = vectorised(|| byte_sums(bytes));
                 let (mean, scale) = moments(sum, squares, count);
                 let (mean, scale) = (mean as f32, scale as f32);
                 vectorised(|| {
@@ -261,8 +261,8 @@ pub(crate) mod kernel {
             _ => {
                 let values = bytes.as_chunks::<4>().0;
                 // Subtract the mean before squaring: floats may be far from zero but close together.
-                let mean = of_floats(values, 0.0).0 / (count as f64).max(1.0);
-                let (sum, squares) = of_floats(values, mean);
+                let mean = float_sums(values, 0.0).0 / (count as f64).max(1.0);
+                let (sum, squares) = float_sums(values, mean);
                 let (_, scale) = moments(sum, squares, count);
                 let (mean, scale) = (mean as f32, scale as f32);
                 for (x, to) in values.iter().zip(outs) {

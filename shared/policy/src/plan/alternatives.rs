@@ -52,13 +52,13 @@ pub(super) fn all(
 ) -> Vec<PlanAlternative> {
     let on = |workers: u32| work.on_functions(workers, &job.shape, &job.trainer(), &job.prices);
     let chosen = functions.workers;
-    let mut all = vec![of_functions(functions)];
+    let mut all = vec![function_alternative(functions)];
     if chosen > 1 {
-        all.push(of_functions(&on(chosen / 2)));
+        all.push(function_alternative(&on(chosen / 2)));
     }
     let more = chosen.saturating_mul(2).min(limits.max_workers.max(1));
     if more > chosen {
-        all.push(of_functions(&on(more)));
+        all.push(function_alternative(&on(more)));
     }
     all.extend(smaller_functions(job, work, functions));
     all.extend(job.points.iter().map(|point| cached(measured, job, limits, functions, *point)));
@@ -67,7 +67,7 @@ pub(super) fn all(
     all
 }
 
-fn of_functions(estimate: &EpochEstimate) -> PlanAlternative {
+fn function_alternative(estimate: &EpochEstimate) -> PlanAlternative {
     let EpochEstimate { workers, seconds, bound, cost, per_million, .. } = *estimate;
     PlanAlternative {
         kind: AlternativeKind::Functions,
@@ -97,7 +97,7 @@ fn smaller_functions(
     let shape = FunctionShape { memory_mb, ..job.shape };
     let estimate = work.on_functions(functions.workers, &shape, &job.trainer(), &job.prices);
     let name = format!("{} functions of {memory_mb} MB", functions.workers);
-    Some(PlanAlternative { name, ..of_functions(&estimate) })
+    Some(PlanAlternative { name, ..function_alternative(&estimate) })
 }
 
 /// An epoch that reads the cache at `point`, without the storage.

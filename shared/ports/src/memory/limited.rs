@@ -462,8 +462,8 @@ mod limited_table_tests {
         let at = Duration::from_millis;
         let kilobytes = |n: usize| Bytes::from(vec![1; n * 1_024 - 100]);
         for (limits, others) in [
-            (TableLimits::of_each_key(), 50),
-            (TableLimits { partitions: 1, ..TableLimits::of_each_key() }, 0),
+            (TableLimits::per_key(), 50),
+            (TableLimits { partitions: 1, ..TableLimits::per_key() }, 0),
         ] {
             let items = items(limits);
             let put =
@@ -495,7 +495,7 @@ mod limited_table_tests {
     #[tokio::test]
     async fn a_refused_request_is_unavailable_and_changes_nothing() {
         let writes_per_s = Some(0);
-        let items = items(TableLimits { writes_per_s, ..TableLimits::of_each_key() });
+        let items = items(TableLimits { writes_per_s, ..TableLimits::per_key() });
         let written = table(&items).write(&key("p", "s"), 0, Bytes::new(), None).await;
         let why = "Throughput";
         assert!(matches!(&written, Err(TableError::Unavailable(text)) if text.contains(why)));

@@ -34,11 +34,11 @@ impl TableLimits {
     /// The limits of a table that serves so many units a second at once.
     pub fn warmed(reads_per_s: u32, writes_per_s: u32) -> Self {
         let partitions = table_partitions(reads_per_s, writes_per_s);
-        Self { partitions, ..Self::of_each_key() }
+        Self { partitions, ..Self::per_key() }
     }
 
     /// The documented rates of a partition, for each partition key.
-    pub fn of_each_key() -> Self {
+    pub fn per_key() -> Self {
         Self {
             reads_per_s: Some(PARTITION_READS_PER_S),
             writes_per_s: Some(PARTITION_WRITES_PER_S),
@@ -108,7 +108,7 @@ impl MeteredItems {
         let mut meter = self.meter.lock();
         let (answer, bytes) = self.items.stored(key).unzip();
         let bytes = bytes.unwrap_or(0);
-        let units = TableUnits::of_read(bytes);
+        let units = TableUnits::read(bytes);
         let is_served = meter.admits(&self.limits, &key.pk, now, units);
         is_served.then_some(ServedRequest { answer, units, bytes })
     }
@@ -148,7 +148,7 @@ impl MeteredItems {
         let mut meter = self.meter.lock();
         let look = |items: &_| query.page(items, self.limits.page_bytes);
         let (answer, bytes) = self.items.look(&query.pk, look);
-        let units = TableUnits::of_read(bytes);
+        let units = TableUnits::read(bytes);
         let is_served = meter.admits(&self.limits, &query.pk, now, units);
         is_served.then_some(ServedRequest { answer, units, bytes })
     }
@@ -192,7 +192,7 @@ impl MeteredItems {
 
     fn units_of_write(&self, key: &ItemKey, body: &Bytes, expires_at_s: Option<u64>) -> TableUnits {
         let before = self.items.stored(key).map_or(0, |(_, bytes)| bytes);
-        TableUnits::of_write(item_bytes(&key.pk, &key.sk, body, expires_at_s).max(before))
+        TableUnits::write(item_bytes(&key.pk, &key.sk, body, expires_at_s).max(before))
     }
 }
 
@@ -237,12 +237,12 @@ const WRITE_BYTES: u64 = 1 << 10;
 
 impl TableUnits {
     /// Units of a strongly consistent read of `bytes`: an item, or a page of a query.
-    pub fn of_read(bytes: u64) -> Self {
+    pub fn read(bytes: u64) -> Self {
         Self { reads: bytes.div_ceil(READ_BYTES).max(1), writes: 0 }
     }
 
     /// Units of a write; `bytes` are those of the larger of the two items.
-    pub fn of_write(bytes: u64) -> Self {
+    pub fn write(bytes: u64) -> Self {
         Self { reads: 0, writes: bytes.div_ceil(WRITE_BYTES).max(1) }
     }
 }

@@ -35,7 +35,7 @@ fn scrolling(name: &str, rows: usize, table: Markup) -> Markup {
 }
 
 /// Every epoch in figures.
-pub(super) fn of_epochs(scene: &TimelineScene<'_>) -> Markup {
+pub(super) fn epochs_table(scene: &TimelineScene<'_>) -> Markup {
     let spans = &scene.epochs;
     let skipped = spans.iter().any(|span| span.epoch.skipped > 0);
     let first = spans.iter().any(|span| span.epoch.first_batch_s.is_some());

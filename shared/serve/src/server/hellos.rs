@@ -199,7 +199,7 @@ impl RankServer {
         let is_open = self.beginning.is_open();
         let is_early = [Phase::Greeting, Phase::Locating, Phase::Joining].contains(&self.phase);
         if is_early && error.is_of_place() && self.is_of_kept() {
-            return Err(self.of_kept(error));
+            return Err(self.kept_error(error));
         }
         match (self.phase, error) {
             (Phase::Greeting, error) if error.is_of_place() && is_open => {
@@ -232,7 +232,7 @@ impl RankServer {
     }
 
     /// An error about the stored position, with the name of its store.
-    fn of_kept(&self, error: FetchError) -> ServeError {
+    fn kept_error(&self, error: FetchError) -> ServeError {
         let name = self.cursors.name().unwrap_or_default();
         match error {
             FetchError::Collected(_) if self.fetcher().is_job_done() => {

@@ -16,7 +16,7 @@ use tokio::{
 
 /// How long a second client of a rank waits for the first to leave: one that reconnects may be faster than the
 /// end of its old connection.
-const SEAT_TIMEOUT: Duration = Duration::from_secs(3);
+const LINK_TIMEOUT: Duration = Duration::from_secs(3);
 /// Most messages to one rank that wait to be written: its hello, a step, the end, an error.
 const MAX_OUTGOING: usize = 8;
 
@@ -37,7 +37,7 @@ impl<S> ConnectedClient<S> {
         Self { stream, rank_index: Some(permit), only_reads: false }
     }
 
-    pub(super) fn who_only_reads(stream: S) -> Self {
+    pub(super) fn reading_only(stream: S) -> Self {
         Self { only_reads: true, ..stream.into() }
     }
 }
@@ -180,7 +180,7 @@ impl RankLinks {
 
     /// The connection waits for another of its rank to end.
     pub fn wait(&mut self, link: RankLinkId, rank_index: usize, hello: ClientHello) {
-        self.set(link, RankLinkRole::Waiting(rank_index, hello), Some(SEAT_TIMEOUT));
+        self.set(link, RankLinkRole::Waiting(rank_index, hello), Some(LINK_TIMEOUT));
     }
 
     fn set(&mut self, link: RankLinkId, role: RankLinkRole, patience: Option<Duration>) {

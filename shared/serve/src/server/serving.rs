@@ -250,7 +250,7 @@ impl RankServer {
                 if self.links.defer(link, message) {
                     Ok(())
                 } else {
-                    Err("too many messages before the rank's seat is free".to_owned())
+                    Err("too many messages before the rank's earlier client is gone".to_owned())
                 }
             }
             (ClientMessage::Ack(_) | ClientMessage::JobAck(_) | ClientMessage::Waits, _) => {

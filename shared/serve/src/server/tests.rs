@@ -184,7 +184,7 @@ async fn a_rank_that_returns_gets_the_same_bytes_and_no_other_rank_a_step_twice(
 }
 
 #[tokio::test]
-async fn a_second_client_of_a_rank_takes_its_seat_once_the_first_leaves() {
+async fn a_second_client_of_a_rank_is_served_once_the_first_leaves() {
     let serving = Serving::start(1, TailPolicy::Repeat, StartCandidates::default()).await;
     let mut first = serving.rank(0, None).await;
     first.takes(0).await;

@@ -30,7 +30,7 @@ struct Download {
 
 impl Download {
     /// Gets the split at `position`.
-    async fn of(codec: FrameCodec, position: usize) -> Self {
+    async fn get(codec: FrameCodec, position: usize) -> Self {
         let (job, ports, config) = SampleJob::computed(codec).await;
         let context = JobContext::load(ports.runner(&config), &config.job).await.unwrap();
         let entry = job.entries()[position].clone();
@@ -80,7 +80,7 @@ async fn an_object_of_which_any_byte_is_damaged_or_cut_off_is_computed_again() {
     for codec in CODECS {
         // Two batches; and one with rows that are left over.
         for position in [0, 2] {
-            let download = Download::of(codec, position).await;
+            let download = Download::get(codec, position).await;
             let chunk = Chunk::open(download.object.clone(), &Default::default()).unwrap();
             let is_packed = chunk.frames().iter().any(|info| info.encoding == FrameEncoding::Zstd);
             assert_eq!(is_packed, codec != FrameCodec::Stored);
@@ -101,7 +101,7 @@ async fn an_object_of_which_any_byte_is_damaged_or_cut_off_is_computed_again() {
 #[tokio::test]
 async fn frames_of_an_object_are_right_whichever_byte_is_damaged() {
     for codec in CODECS {
-        let download = Download::of(codec, 0).await;
+        let download = Download::get(codec, 0).await;
         let share = NeededPart::Frames { frames: BTreeSet::from([1]), bytes: 1 };
         let (right, healed) = download.with(download.object.to_vec(), &share, &[1]).await;
         assert!(!healed);
@@ -174,7 +174,7 @@ async fn a_reader_of_one_rank_computes_what_it_needs_again() {
 
 #[tokio::test]
 async fn a_split_that_is_computed_again_and_differs_ends_the_stream_in_one_line() {
-    let mut download = Download::of(FrameCodec::Stored, 0).await;
+    let mut download = Download::get(FrameCodec::Stored, 0).await;
     download.entry.outcome.crc32c ^= 1;
     let fetched = download.source.chunk(&download.entry, &NeededPart::Whole, None).await;
     let error = fetched.unwrap_err().to_string();

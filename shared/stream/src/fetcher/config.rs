@@ -59,8 +59,8 @@ impl FetcherConfig {
     }
 
     /// The only rank of a run that begins at `from` and that nobody has named.
-    pub(crate) fn one(&self, lot: Nonce, from: Cursor) -> ServedRanks {
-        let mut own = ServedRanks::one(lot, from);
+    pub(crate) fn one(&self, nonce: Nonce, from: Cursor) -> ServedRanks {
+        let mut own = ServedRanks::one(nonce, from);
         (own.run.epochs, own.local_workers) = (self.epochs, self.local_workers);
         own
     }

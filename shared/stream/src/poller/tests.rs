@@ -83,7 +83,7 @@ async fn a_fetcher_that_is_refused_first_takes_over_once_and_then_asks_again() {
 }
 
 /// `config` for `count` ranks from `first` on of a run of two ranks that begins at batch `from`.
-fn of_run(config: &FetcherConfig, (first, count): (u32, u32), from: u64) -> FetcherConfig {
+fn run_config(config: &FetcherConfig, (first, count): (u32, u32), from: u64) -> FetcherConfig {
     let count_of = |count| NonZeroU32::new(count).unwrap();
     let ranks = RunRanks { count: count_of(2), from: batch(0, from), tail: TailPolicy::Drop };
     let run = TrainingRun { token: RunToken::from_name("t"), ranks, epochs: None };
@@ -118,7 +118,7 @@ async fn start(ports: &FetcherPorts, config: FetcherConfig) -> Fetcher {
 async fn the_only_reader_of_one_rank_or_of_several_joins_once() {
     for has_name in [false, true] {
         let (job, ports, config) = SampleJob::new(2, 2).await;
-        let config = if has_name { of_run(&config, (0, 2), 0) } else { config };
+        let config = if has_name { run_config(&config, (0, 2), 0) } else { config };
         let mut fetcher = start(&ports, config).await;
         assert_eq!(take_all(&mut fetcher).await, (0..8).collect::<Vec<_>>());
         fetcher.settle().await.unwrap();
@@ -148,8 +148,8 @@ async fn a_trainer_that_goes_back_begins_a_new_run() {
 #[tokio::test]
 async fn two_readers_take_every_batch_once_and_the_job_ends_with_the_last_of_them() {
     let (job, ports, config) = SampleJob::new(2, 2).await;
-    let mut first = start(&ports, of_run(&config, (0, 1), 0)).await;
-    let mut second = start(&ports, of_run(&config, (1, 1), 0)).await;
+    let mut first = start(&ports, run_config(&config, (0, 1), 0)).await;
+    let mut second = start(&ports, run_config(&config, (1, 1), 0)).await;
     assert_eq!(take_all(&mut first).await, [0, 2, 4, 6]);
     assert!(!first.is_job_done() && job.progress().is_some_and(|job| job.durable == batch(0, 0)));
     let (settled, taken) = tokio::join!(first.settle(), take_all(&mut second));
@@ -163,8 +163,8 @@ async fn two_readers_take_every_batch_once_and_the_job_ends_with_the_last_of_the
 #[tokio::test]
 async fn a_reader_that_would_begin_elsewhere_learns_where_the_run_began() {
     let (_job, ports, config) = SampleJob::new(2, 2).await;
-    let _first = start(&ports, of_run(&config, (0, 1), 0)).await;
-    let mut second = Fetcher::start(ports, of_run(&config, (1, 1), 2)).await.unwrap();
+    let _first = start(&ports, run_config(&config, (0, 1), 0)).await;
+    let mut second = Fetcher::start(ports, run_config(&config, (1, 1), 2)).await.unwrap();
     let error = second.admitted().await.unwrap_err();
     assert_eq!(error, FetchError::RunBegan { from: batch(0, 0), own: batch(0, 2) });
     second.begin_run(batch(0, 0)).await;
@@ -181,8 +181,8 @@ async fn a_reader_that_would_begin_elsewhere_learns_where_the_run_began() {
 async fn a_successor_ends_the_reader_before_it() {
     let (_job, ports, config) = SampleJob::new(2, 2).await;
     for range in [(0, 2), (1, 1)] {
-        let first = start(&ports, of_run(&config, range, 0)).await;
-        let _second = start(&ports, of_run(&config, range, 0)).await;
+        let first = start(&ports, run_config(&config, range, 0)).await;
+        let _second = start(&ports, run_config(&config, range, 0)).await;
         first.checkpointed_before(batch(0, 2));
         assert!(matches!(first.failed().await, FetchError::Fenced(_)), "{range:?}");
     }

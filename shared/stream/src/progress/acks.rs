@@ -7,7 +7,7 @@ use gristmill_model::{Epoch, Nonce};
 use std::collections::BTreeMap;
 
 /// Bits of a generation that distinguish runs that begin in the same millisecond.
-const LOT_BITS: u32 = 16;
+const NONCE_BITS: u32 = 16;
 
 /// A trainer's position, and the coordinator's knowledge of it. Times and nonces are arguments.
 #[derive(Debug)]
@@ -80,12 +80,12 @@ impl AckTracker {
     }
 
     /// Takes over from the run of generation `last`, unless this run has a generation. The new one is later
-    /// than `last` even if this host's clock is behind; `lot` distinguishes runs that begin at the same time.
-    pub fn take_over(&mut self, last: u64, now_ms: u64, lot: Nonce) {
+    /// than `last` even if this host's clock is behind; `nonce` distinguishes runs that begin at the same time.
+    pub fn take_over(&mut self, last: u64, now_ms: u64, nonce: Nonce) {
         if self.generation.is_some() {
             return;
         }
-        let generation = later(last, now_ms, lot);
+        let generation = later(last, now_ms, nonce);
         self.generation = Some((generation, last));
         self.own.push(generation);
     }
@@ -153,11 +153,11 @@ impl AckTracker {
         request: &ReaderRequest,
         said: ReaderAnswer<'_>,
         now_ms: u64,
-        lot: Nonce,
+        nonce: Nonce,
     ) -> Option<String> {
         let (generation, standing) = said;
         self.membership.set_pace(standing);
-        let number = later(standing.number, now_ms, lot);
+        let number = later(standing.number, now_ms, nonce);
         if let Some(join) = &request.join {
             if self.membership.joined(join, said, number) && !self.membership.is_alone() {
                 // The run has the generation of the reader that began it.
@@ -327,13 +327,13 @@ impl AckTracker {
     }
 }
 
-/// A number that is later than `last` even if this host's clock is behind; `lot` distinguishes those that are
+/// A number that is later than `last` even if this host's clock is behind; `nonce` distinguishes those that are
 /// chosen at the same time.
-fn later(last: u64, now_ms: u64, lot: Nonce) -> u64 {
-    let [.., high, low] = lot.0;
-    let lot = u64::from(u16::from_be_bytes([high, low]));
-    let after = (last >> LOT_BITS) + 1;
-    (now_ms.max(after) << LOT_BITS) | lot
+fn later(last: u64, now_ms: u64, nonce: Nonce) -> u64 {
+    let [.., high, low] = nonce.0;
+    let nonce = u64::from(u16::from_be_bytes([high, low]));
+    let after = (last >> NONCE_BITS) + 1;
+    (now_ms.max(after) << NONCE_BITS) | nonce
 }
 
 #[cfg(test)]
@@ -368,12 +368,12 @@ mod tests {
 
     #[test]
     fn a_later_run_has_a_larger_generation_for_any_clock() {
-        let generation = |last, now_ms, lot| {
+        let generation = |last, now_ms, nonce| {
             let mut acks = new();
             acks.start_at(batch(0, 0), batch(0, 0), split(0, 0), split(0, 0));
             acks.announce();
             assert_eq!(acks.next(), None, "nothing is sent before it is settled");
-            acks.take_over(last, now_ms, Nonce([lot; 8]));
+            acks.take_over(last, now_ms, Nonce([nonce; 8]));
             acks.next().unwrap().generation
         };
         let first = generation(0, 5_000, 9);

@@ -141,7 +141,7 @@ fn extreme_floats(dice: &mut OperatorDraws, count: usize) -> Vec<f32> {
 
 /// A pipeline of these operators on an image of f32, after a change of its values, and the places
 /// of the image in it: height, width, channels.
-fn of_floats(
+fn float_pipeline(
     dice: &mut OperatorDraws,
     entries: &[RegisteredOperator],
 ) -> Option<(Pipeline, [usize; 3])> {
@@ -174,7 +174,7 @@ fn pairs_that_may_swap_give_the_same_bytes_in_either_order() {
     let mut entries = operators();
     entries.retain(|entry| {
         (0..100)
-            .filter_map(|round| of_floats(&mut dice(round), &[*entry]))
+            .filter_map(|round| float_pipeline(&mut dice(round), &[*entry]))
             .any(|(pipeline, _)| exact_effect(&pipeline, 1) != ExactEffect::Unknown)
     });
     let names = entries.iter().map(|entry| entry.declaration.name).collect::<BTreeSet<_>>();
@@ -182,7 +182,7 @@ fn pairs_that_may_swap_give_the_same_bytes_in_either_order() {
     for round in 0..6_000 {
         let dice = &mut dice(round);
         let both = [one_of(dice, &entries), one_of(dice, &entries)];
-        let Some((pipeline, size)) = of_floats(dice, &both) else { continue };
+        let Some((pipeline, size)) = float_pipeline(dice, &both) else { continue };
         if !exact_effect(&pipeline, 1).commutes_with(exact_effect(&pipeline, 2)) {
             continue;
         }

@@ -230,7 +230,7 @@ fn rows_of_every_writer_are_read() {
             }
             assert!(index.stored_ranges(100, 2, &source()).is_err());
             // Pages are known either way.
-            let Packed { some, all } = Packed::of(&index, &file);
+            let Packed { some, all } = Packed::measure(&index, &file);
             assert!(some < all, "{some} of {all}");
         }
     }
@@ -243,7 +243,7 @@ struct Packed {
 }
 
 impl Packed {
-    fn of(index: &FileIndex, file: &Bytes) -> Packed {
+    fn measure(index: &FileIndex, file: &Bytes) -> Packed {
         let source = features(&[("tokens", FeatureDType::I64, &[None])]);
         let bytes = |first, n| parts(index, file, first, n, &source).iter().map(Bytes::len).sum();
         Packed { some: bytes(20, 10), all: bytes(0, 60) }

@@ -11,7 +11,7 @@ const HEADER: &[u8] = b"Exif\0\0";
 /// Orientation of an image, 1 to 8: 1, upright, also where the file does not say.
 pub(crate) fn orientation(bytes: &[u8]) -> u8 {
     let exif: Option<Cow<'_, [u8]>> = if bytes.starts_with(&[0xff, 0xd8]) {
-        of_jpeg(bytes).map(Into::into)
+        jpeg_exif(bytes).map(Into::into)
     } else if bytes.starts_with(png::MAGIC) {
         let mut chunks = png::chunks(bytes);
         chunks.find(|(name, _)| name == b"eXIf").map(|(_, content)| bytes[content].into())
@@ -28,7 +28,7 @@ pub(crate) fn orientation(bytes: &[u8]) -> u8 {
 }
 
 /// The EXIF of a JPEG, from before its first scan.
-fn of_jpeg(jpeg: &[u8]) -> Option<&[u8]> {
+fn jpeg_exif(jpeg: &[u8]) -> Option<&[u8]> {
     let mut segments = rare_jpeg::segments(jpeg, false).filter(|(code, _)| *code == 0xe1);
     segments.find_map(|(_, segment)| segment.get(4..)?.strip_prefix(HEADER))
 }

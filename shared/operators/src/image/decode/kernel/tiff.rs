@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     /// A grey TIFF of eight pixels in a row, with this order of bits.
-    fn of_order(order: u32) -> Vec<u8> {
+    fn grey_tiff(order: u32) -> Vec<u8> {
         let values = [(256, 8), (257, 1), (258, 8), (259, 1), (262, 1), (266, order), (273, 8)];
         let values = values.into_iter().chain([(277, 1), (278, 1), (279, 8)]);
         let mut file = b"II*\0\x10\0\0\0\x01\x02\x03\x04\x05\x06\x07\x08\x0a\0".to_vec();
@@ -247,7 +247,7 @@ mod tests {
     fn bits_in_reverse_are_turned() {
         let (mut spare, mut out) = (Vec::new(), Vec::new());
         for (order, first) in [(1, [1, 2, 3]), (2, [128, 64, 192])] {
-            decode(&of_order(order), KernelOutput::Buffer(&mut out), &mut spare).unwrap();
+            decode(&grey_tiff(order), KernelOutput::Buffer(&mut out), &mut spare).unwrap();
             assert_eq!(out[..9].as_chunks::<3>().0, first.map(|grey| [grey; 3]));
         }
     }
