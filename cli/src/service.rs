@@ -46,7 +46,7 @@ pub struct NamedJobArgs {
 }
 
 /// The state as one word.
-pub fn word(state: &JobState) -> &'static str {
+pub fn job_state_word(state: &JobState) -> &'static str {
     match state {
         JobState::Indexing => "indexing",
         JobState::Running => "running",
@@ -60,7 +60,7 @@ pub fn word(state: &JobState) -> &'static str {
 pub fn state(view: &JobView) -> String {
     match &view.state {
         JobState::Failed { error } => format!("failed: {error}"),
-        state => word(state).to_owned(),
+        state => job_state_word(state).to_owned(),
     }
 }
 

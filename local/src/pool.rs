@@ -274,7 +274,7 @@ impl Pool {
             biased;
             next = orders.recv() => next,
             () = tokio::time::sleep(IDLE_TIME) => None,
-            () = process.died() => None,
+            () = process.wait_for_end() => None,
         };
         // From here on, no event is sent; one that was sent before is taken.
         let mut state = self.lock();

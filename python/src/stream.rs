@@ -266,7 +266,7 @@ impl PyStream {
     /// Numbers of the stream: workers, bytes fetched, memory.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, pyo3::types::PyDict>> {
         let stats = pyo3::types::PyDict::new(py);
-        let snapshot = self.watcher.snapshot();
+        let snapshot = self.watcher.statistics();
         stats.set_item("workers", snapshot.active_workers)?;
         stats.set_item("workers_max", snapshot.workers_max)?;
         stats.set_item("fetched_bytes", snapshot.fetched_bytes)?;

@@ -3,7 +3,7 @@
 use crate::{
     commands::ps::in_words as disk_in_words,
     output::{say, say_all},
-    service::{NamedJobArgs, call, open_existing, state, word},
+    service::{NamedJobArgs, call, open_existing, state, job_state_word},
 };
 use gristmill_client::{ProgramFailure, report::SkippedRecords};
 use gristmill_model::{
@@ -97,7 +97,7 @@ fn as_json(status: &JobStatus) -> serde_json::Value {
     };
     json!({
         "job": job.job,
-        "state": word(&job.state),
+        "state": job_state_word(&job.state),
         "error": error,
         "epochs": job.spec.epochs,
         "splits_per_epoch": job.plan.map(|plan| plan.n_splits),

@@ -2,7 +2,7 @@
 
 use crate::{
     output::say,
-    service::{NamedJobArgs, call, open_existing, state, word},
+    service::{NamedJobArgs, call, open_existing, state, job_state_word},
 };
 use gristmill_client::ProgramFailure;
 use gristmill_model::wire::StopCall;
@@ -24,7 +24,7 @@ impl StopArgs {
         let service = open_existing(&args.service).await?;
         let view = call(&service, StopCall { job: args.job.clone() }).await?;
         if args.json {
-            say!("{}", json!({ "job": view.job, "state": word(&view.state) }))
+            say!("{}", json!({ "job": view.job, "state": job_state_word(&view.state) }))
         } else {
             say!("job {} is {}", view.job, state(&view))
         }

@@ -157,7 +157,7 @@ impl JobRecords {
         bundles: &mut [ScannedBundle],
     ) -> Result<(), CallRefusal> {
         let names: Vec<_> = bundles.iter().map(|b| item.bundle(job, b.epoch, b.index)).collect();
-        let items = self.store.read_raw(&names).await?;
+        let items = self.store.read_all_raw(&names).await?;
         for ((bundle, name), item) in bundles.iter_mut().zip(&names).zip(items) {
             bundle.read(name, item.as_ref())?;
         }
@@ -216,7 +216,7 @@ impl JobRecords {
             deleted += self.delete_bundles(job, item, epoch).await?;
         }
         let pruned = |swept: &mut SweepProgress| swept.pruned = swept.pruned.max(until);
-        self.store.change_from(&name, read, pruned).await?;
+        self.store.change_or_create_from(&name, read, pruned).await?;
         Ok(deleted)
     }
 

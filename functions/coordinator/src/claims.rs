@@ -196,7 +196,7 @@ impl Splits {
         let mut search = BundleSearch::new(&ranges, scope, claim.nonce, ends);
         let taken = self.search(claiming, &ranges, &mut search).await;
         let from = ranges.by_epoch.first().map_or(0, |range| range.epoch);
-        self.records.memory.saw(&claim.job, item, search.into_ends(), from);
+        self.records.memory.keep_ends(&claim.job, item, search.into_ends(), from);
         taken
     }
 

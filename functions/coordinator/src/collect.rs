@@ -88,7 +88,7 @@ impl Consumers {
         self.objects.delete_objects(&doomed).await?;
         let place = SplitPlace::from_linear(to, n);
         let swept = |swept: &mut SweepProgress| swept.place = swept.place.max(place);
-        self.records.store.change_from(&ItemName::Swept(job), read, swept).await?;
+        self.records.store.change_or_create_from(&ItemName::Swept(job), read, swept).await?;
         Ok(())
     }
 

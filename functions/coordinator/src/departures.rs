@@ -5,7 +5,7 @@ use crate::{
     items::{ItemName, JobItem},
     scan::WindowScan,
     snapshot::JobSnapshot,
-    store::{accepted, decode},
+    store::{decode, unless_declined},
 };
 use gristmill_model::{
     InvocationId, JobName,
@@ -22,9 +22,10 @@ use std::collections::BTreeMap;
 /// Dead invocations kept in the scaler's state: more than can have a claim in flight at one time.
 const MAX_DEAD: usize = 8;
 
+/// What dead invocations held, and have lost.
 #[derive(Debug, Default)]
 struct Freed {
-    owners: Vec<InvocationId>,
+    invocations: Vec<InvocationId>,
     /// Bundles that are claimable at once. A bundle on trial waits for the next look, which allows one
     /// trial at a time.
     bundles: Vec<EpochBundle>,
@@ -32,7 +33,7 @@ struct Freed {
 
 impl CallHandler<ReleaseCall> for Splits {
     /// Frees the bundles of a dead invocation, and removes its worker from the scaler's state. An event that expired
-    /// has none, and hundreds may expire within a second.
+    /// never held a bundle: only its departure is noted.
     async fn handle(&self, release: &ReleaseCall) -> Result<AppliedReply, CallRefusal> {
         let ReleaseCall { job, invocation, worker, blameless, expired, error } = release;
         if *expired {
@@ -45,11 +46,11 @@ impl CallHandler<ReleaseCall> for Splits {
         let scan = self.records.scan(job, &item, &progress, progress.horizon().slowest).await?;
         let dead = std::slice::from_ref(invocation);
         let freed = self.release_held(job, &item, &scan, dead, *blameless).await?;
-        if !freed.owners.is_empty() {
+        if !freed.invocations.is_empty() {
             self.note_freed(job, &freed.bundles).await?;
         }
-        let freed = freed.owners.len();
-        tracing::info!(%job, invocation = %invocation.0, leases = freed, "a dead worker was reported");
+        let leases = freed.invocations.len();
+        tracing::info!(%job, invocation = %invocation.0, leases, "a dead worker was reported");
         if let Some(worker) = worker {
             let ended = (!blameless).then_some((scan.progress(&item), error.as_str()));
             self.remove_worker(job, *worker, Some(invocation), ended).await?;
@@ -91,8 +92,8 @@ impl Splits {
             let decide = |before: Option<&Bundle>| splits::release(before, &command);
             // On a refusal the bundle has moved on, so there is nothing to free.
             let released = self.records.store.update_from(&name, bundle.versioned(), decide).await;
-            if accepted(released)?.is_some() {
-                freed.owners.push(invocation.clone());
+            if unless_declined(released)?.is_some() {
+                freed.invocations.push(invocation.clone());
                 if !bundle.is_on_trial() {
                     freed.bundles.push((bundle.epoch, bundle.index));
                 }
@@ -111,12 +112,12 @@ impl Splits {
         scan: &WindowScan,
         dead: &[InvocationId],
     ) -> Result<bool, CallRefusal> {
-        let released = self.release_held(job, item, scan, dead, false).await?.owners;
+        let released = self.release_held(job, item, scan, dead, false).await?.invocations;
         if released.is_empty() {
             return Ok(false);
         }
         let forget = |scale: &mut ScaleState| scale.dead.retain(|dead| !released.contains(dead));
-        self.records.store.change(&ItemName::Scale(job), forget).await?;
+        self.records.store.change_or_create(&ItemName::Scale(job), forget).await?;
         Ok(true)
     }
 
@@ -129,12 +130,12 @@ impl Splits {
     ) -> Result<(), CallRefusal> {
         let name = ItemName::Left(job, worker / LEFT_SHARD);
         let note = |left: &mut DepartedWorkers| *left = add(*left, worker);
-        self.records.store.change(&name, note).await.map(|_| ())
+        self.records.store.change_or_create(&name, note).await.map(|_| ())
     }
 
     /// The scaler's state without the workers that have left since it was written. A worker with a lease in
     /// `scan` has not left.
-    pub(crate) async fn settled(
+    pub(crate) async fn without_departed(
         &self,
         job: &JobName,
         mut scale: ScaleState,
@@ -143,7 +144,7 @@ impl Splits {
         let at_work = scan.workers_at_work(self.records.clock.now_ms());
         let shards = scale.outstanding.shards(|number| !at_work.contains(&number));
         let names: Vec<_> = shards.iter().map(|shard| ItemName::Left(job, *shard)).collect();
-        let items = self.records.store.read_raw(&names).await?;
+        let items = self.records.store.read_all_raw(&names).await?;
         let mut left = BTreeMap::new();
         for ((shard, name), item) in shards.into_iter().zip(&names).zip(items) {
             let bits = decode::<DepartedWorkers>(name, item.as_ref())?.item;
@@ -177,8 +178,8 @@ impl Splits {
     ) -> Result<(), CallRefusal> {
         let now_ms = self.records.clock.now_ms();
         let remove = |scale: &mut ScaleState| {
-            let known = dead.is_none_or(|dead| !scale.dead.contains(dead));
-            if let Some((progress, error)) = ended.filter(|_| known) {
+            let is_news = dead.is_none_or(|dead| !scale.dead.contains(dead));
+            if let Some((progress, error)) = ended.filter(|_| is_news) {
                 scale.failed_workers.note(1, progress, now_ms, error);
             }
             scale.outstanding.retain(|number, _| number != worker);
@@ -188,20 +189,20 @@ impl Splits {
                 scale.dead.drain(..excess);
             }
         };
-        self.records.store.change(&ItemName::Scale(job), remove).await.map(|_| ())
+        self.records.store.change_or_create(&ItemName::Scale(job), remove).await.map(|_| ())
     }
 }
 
 /// Indices of bundles in `scan` whose workers have most likely died. Looks at the window have been regular
 /// since `steady_since_ms`; before that, workers may have been silent because their calls were not answered.
-pub(crate) fn overdue(scan: &WindowScan, steady_since_ms: u64, now_ms: u64) -> Vec<usize> {
+pub(crate) fn silent_bundles(scan: &WindowScan, steady_since_ms: u64, now_ms: u64) -> Vec<usize> {
     // Bundles with commits are evidence of how long splits take.
     let committed = |bundle: &Bundle| bundle.entries.iter().flatten().count() as u64;
     let witnesses: Vec<_> = scan.items().filter(|bundle| committed(bundle) > 0).collect();
     let split_ms = |bundle: &&Bundle| bundle.times.total_ms() / committed(bundle);
     let longest_ms = witnesses.iter().map(split_ms).max().unwrap_or(0);
     let steady_ms = now_ms.saturating_sub(steady_since_ms);
-    let is_overdue = |bundle: &Bundle| {
+    let is_silent = |bundle: &Bundle| {
         let limit_ms = silence_limit_ms(longest_ms, bundle.entries.len(), bundle.attempt);
         let Some(silence_limit_ms) = limit_ms else { return false };
         let last_contact_ms = bundle.last_contact_ms();
@@ -210,18 +211,19 @@ pub(crate) fn overdue(scan: &WindowScan, steady_since_ms: u64, now_ms: u64) -> V
             witnesses.iter().any(|other| is_other(other) && other.since_ms > last_contact_ms)
         };
         bundle.state == BundleState::Leased
+            // A lease whose time is over can be claimed by others as it is.
             && bundle.until_ms > now_ms
             && now_ms.saturating_sub(last_contact_ms) > silence_limit_ms
             && steady_ms > silence_limit_ms
             && others_went_on()
     };
     let bundles = scan.bundles.iter().enumerate();
-    bundles.filter(|(_, b)| b.item.as_ref().is_some_and(is_overdue)).map(|(i, _)| i).collect()
+    bundles.filter(|(_, b)| b.item.as_ref().is_some_and(is_silent)).map(|(i, _)| i).collect()
 }
 
 impl Splits {
     /// Ends the leases of workers that have most likely died.
-    pub(crate) async fn end_overdue(
+    pub(crate) async fn end_silent(
         &self,
         job: &JobName,
         item: &JobItem,
@@ -229,7 +231,7 @@ impl Splits {
         steady_since_ms: u64,
     ) -> Result<(), CallRefusal> {
         let now_ms = self.records.clock.now_ms();
-        for i in overdue(scan, steady_since_ms, now_ms) {
+        for i in silent_bundles(scan, steady_since_ms, now_ms) {
             let bundle = &mut scan.bundles[i];
             let Some(seen) = &bundle.item else { continue };
             let command =
@@ -239,7 +241,7 @@ impl Splits {
             let lapsed =
                 self.records.store.update_versioned(&name, bundle.versioned(), decide).await;
             // On a refusal the worker is alive or the bundle has moved on.
-            if let Some((after, version)) = accepted(lapsed)? {
+            if let Some((after, version)) = unless_declined(lapsed)? {
                 let invocation = &after.invocation.0;
                 tracing::info!(%job, invocation, "a worker is silent while others make progress");
                 (bundle.version, bundle.item) = (version, Some(after));

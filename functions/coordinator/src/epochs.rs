@@ -90,7 +90,7 @@ impl Jobs {
             swept.place = swept.place.min(SplitPlace::start_of(durable));
             swept.pruned = swept.pruned.min(durable);
         };
-        self.records.store.change(&ItemName::Swept(job), behind).await.map(|_| ())
+        self.records.store.change_or_create(&ItemName::Swept(job), behind).await.map(|_| ())
     }
 
     async fn close_epoch(

@@ -92,7 +92,7 @@ impl ItemName<'_> {
 
     /// Whether the item is one of many that accumulate while a job runs. Those expire on their own; the few
     /// items that define the job live until it has ended.
-    pub fn is_passed_by(&self) -> bool {
+    pub fn accumulates(&self) -> bool {
         matches!(
             self,
             Self::Deaths(_)

@@ -32,6 +32,7 @@ impl Jobs {
         let job = &register.job;
         let Some(item) = &read.item else { return Err(crate::records::no_job(job)) };
         let version = self.version;
+        // Only to see whether anything changes: then from which batch on, and when, does not matter.
         let after = joined(item, register, version, Cursor::default(), 0)?;
         if after == *item {
             return Ok(after.view(job));
@@ -40,7 +41,7 @@ impl Jobs {
         let horizon = progress.item.unwrap_or_default().horizon();
         let on_error = |item: &JobItem| item.spec.settings.on_error;
         if on_error(item) == ErrorPolicy::Fail && on_error(&after) != ErrorPolicy::Fail {
-            self.skips_begin(job, horizon.slowest).await?;
+            self.begin_skips(job, horizon.slowest).await?;
         }
         if item.state.is_ended() {
             self.list(job).await?;
@@ -56,14 +57,14 @@ impl Jobs {
     }
 
     /// Counts skipped records from `slowest` on: the job did not skip any before.
-    async fn skips_begin(&self, job: &JobName, slowest: SplitPlace) -> Result<(), CallRefusal> {
+    async fn begin_skips(&self, job: &JobName, slowest: SplitPlace) -> Result<(), CallRefusal> {
         let begin = |skips: &mut SkipCounts| {
             if skips.before.epoch < slowest.epoch {
                 *skips = SkipCounts::default();
             }
             skips.before = skips.before.max(slowest);
         };
-        self.records.store.change(&ItemName::Skips(job), begin).await.map(|_| ())
+        self.records.store.change_or_create(&ItemName::Skips(job), begin).await.map(|_| ())
     }
 
     /// Lets the splits that were given up be tried again, and workers be started.
@@ -83,12 +84,12 @@ impl Jobs {
             self.records.store.update(&name, decide).await?;
         }
         let clear = |scale: &mut ScaleState| scale.failed_workers = WorkerFailureSeries::default();
-        self.records.store.change(&ItemName::Scale(job), clear).await.map(|_| ())
+        self.records.store.change_or_create(&ItemName::Scale(job), clear).await.map(|_| ())
     }
 }
 
 /// The stored job after `register` has joined it; the same job if nothing changes. Batches from `since` on may be made
-/// under a change. `version` is the one that the joiner speaks.
+/// with the changed options. `version` is the one that the joiner speaks.
 fn joined(
     before: &JobItem,
     register: &RegisterCall,
@@ -142,7 +143,7 @@ fn joined(
     Ok(JobItem { spec, state, plan, changes, resumed, protocol, ..before.clone() })
 }
 
-/// Refuses a program that asks for something else than the job fixes.
+/// Refuses a program that asks for what cannot change while a job exists.
 fn check_fixed(item: &JobItem, register: &RegisterCall) -> Result<(), CallRefusal> {
     let RegisterCall { job, spec, given, .. } = register;
     if let Some(SpecDifference { field, registered, requested }) = item.spec.difference(spec, given)
@@ -165,7 +166,7 @@ fn check_fixed(item: &JobItem, register: &RegisterCall) -> Result<(), CallRefusa
     Ok(())
 }
 
-/// Refuses `fail` for a job that reads a cache which lacks bad records.
+/// Refuses `--on-error fail` for a job that reads a cache which lacks bad records.
 fn check_cache(before: &JobItem, spec: &JobSpec) -> Result<(), CallRefusal> {
     let skipped = before.caching.as_ref().and_then(|caching| caching.totals);
     let skipped = skipped.map_or(0, |totals| totals.skipped);

@@ -46,7 +46,7 @@ impl Consumers {
         let steady_since_ms = steady_since(stored.item.as_ref(), self.records.clock.now_ms());
         let scan = self.free_leases(job, item, progress, scan, scale, steady_since_ms).await?;
         let scan = scan.within(window(item, progress, scale));
-        let scale = &self.splits.settled(job, scale.clone(), &scan).await?;
+        let scale = &self.splits.without_departed(job, scale.clone(), &scan).await?;
         let now_ms = self.records.clock.now_ms();
         let view = WindowInputs { item, progress, scale, scan: &scan, steady_since_ms, now_ms };
         let WindowDecision { kick, failure, mut hints } =
@@ -117,7 +117,7 @@ impl Consumers {
         if self.splits.release_late_claims(job, item, &scan, &scale.dead).await? {
             scan = self.records.scan(job, item, progress, progress.horizon().slowest).await?;
         }
-        self.splits.end_overdue(job, item, &mut scan, steady_since_ms).await?;
+        self.splits.end_silent(job, item, &mut scan, steady_since_ms).await?;
         Ok(scan)
     }
 }

@@ -82,7 +82,7 @@ impl CallHandler<StatusCall> for Consumers {
         let (JobSnapshot { item, progress, .. }, PollItems { scale, .. }) =
             self.records.poll_snapshot(job, None, None).await?;
         let scan = self.records.scan(job, &item, &progress, progress.horizon().slowest).await?;
-        let scale = self.splits.settled(job, scale, &scan).await?;
+        let scale = self.splits.without_departed(job, scale, &scan).await?;
         let window = window(&item, &progress, &scale);
         let scan = scan.within(window);
         let now_ms = self.records.clock.now_ms();

@@ -108,7 +108,7 @@ impl Consumers {
         if let Some(progress) = &read.item
             && (poll.report.is_some() || poll.join.is_some())
         {
-            self.records.memory.keep_run(job, reader_of(poll), progress.generation);
+            self.records.memory.keep_generation(job, reader_of(poll), progress.generation);
         }
         let heartbeat_ms = read.item.map_or(0, |progress| progress.heartbeat_ms);
         let leads = readers::leads(*ranks, heartbeat_ms, self.records.clock.now_ms());
@@ -278,7 +278,9 @@ impl Consumers {
         let Some(ack) = joins.or(poll.report.as_ref().map(|report| &report.ack)) else {
             return Ok(None);
         };
-        if joins.is_none() && self.records.memory.knows_run(job, reader_of(poll), ack.generation) {
+        if joins.is_none()
+            && self.records.memory.knows_generation(job, reader_of(poll), ack.generation)
+        {
             return Ok(None);
         }
         let progress = read.item.unwrap_or_default();

@@ -84,7 +84,7 @@ impl JobRecords {
     /// Adds the measurements of a flush. Best effort: a partial profile suffices.
     pub(crate) async fn add_profile(&self, job: &JobName, measured: &WorkProfile) {
         let add = |profile: &mut WorkProfile| profile.add(measured);
-        if let Err(error) = self.store.change(&ItemName::Profile(job), add).await {
+        if let Err(error) = self.store.change_or_create(&ItemName::Profile(job), add).await {
             tracing::warn!(%job, %error, "measurements of a flush are not added to the profile");
         }
     }

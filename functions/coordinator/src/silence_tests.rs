@@ -35,7 +35,7 @@ fn bundle(
 
 /// Indices of the bundles whose leases end at `now_ms`.
 fn ended(bundles: Vec<ScannedBundle>, steady_since_ms: u64, now_ms: u64) -> Vec<usize> {
-    overdue(&scanned(bundles), steady_since_ms, now_ms)
+    silent_bundles(&scanned(bundles), steady_since_ms, now_ms)
 }
 
 /// A worker that claimed at 100 s and was silent since, beside one that made progress.

@@ -155,7 +155,7 @@ impl Consumers {
                     stored.clone_from(&skips);
                 }
             };
-            self.records.store.change_from(&ItemName::Skips(job), read, count).await?;
+            self.records.store.change_or_create_from(&ItemName::Skips(job), read, count).await?;
         }
         Ok(None)
     }

@@ -25,7 +25,7 @@ pub(crate) const FEW_ACTIVE: u32 = 5;
 /// With this many, a claim that is sent again looks for its lease only where it may have taken one.
 const MANY_ACTIVE: u32 = 128;
 /// Most readers whose run is remembered.
-const MOST_RUNS: usize = 1024;
+const MOST_GENERATIONS: usize = 1024;
 /// Bundles read together with a job's items in a poll. Most polls find only a few that are ready.
 const FIRST_BUNDLES: usize = 4;
 
@@ -82,9 +82,9 @@ struct Remembered {
     /// Ends of partitions that claims found, for this job and [resumption](JobItem::resumption).
     ends: Option<(JobName, (u64, u32), PartitionEnds)>,
     /// The job as the last poll read it.
-    reported: Option<(JobName, JobItem)>,
-    /// The runs of trainers that have acknowledged here: their generations, by job and reader.
-    runs: BTreeMap<(JobName, ReaderFirstRank), u64>,
+    polled: Option<(JobName, JobItem)>,
+    /// Generations of the trainers that have acknowledged here, by job and reader.
+    generations: BTreeMap<(JobName, ReaderFirstRank), u64>,
     /// Leased bundles as this process last wrote them, the latest last.
     leases: VecDeque<(BundleAddress, VersionedItem<Bundle>)>,
 }
@@ -116,37 +116,37 @@ impl CoordinatorMemory {
         fits.then(|| snapshot.clone())
     }
 
-    fn keep(&self, job: &JobName, now_ms: u64, snapshot: &JobSnapshot) {
+    fn keep_snapshot(&self, job: &JobName, now_ms: u64, snapshot: &JobSnapshot) {
         self.0.lock().snapshot = Some((now_ms, job.clone(), snapshot.clone()));
     }
 
     /// The job as the last poll read it, if that was this job.
-    fn reported(&self, job: &JobName) -> Option<JobItem> {
+    fn polled(&self, job: &JobName) -> Option<JobItem> {
         let remembered = self.0.lock();
-        let (name, item) = remembered.reported.as_ref()?;
+        let (name, item) = remembered.polled.as_ref()?;
         (name == job).then(|| item.clone())
     }
 
-    fn keep_reported(&self, job: &JobName, item: &JobItem) {
-        self.0.lock().reported = Some((job.clone(), item.clone()));
+    fn keep_polled(&self, job: &JobName, item: &JobItem) {
+        self.0.lock().polled = Some((job.clone(), item.clone()));
     }
 
-    /// Whether that run of a trainer has acknowledged here.
-    pub(crate) fn knows_run(
+    /// Whether the trainer with that generation has acknowledged here.
+    pub(crate) fn knows_generation(
         &self,
         job: &JobName,
         reader: ReaderFirstRank,
         generation: u64,
     ) -> bool {
-        self.0.lock().runs.get(&(job.clone(), reader)) == Some(&generation)
+        self.0.lock().generations.get(&(job.clone(), reader)) == Some(&generation)
     }
 
-    pub(crate) fn keep_run(&self, job: &JobName, reader: ReaderFirstRank, generation: u64) {
-        let (runs, key) = (&mut self.0.lock().runs, (job.clone(), reader));
-        if runs.len() >= MOST_RUNS && !runs.contains_key(&key) {
-            runs.pop_first();
+    pub(crate) fn keep_generation(&self, job: &JobName, reader: ReaderFirstRank, generation: u64) {
+        let (generations, key) = (&mut self.0.lock().generations, (job.clone(), reader));
+        if generations.len() >= MOST_GENERATIONS && !generations.contains_key(&key) {
+            generations.pop_first();
         }
-        runs.insert(key, generation);
+        generations.insert(key, generation);
     }
 
     /// Removes and returns a leased bundle as this process last wrote it. It may be out of date: other
@@ -176,7 +176,13 @@ impl CoordinatorMemory {
     }
 
     /// Remembers the ends that a claim found, of epochs from `from` on.
-    pub(crate) fn saw(&self, job: &JobName, item: &JobItem, seen: PartitionEnds, from: Epoch) {
+    pub(crate) fn keep_ends(
+        &self,
+        job: &JobName,
+        item: &JobItem,
+        seen: PartitionEnds,
+        from: Epoch,
+    ) {
         match &mut self.0.lock().ends {
             Some((of, resumption, ends)) if (&*of, *resumption) == (job, item.resumption()) => {
                 ends.add(&seen, from);
@@ -196,15 +202,15 @@ impl JobRecords {
         }
         let snapshot = self.snapshot(&claim.job).await?;
         if self.settings.shared_ms(&snapshot) > 0 {
-            self.memory.keep(&claim.job, now_ms, &snapshot);
+            self.memory.keep_snapshot(&claim.job, now_ms, &snapshot);
         }
         Ok(snapshot)
     }
 
     /// The job, its trainer, and the hints from the last look.
     pub(crate) async fn snapshot(&self, job: &JobName) -> Result<JobSnapshot, CallRefusal> {
-        let names = named(job);
-        snapshot(job, &names, &self.store.read_raw(&names[..3]).await?)
+        let names = item_names(job);
+        decode_snapshot(job, &names, &self.store.read_all_raw(&names[..3]).await?)
     }
 
     /// Like [`snapshot`](Self::snapshot), with the further items that a poll needs. `from` is the first
@@ -215,24 +221,25 @@ impl JobRecords {
         from: Option<SplitPlace>,
         reader: ReaderFirstRank,
     ) -> Result<(JobSnapshot, PollItems), CallRefusal> {
-        let known = from.and_then(|from| Some((self.memory.reported(job)?, from)));
-        let mut first = known.as_ref().map_or_else(Vec::new, |(item, from)| first(item, *from));
-        let mut names = named(job).to_vec();
+        let known = from.and_then(|from| Some((self.memory.polled(job)?, from)));
+        let mut first =
+            known.as_ref().map_or_else(Vec::new, |(item, from)| first_bundles(item, *from));
+        let mut names = item_names(job).to_vec();
         names.extend(reader.map(|rank| ItemName::Reader(job, rank)));
         let others = names.len();
         if let Some((item, _)) = &known {
             names.extend(first.iter().map(|b| item.bundle(job, b.epoch, b.index)));
         }
-        let items = self.store.read_raw(&names).await?;
-        let snapshot = snapshot(job, &names, &items)?;
+        let items = self.store.read_all_raw(&names).await?;
+        let snapshot = decode_snapshot(job, &names, &items)?;
         for ((bundle, name), item) in first.iter_mut().zip(&names[others..]).zip(&items[others..]) {
             bundle.read(name, item.as_ref())?;
         }
         let moved_on = known.is_none_or(|(known, _)| known != snapshot.item);
         if from.is_some() && moved_on {
-            // The job has changed: the bundles that were read may be the wrong ones.
+            // The job is new here, or has changed: the bundles that were read may be the wrong ones.
             first.clear();
-            self.memory.keep_reported(job, &snapshot.item);
+            self.memory.keep_polled(job, &snapshot.item);
         }
         let scale = decode::<ScaleState>(&names[3], items[3].as_ref())?.item.unwrap_or_default();
         let progress = decode::<JobProgress>(&names[1], items[1].as_ref())?;
@@ -246,7 +253,7 @@ impl JobRecords {
 }
 
 /// A job's items, in the order of the read.
-fn named(job: &JobName) -> [ItemName<'_>; 5] {
+fn item_names(job: &JobName) -> [ItemName<'_>; 5] {
     [
         ItemName::Job(job),
         ItemName::Progress(job),
@@ -256,7 +263,7 @@ fn named(job: &JobName) -> [ItemName<'_>; 5] {
     ]
 }
 
-fn snapshot(
+fn decode_snapshot(
     job: &JobName,
     names: &[ItemName<'_>],
     items: &[Option<TableItem>],
@@ -276,7 +283,7 @@ fn snapshot(
 }
 
 /// The first [`FIRST_BUNDLES`] bundles from `from` on.
-fn first(item: &JobItem, from: SplitPlace) -> Vec<ScannedBundle> {
+fn first_bundles(item: &JobItem, from: SplitPlace) -> Vec<ScannedBundle> {
     let Some(plan) = item.plan else { return Vec::new() };
     let from = from.linear(plan.n_splits);
     let (ranges, _) = item.ranges(from..item.run()).divided(FIRST_BUNDLES);

@@ -23,10 +23,10 @@ use std::{
 const MAX_TRIES: u32 = 16;
 /// Items that accumulate expire this long after their last write: longer than any epoch takes, and than a
 /// paused trainer can stay away.
-pub(crate) const PASSED_ITEMS_LIVE: Duration = Duration::from_secs(180 * 86_400);
+pub(crate) const ACCUMULATING_ITEM_LIFETIME: Duration = Duration::from_secs(180 * 86_400);
 
 /// Lifetime of tombstones: no worker of the job calls later than this.
-const DELETED_ITEMS_LIVE: Duration = Duration::from_secs(86_400);
+const TOMBSTONE_LIFETIME: Duration = Duration::from_secs(86_400);
 
 const DELETES_AT_ONCE: usize = 16;
 
@@ -131,7 +131,7 @@ impl<E: Into<CallRefusal>> From<ItemUpdateError<E>> for CallRefusal {
 }
 
 /// The changed item; none if the decision declined the change.
-pub(crate) fn accepted<T, E>(
+pub(crate) fn unless_declined<T, E>(
     changed: Result<T, ItemUpdateError<E>>,
 ) -> Result<Option<T>, CallRefusal> {
     match changed {
@@ -197,7 +197,7 @@ impl NamespaceTable {
     }
 
     /// The raw items under `names`, in one read.
-    pub async fn read_raw(
+    pub async fn read_all_raw(
         &self,
         names: &[ItemName<'_>],
     ) -> Result<Vec<Option<TableItem>>, CallRefusal> {
@@ -210,7 +210,7 @@ impl NamespaceTable {
         &self,
         name: &ItemName<'_>,
     ) -> Result<VersionedItem<T>, CallRefusal> {
-        let item = self.read_raw(std::slice::from_ref(name)).await?.pop().flatten();
+        let item = self.read_all_raw(std::slice::from_ref(name)).await?.pop().flatten();
         decode(name, item.as_ref())
     }
 
@@ -241,7 +241,7 @@ impl NamespaceTable {
         mut read: VersionedItem<T>,
         mut decide: impl FnMut(Option<&T>) -> Result<TransitionOutcome<T>, E>,
     ) -> Result<(T, u64), ItemUpdateError<E>> {
-        let expires_at_s = name.is_passed_by().then(|| self.expiry_s(PASSED_ITEMS_LIVE));
+        let expires_at_s = name.accumulates().then(|| self.expiry_s(ACCUMULATING_ITEM_LIFETIME));
         for _ in 0..MAX_TRIES {
             let decided = decide(read.item.as_ref()).map_err(ItemUpdateError::Declined)?;
             let after = match decided {
@@ -260,16 +260,16 @@ impl NamespaceTable {
 
     /// Lets `change` change the item under `name`, a default one if there is none. An item that stays as it is is not
     /// written.
-    pub async fn change<T: ItemCodec + Default + PartialEq>(
+    pub async fn change_or_create<T: ItemCodec + Default + PartialEq>(
         &self,
         name: &ItemName<'_>,
         change: impl Fn(&mut T),
     ) -> Result<T, CallRefusal> {
-        self.change_from(name, self.read(name).await?, change).await
+        self.change_or_create_from(name, self.read(name).await?, change).await
     }
 
-    /// Like [`NamespaceTable::change`], for an item that was already read.
-    pub async fn change_from<T: ItemCodec + Default + PartialEq>(
+    /// Like [`NamespaceTable::change_or_create`], for an item that was already read.
+    pub async fn change_or_create_from<T: ItemCodec + Default + PartialEq>(
         &self,
         name: &ItemName<'_>,
         read: VersionedItem<T>,
@@ -302,7 +302,8 @@ impl NamespaceTable {
 
     /// Sets the item under `name`, if it exists, to expire in `life`.
     pub async fn expire(&self, name: &ItemName<'_>, life: Duration) -> Result<(), CallRefusal> {
-        let Some(item) = self.read_raw(std::slice::from_ref(name)).await?.pop().flatten() else {
+        let Some(item) = self.read_all_raw(std::slice::from_ref(name)).await?.pop().flatten()
+        else {
             return Ok(());
         };
         let (key, expires_at_s) = (name.key(&self.ns), self.expiry_s(life));
@@ -318,7 +319,7 @@ impl NamespaceTable {
         if *item.body == *DELETED {
             return Ok(false);
         }
-        let (body, expires_at_s) = (Bytes::from_static(DELETED), self.expiry_s(DELETED_ITEMS_LIVE));
+        let (body, expires_at_s) = (Bytes::from_static(DELETED), self.expiry_s(TOMBSTONE_LIFETIME));
         match self.write(key, item.version, body, Some(expires_at_s)).await? {
             WriteOutcome::Written => Ok(true),
             WriteOutcome::Conflict(_) => Err(busy(format!("{key:?} is still written to"))),
@@ -331,7 +332,7 @@ impl NamespaceTable {
         pk: &str,
         doomed: impl Fn(&ItemKey) -> bool,
     ) -> Result<u64, CallRefusal> {
-        let found = self.query(pk).await?.into_iter();
+        let found = self.read_partition(pk).await?.into_iter();
         let found = found.map(|(sk, item)| (ItemKey { pk: pk.to_owned(), sk }, item));
         let found: Vec<_> = found.filter(|(key, _)| doomed(key)).collect();
         let mut items = 0;
@@ -344,12 +345,12 @@ impl NamespaceTable {
     }
 
     /// All items of the partition `pk`, by sort key.
-    pub async fn query(&self, pk: &str) -> Result<Vec<(String, TableItem)>, CallRefusal> {
-        // Sort keys are ASCII.
+    pub async fn read_partition(&self, pk: &str) -> Result<Vec<(String, TableItem)>, CallRefusal> {
+        // `~` sorts behind every sort key.
         self.range(pk, "", "~").await
     }
 
-    /// The items of the partition `pk` with sort keys from `from` to `to`.
+    /// The items of the partition `pk` with sort keys from `from` to `to`, both included.
     pub async fn range(
         &self,
         pk: &str,

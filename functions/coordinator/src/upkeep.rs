@@ -7,7 +7,7 @@ use crate::{
     items::{ItemName, JobItem, ListedJob},
     kicks::{lacks_workers, scaler_event, window},
     snapshot::JobSnapshot,
-    store::{PASSED_ITEMS_LIVE, VersionedItem, decode},
+    store::{ACCUMULATING_ITEM_LIFETIME, VersionedItem, decode},
 };
 use gristmill_model::JobName;
 use gristmill_model::splits::{TransitionOutcome, job::JobState};
@@ -23,7 +23,8 @@ const GRACE: Duration = Duration::from_secs(3600);
 /// A trainer that polled within this time may be waiting for workers.
 const PRESENT: Duration = Duration::from_secs(3600);
 /// The job's item outlives its last bundles, so that a new job of the same name does not find them.
-const JOB_LIVES_ON: Duration = PASSED_ITEMS_LIVE.saturating_add(Duration::from_secs(30 * 86_400));
+const JOB_LIVES_ON: Duration =
+    ACCUMULATING_ITEM_LIFETIME.saturating_add(Duration::from_secs(30 * 86_400));
 
 /// The outcome of one round of upkeep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
@@ -51,7 +52,7 @@ impl CoordinatorFunction {
         let mut done = UpkeepReport::default();
         let JobRecords { store, clock, settings, .. } = &self.jobs.records;
         let until_ms = clock.now_ms() + ROUND_MS;
-        for (sk, item) in store.query(&keys::jobs_partition(&settings.ns)).await? {
+        for (sk, item) in store.read_partition(&keys::jobs_partition(&settings.ns)).await? {
             let Ok(job) = sk.parse::<JobName>() else { continue };
             let outcome = async {
                 let listed = decode::<ListedJob>(&ItemName::Listed(&job), Some(&item))?;
@@ -109,7 +110,7 @@ impl CoordinatorFunction {
                 // The trainer's polls do the same, so this matters only if they fail.
                 let slowest = progress.horizon().slowest;
                 let scan = records.scan(job, &item, &progress, slowest).await?;
-                let scale = self.splits.settled(job, scale, &scan).await?;
+                let scale = self.splits.without_departed(job, scale, &scan).await?;
                 let scan = scan.within(window(&item, &progress, &scale));
                 let batches = scale.log.last().map_or(0, |decision| decision.batch);
                 let event = scaler_event(&settings.ns, job, &item, slowest.epoch, clock.now_ms());
@@ -155,7 +156,7 @@ impl CoordinatorFunction {
             return Ok(deleted);
         }
         for name in [ItemName::Scale(job), ItemName::Progress(job), ItemName::Swept(job)] {
-            store.expire(&name, PASSED_ITEMS_LIVE).await?;
+            store.expire(&name, ACCUMULATING_ITEM_LIFETIME).await?;
         }
         store.expire(&ItemName::Job(job), JOB_LIVES_ON).await?;
         let name = ItemName::Listed(job);

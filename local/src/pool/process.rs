@@ -108,7 +108,7 @@ impl WorkerProcess {
     }
 
     /// Resolves once the process has ended.
-    pub async fn died(&mut self) {
+    pub async fn wait_for_end(&mut self) {
         // An error means that there is no such process.
         let _ = self.child.wait().await;
     }

@@ -118,14 +118,14 @@ impl PathSelector {
     /// The selectors that `pattern` expands to, in order.
     pub(crate) fn all(pattern: &str) -> Result<Vec<Self>, ListError> {
         let bad = |what: String| ListError::Pattern(pattern.to_owned(), what);
-        let texts = expand(pattern).map_err(bad)?;
+        let texts = expand_braces(pattern).map_err(bad)?;
         texts.into_iter().map(|text| Self::one(text).map_err(bad)).collect()
     }
 
     /// The files that `pattern` names if only braces are patterns, in order.
     pub(crate) fn files(pattern: &str) -> Result<Vec<Self>, ListError> {
-        let texts =
-            expand(pattern).map_err(|why| ListError::Pattern(without_query(pattern), why))?;
+        let texts = expand_braces(pattern)
+            .map_err(|why| ListError::Pattern(without_query(pattern), why))?;
         Ok(texts.into_iter().map(|text| Self { text, glob: None }).collect())
     }
 
@@ -421,13 +421,13 @@ const MAX_PATHS: usize = 100_000;
 
 /// Expands `text` to its paths, in order; to itself if it has no braces. A brace within `[..]`, or without
 /// a comma or `..`, is literal.
-pub(crate) fn expand(text: &str) -> Result<Vec<String>, String> {
+pub(crate) fn expand_braces(text: &str) -> Result<Vec<String>, String> {
     let mut done = vec![String::new()];
     let mut rest = text;
     while let Some((before, choices, after)) = first(rest) {
         let mut words = Vec::new();
         for choice in &choices {
-            words.extend(expand(choice)?);
+            words.extend(expand_braces(choice)?);
         }
         if done.len().saturating_mul(words.len()) > MAX_PATHS {
             return Err(format!("its braces expand to more than {MAX_PATHS} paths"));

@@ -23,7 +23,7 @@
 
 mod disk;
 mod folders;
-mod names;
+mod key_paths;
 mod store;
 
 pub use folders::FolderRegistry;

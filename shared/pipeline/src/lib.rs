@@ -6,6 +6,7 @@
 //! results. Pure: no I/O, no clock, no randomness.
 
 mod asset;
+mod authored_number;
 mod batching;
 mod cache_point;
 mod declaration;
@@ -15,7 +16,6 @@ mod fields;
 mod fingerprint;
 mod flow;
 mod operator;
-mod parameters;
 pub mod passes;
 mod pipeline;
 mod registry;
@@ -24,6 +24,7 @@ mod source;
 pub use gristmill_syntax::{node, schema::widened, table};
 
 pub use asset::{AssetReference, MAX_ASSET_BYTES};
+pub use authored_number::{AuthoredNumber, value_bytes};
 pub use batching::{Batching, DeliveryOperators, LengthBuckets, MAX_BATCH_SIZE, SequencePadding};
 pub use cache_point::{CachePoint, DescribedOp, DescribedPrefix};
 pub use declaration::{
@@ -42,7 +43,6 @@ pub use operator::{
     BoxedOperator, KernelInput, Operator, OperatorDefinition, OperatorFacts, PipelineStage,
     TouchedFields,
 };
-pub use parameters::{AuthoredNumber, value_bytes};
 pub use pipeline::{MAX_OPS, Pipeline};
 pub use registry::{OperatorRegistry, RegisteredOperator};
 pub use source::PipelineSource;

@@ -195,7 +195,7 @@ impl RankServer {
     /// The deliveries, if they were observed.
     pub fn into_observed(self) -> Option<RunObservations> {
         let fetcher = self.steps.fetcher();
-        Some(self.observer?.finish(&fetcher.snapshot(), fetcher.view()))
+        Some(self.observer?.finish(&fetcher.statistics(), fetcher.view()))
     }
 
     /// The stream that is served.

@@ -120,7 +120,7 @@ impl BatchAssembler {
             }
             // Leftover rows count as delivered: otherwise splits smaller than a batch would block the
             // window.
-            self.state.progress.acks().passed(entry.place.next(self.plan.n_splits));
+            self.state.progress.acks().note_passed(entry.place.next(self.plan.n_splits));
         }
         if self.totals.epoch >= self.epochs {
             let _ = self.queue.send(AssembledItem::End).await;
@@ -161,7 +161,7 @@ impl BatchAssembler {
             }
         }
         if let Some(left) = &picked.left {
-            self.rows.keep(left, chunks).map_err(|error| bad(entry, &error))?;
+            self.rows.keep_rows(left, chunks).map_err(|error| bad(entry, &error))?;
         }
         self.rows.forget_before(picked.needed);
         let Some(batches) = picked.epoch_end else { return Ok(true) };
@@ -224,7 +224,7 @@ impl BatchAssembler {
         let next = self.totals.epoch + 1;
         let fresh = EpochTotals { epoch: next, ..EpochTotals::default() };
         let totals = std::mem::replace(&mut self.totals, fresh);
-        self.state.progress.acks().passed(SplitPlace::start_of(next));
+        self.state.progress.acks().note_passed(SplitPlace::start_of(next));
         let end = Cursor::new(totals.epoch, totals.batches);
         if self.from.batch_index > 0 && end <= self.from {
             // Its splits were made again, to learn where it ends. The trainer has it.
@@ -314,7 +314,7 @@ impl LeftoverRows {
     }
 
     /// Keeps rows of a split in `chunks` for later.
-    pub fn keep(
+    pub fn keep_rows(
         &mut self,
         piece: &SplitRows,
         chunks: &SplitChunks,

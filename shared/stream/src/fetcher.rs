@@ -158,7 +158,7 @@ impl Fetcher {
                 Ok(StreamDelivery::OfOthers { next })
             }
             AssembledItem::EpochEnd(totals) => {
-                self.state.progress.acks().passed_epoch(totals.epoch, totals.batches);
+                self.state.progress.acks().note_epoch_passed(totals.epoch, totals.batches);
                 let waits = std::mem::take(&mut self.waits);
                 let plan = self.view().and_then(|view| view.plan);
                 if let Some(why) = plan.and_then(|plan| totals.why_empty(&plan)) {
@@ -301,8 +301,8 @@ impl Fetcher {
     }
 
     /// The state of the job, for people.
-    pub fn snapshot(&self) -> JobStatistics {
-        self.state.snapshot()
+    pub fn statistics(&self) -> JobStatistics {
+        self.state.statistics()
     }
 
     /// The last delivered batch.
@@ -351,7 +351,7 @@ impl Fetcher {
     /// The job could not be closed: it failed, or the service did not answer. With several readers, it is closed
     /// once all of them have reported its end.
     pub async fn finish(self) -> Result<JobStatistics, FetchError> {
-        let snapshot = self.snapshot();
+        let snapshot = self.statistics();
         self.settle().await?;
         Ok(snapshot)
     }

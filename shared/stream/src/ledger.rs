@@ -123,7 +123,7 @@ impl SplitLedger {
     }
 
     /// The numbers that are shown to people, as far as they are known here.
-    pub fn snapshot(&self) -> JobStatistics {
+    pub fn statistics(&self) -> JobStatistics {
         self.inner.lock().seen.clone()
     }
 
@@ -408,7 +408,7 @@ impl SplitLedger {
     }
 
     /// The latest error of a call or a read since the last look, or one that stands.
-    pub fn take_failure(&self) -> Option<(FetchErrorSource, String)> {
+    pub fn latest_failure(&self) -> Option<(FetchErrorSource, String)> {
         let mut inner = self.inner.lock();
         let stands = [FetchErrorSource::Coordinator, FetchErrorSource::Objects];
         let stands = stands.map(|of| Some((of, inner.troubles.get(&of)?.clone())));
@@ -539,7 +539,7 @@ mod tests {
         ledger.set_uncovered(None);
         assert_eq!(ledger.facts(stage).uncovered.as_deref(), Some("rank 1 of 2 has no reader yet"));
         assert_eq!(ledger.note_healed(), 1);
-        assert_eq!(ledger.snapshot().healed, 1);
+        assert_eq!(ledger.statistics().healed, 1);
     }
 
     fn answer(ledger: &SplitLedger, from: u32, committed: u32, is_blocked: bool) {

@@ -253,7 +253,7 @@ impl RunObserver {
 
     /// Samples the run, unless the last sample is recent; returns the sample, if any.
     pub fn look(&mut self, run: &impl ObservableRun) -> Option<JobStatistics> {
-        let snapshot = run.snapshot();
+        let snapshot = run.statistics();
         let started = snapshot.scale.outstanding.len();
         let workers = snapshot.active_workers.max(started);
         self.epoch.workers_max = self.epoch.workers_max.max(workers);
@@ -327,7 +327,7 @@ pub trait ObservableRun: Sync {
     fn pipeline(&self) -> &Pipeline;
 
     /// The job's numbers, as last known.
-    fn snapshot(&self) -> JobStatistics;
+    fn statistics(&self) -> JobStatistics;
 
     /// The job, as last known.
     fn view(&self) -> Option<JobView>;
@@ -341,8 +341,8 @@ impl ObservableRun for Fetcher {
         Fetcher::pipeline(self)
     }
 
-    fn snapshot(&self) -> JobStatistics {
-        Fetcher::snapshot(self)
+    fn statistics(&self) -> JobStatistics {
+        Fetcher::statistics(self)
     }
 
     fn view(&self) -> Option<JobView> {
@@ -403,7 +403,7 @@ impl ObservableRun for PolledJob {
         &self.pipeline
     }
 
-    fn snapshot(&self) -> JobStatistics {
+    fn statistics(&self) -> JobStatistics {
         self.snapshot.clone()
     }
 
@@ -522,7 +522,7 @@ mod tests {
         job.update(status(5, 6));
         job.update(status(2, 4));
         let JobStatistics { active_workers, workers_max, indexed_files, scale, .. } =
-            job.snapshot();
+            job.statistics();
         assert_eq!((active_workers, workers_max, indexed_files, scale.target), (2, 5, 3, 4));
         assert_eq!(job.view().unwrap().state, JobState::Done);
     }

@@ -324,9 +324,9 @@ mod tests {
     #[test]
     fn a_quarter_of_the_window_is_worth_a_report() {
         let progress = new();
-        progress.acks().passed(split(0, 3));
+        progress.acks().note_passed(split(0, 3));
         assert!(!progress.is_window_waiting(16, 100));
-        progress.acks().passed(split(0, 4));
+        progress.acks().note_passed(split(0, 4));
         assert!(progress.is_window_waiting(16, 100));
         assert!(progress.is_window_waiting(1, 100), "one split is a quarter of a small window");
     }

@@ -130,12 +130,12 @@ impl StreamState {
     }
 
     /// The numbers of the stream, for people.
-    pub fn snapshot(&self) -> JobStatistics {
+    pub fn statistics(&self) -> JobStatistics {
         JobStatistics {
             metrics: self.progress.meter().metrics(),
             prefetch_bytes: self.bound.bytes(),
             local_bytes: self.local.held_bytes(),
-            ..self.ledger.snapshot()
+            ..self.ledger.statistics()
         }
     }
 }
@@ -146,8 +146,8 @@ pub struct WaitExplainer(pub(crate) StreamState);
 
 impl WaitExplainer {
     /// The state of the job, for people.
-    pub fn snapshot(&self) -> JobStatistics {
-        self.0.snapshot()
+    pub fn statistics(&self) -> JobStatistics {
+        self.0.statistics()
     }
 
     /// The reason as of now.
@@ -318,8 +318,8 @@ pub(crate) async fn watch_progress(
         let now = reached();
         if now != last {
             (last, left) = (now, limit);
-            ledger.take_failure();
-        } else if let Some((of, error)) = ledger.take_failure() {
+            ledger.latest_failure();
+        } else if let Some((of, error)) = ledger.latest_failure() {
             left = left.saturating_sub(ran);
             if left.is_zero() {
                 let waited_s = limit.as_secs();

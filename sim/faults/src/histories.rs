@@ -51,7 +51,7 @@ pub fn history(seed: u64) -> io::Result<HistoryOutcome> {
             && !drawn.poison
             && drawn.visits().count() <= MOST_RECORDS;
         // Without a batch the job ends before its trainer has anything to keep.
-        if is_fit && drawn.left_out() < drawn.visits().count() {
+        if is_fit && drawn.remainder_records() < drawn.visits().count() {
             break drawn;
         }
     };
@@ -329,7 +329,7 @@ impl HistoryTrainer {
             next = name.next();
         }
         let visits = scenario.visits().count() as u64;
-        let left_out = scenario.left_out() as u64;
+        let left_out = scenario.remainder_records() as u64;
         let batches = (visits - left_out).div_ceil(u64::from(scenario.batch_size));
         let all = batches as usize * scenario.epochs as usize;
         let had = self.kept().len();

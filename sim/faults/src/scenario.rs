@@ -17,7 +17,7 @@ pub struct FaultScenario {
     /// Records of each file.
     pub files: Vec<u32>,
     pub batch_size: u32,
-    pub drop_last: bool,
+    pub drop_remainder: bool,
     pub split_batches: u32,
     pub epochs: Epoch,
     pub workers: u32,
@@ -101,7 +101,7 @@ impl FaultScenario {
         Self {
             files: vec![random.u32(200..400), random.u32(200..400)],
             batch_size: 4,
-            drop_last: false,
+            drop_remainder: false,
             split_batches: 1,
             epochs: 1,
             workers: random.u32(2..6),
@@ -177,7 +177,7 @@ impl FaultScenario {
         let scenario = Self {
             files,
             batch_size: random.u32(2..9),
-            drop_last: random.u8(0..4) == 0,
+            drop_remainder: random.u8(0..4) == 0,
             split_batches: random.u32(1..3),
             epochs: if shape < 48 { random.u32(1..4) } else { random.u32(2..5) },
             workers,
@@ -206,7 +206,7 @@ impl FaultScenario {
     }
 
     fn pipeline(&self) -> String {
-        let Self { batch_size, drop_last, cached, .. } = self;
+        let Self { batch_size, drop_remainder, cached, .. } = self;
         let order = if self.in_order { "in_order, " } else { "" };
         let (before, after) = match cached {
             CachePosition::Nowhere => ("", ""),
@@ -215,7 +215,7 @@ impl FaultScenario {
         };
         format!(
             "source: {{ tfrecord: x, features: {{ value: {{ key: value, dtype: i64 }} }} }}\n\
-             ops: [{order}{before}batch: {{ size: {batch_size}, drop_remainder: {drop_last} }}{after}]\n"
+             ops: [{order}{before}batch: {{ size: {batch_size}, drop_remainder: {drop_remainder} }}{after}]\n"
         )
     }
 
@@ -294,9 +294,9 @@ impl FaultScenario {
     }
 
     /// Records that an epoch drops because its last batch would be incomplete.
-    pub fn left_out(&self) -> usize {
+    pub fn remainder_records(&self) -> usize {
         let visits = self.visits().count();
-        if self.drop_last { visits % self.batch_size as usize } else { 0 }
+        if self.drop_remainder { visits % self.batch_size as usize } else { 0 }
     }
 }
 

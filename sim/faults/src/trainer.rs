@@ -150,10 +150,10 @@ impl DeliveryLog {
                 continue;
             }
             let missing = scenario.visits().filter(|&visit| times(visit) == 0).count();
-            if missing != scenario.left_out() {
+            if missing != scenario.remainder_records() {
                 sim.violated(format_args!(
                     "invariant 8: epoch {epoch} lacks {missing} records, not {}",
-                    scenario.left_out()
+                    scenario.remainder_records()
                 ));
             }
             let present = scenario.visits().map(times).filter(|&times| times > 0);
@@ -199,7 +199,7 @@ pub async fn train(cloud: &Arc<SimCloud>, log: &DeliveryLog, register: &Register
 async fn check_loss(cloud: &SimCloud, process: &SimProcess, fetcher: &Fetcher) {
     // A table that has lost its last writes names objects that were collected. Damaged objects are recomputed too.
     let is_whole = cloud.sim.count(&[FaultKind::WritesLost, FaultKind::ObjectDamaged]) == 0;
-    let lacking = process.missing().min(u64::from(fetcher.snapshot().healed));
+    let lacking = process.missing().min(u64::from(fetcher.statistics().healed));
     let lacking = if is_whole { lacking } else { 0 };
     let (Some(generation), 1..) = (process.generation(), lacking) else { return };
     if cloud.store.runs.began_behind(generation) {
@@ -217,7 +217,7 @@ async fn check_loss(cloud: &SimCloud, process: &SimProcess, fetcher: &Fetcher) {
 
 /// The splits that local workers hold stay within their bounds.
 fn check_memory(cloud: &SimCloud, fetcher: &Fetcher, register: &RegisterCall) {
-    let (sim, snapshot) = (&cloud.sim, fetcher.snapshot());
+    let (sim, snapshot) = (&cloud.sim, fetcher.statistics());
     if sim.plan.memory.exceeds(&snapshot, register.spec.settings.local_workers) {
         let (held, bound) = (snapshot.local_bytes, snapshot.prefetch_bytes);
         sim.violated(format_args!(
@@ -228,7 +228,7 @@ fn check_memory(cloud: &SimCloud, fetcher: &Fetcher, register: &RegisterCall) {
 
 /// Checks that everything which local workers made was taken or dropped.
 pub fn check_emptied(cloud: &SimCloud, fetcher: &Fetcher) {
-    let held = fetcher.snapshot().local_bytes;
+    let held = fetcher.statistics().local_bytes;
     if held > 0 {
         cloud.sim.violated(format_args!("{held} bytes of splits made here are held at the end"));
     }
@@ -323,7 +323,7 @@ async fn run_once(
     fetcher.checkpointed_epochs(spec.epochs);
     fetcher.settle().await?;
     check_emptied(cloud, &fetcher);
-    let counted = fetcher.snapshot().metrics.batches;
+    let counted = fetcher.statistics().metrics.batches;
     if counted != batches {
         sim.violated(format_args!("{batches} batches were counted as {counted}"));
     }

@@ -41,9 +41,9 @@ const GET: Duration = Duration::from_millis(20);
 const PUT: Duration = Duration::from_millis(60);
 const SCALER: &str = "scaler";
 /// Names of the polls of one among several readers: of that of rank 0, and of the others.
-pub const LEADING: &str = "poll, leading";
-/// See [`LEADING`].
-pub const FOLLOWING: &str = "poll, following";
+pub const LEADING_POLL: &str = "poll, leading";
+/// See [`LEADING_POLL`].
+pub const FOLLOWING_POLL: &str = "poll, following";
 
 /// A warm coordinator and its table.
 pub struct CoordinatorEnvironment {
@@ -177,8 +177,8 @@ fn note(
         },
         AnyReply::Refused(_) => "refused",
         AnyReply::Poll(_) => match call {
-            AnyCall::Poll(poll) if poll.ranks.first > 0 => FOLLOWING,
-            AnyCall::Poll(poll) if !poll.is_alone() => LEADING,
+            AnyCall::Poll(poll) if poll.ranks.first > 0 => FOLLOWING_POLL,
+            AnyCall::Poll(poll) if !poll.is_alone() => LEADING_POLL,
             _ => call.name(),
         },
         _ => call.name(),

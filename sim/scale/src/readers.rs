@@ -4,7 +4,7 @@ use crate::{
     deployment::{DeploymentParameters, SimulatedDeployment},
     figures::{ReaderFigures, ScaleFigures},
     modes::{in_deployment, start_workers},
-    platform::{FOLLOWING, LEADING},
+    platform::{FOLLOWING_POLL, LEADING_POLL},
     report::{self, FigureBar, FigureRow},
     table::TableUsage,
     training::{self, BoxedError},
@@ -149,7 +149,7 @@ const WRITES_A_STEP: &str = "polls' write units a step";
 fn row(deployment: &SimulatedDeployment, figures: &ScaleFigures, readers: u32) -> FigureRow {
     let (seconds, steps) = (figures.seconds(), figures.steps as f64);
     let mut polls = TableUsage::default();
-    for kind in ["poll", LEADING, FOLLOWING] {
+    for kind in ["poll", LEADING_POLL, FOLLOWING_POLL] {
         figures.calls.get(kind).into_iter().for_each(|call| polls.add(&call.used));
     }
     let (reads, writes) = (polls.read_units as f64, polls.write_units as f64);

@@ -177,7 +177,7 @@ impl StepSource for HostedSteps {
         self.polled.update(self.job.status(self.patience).await?);
         let plan = self.polled.view().and_then(|view| view.plan);
         view.observer.amend(&known, plan);
-        Ok((self.polled.snapshot(), self.polled.view()))
+        Ok((self.polled.statistics(), self.polled.view()))
     }
 }
 

@@ -292,7 +292,7 @@ impl Jobs {
     /// Remembers the numerics class of this namespace's workers.
     pub(crate) async fn remember_numerics(&self, numerics: &str) -> Result<(), CallRefusal> {
         let seen = |known: &mut String| numerics.clone_into(known);
-        self.records.store.change(&ItemName::Numerics, seen).await.map(|_| ())
+        self.records.store.change_or_create(&ItemName::Numerics, seen).await.map(|_| ())
     }
 }
 

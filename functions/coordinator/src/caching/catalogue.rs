@@ -5,7 +5,7 @@ use crate::{
     files::DeletedObjects,
     files::object_fault,
     items::{ItemName, JobItem},
-    store::{ItemUpdateError, accepted, busy, decode, invalid},
+    store::{ItemUpdateError, busy, decode, invalid, unless_declined},
 };
 use gristmill_model::splits::TransitionOutcome;
 use gristmill_model::stored::keys;
@@ -140,7 +140,7 @@ impl Jobs {
             Ok(TransitionOutcome::Write(used))
         };
         let noted = self.records.store.update(&ItemName::CacheUse(*fingerprint), decide).await;
-        if accepted(noted)?.is_none() {
+        if unless_declined(noted)?.is_none() {
             return Ok(false);
         }
         // The entry may have been removed after it was found and before the reader was added.
@@ -210,7 +210,7 @@ impl Jobs {
             let removing = Some(entry.cache_prefix.clone());
             Ok(TransitionOutcome::Write(CacheUse { removing, ..CacheUse::default() }))
         };
-        if accepted(self.records.store.update(&name, removing).await)?.is_none() {
+        if unless_declined(self.records.store.update(&name, removing).await)?.is_none() {
             return Ok(None);
         }
         let until_ms = self.objects.in_time_of_a_call();
@@ -239,7 +239,7 @@ impl Jobs {
         let unmark = |used: &mut CacheUse| {
             used.removing.take_if(|removing| removing == cache_prefix);
         };
-        self.records.store.change(&ItemName::CacheUse(fingerprint), unmark).await?;
+        self.records.store.change_or_create(&ItemName::CacheUse(fingerprint), unmark).await?;
         tracing::info!(%fingerprint, objects, "removed from the cache");
         Ok(objects)
     }
@@ -260,7 +260,7 @@ impl Jobs {
     pub(crate) async fn being_removed(&self) -> Result<Vec<Fingerprint>, CallRefusal> {
         let mut found = Vec::new();
         let pk = keys::cache_partition(&self.records.settings.ns);
-        for (sk, item) in self.records.store.query(&pk).await? {
+        for (sk, item) in self.records.store.read_partition(&pk).await? {
             let Ok(fingerprint) = sk.parse::<Fingerprint>() else { continue };
             let read = decode::<CacheUse>(&ItemName::CacheUse(fingerprint), Some(&item))?;
             if read.item.is_some_and(|used| used.removing.is_some()) {

@@ -3,7 +3,7 @@
 use super::{
     Source,
     disk::{Disk, DiskFile, is_any},
-    failure, names, read_range,
+    failure, key_paths, read_range,
 };
 use crate::{folder::MAX_KEY_BYTES, places::free_space};
 use bytes::Bytes;
@@ -190,7 +190,7 @@ impl BucketStore {
     }
 
     fn path(&self, key: &str) -> PathBuf {
-        self.folder.join(names::object_path(key))
+        self.folder.join(key_paths::object_path(key))
     }
 
     /// The folders from `folder` up to the bucket's, which is left out.
@@ -269,17 +269,19 @@ impl BucketStore {
 
     pub(super) fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>, ObjectError> {
         let mut found = Vec::new();
-        let listed = self.walk(&self.folder.join(names::prefix_directory(prefix)), &mut |path| {
-            let relative = path.strip_prefix(&self.folder).ok().and_then(Path::to_str);
-            let key = relative.and_then(names::parse_path).filter(|key| key.starts_with(prefix));
-            if let Some(key) = key
-                && let Found::Whole(_, trailer) = self.look(&key)?
-            {
-                let (size, etag) = (trailer.body_bytes, trailer.etag());
-                found.push(ObjectInfo { key, size, etag });
-            }
-            Ok(())
-        });
+        let listed =
+            self.walk(&self.folder.join(key_paths::prefix_directory(prefix)), &mut |path| {
+                let relative = path.strip_prefix(&self.folder).ok().and_then(Path::to_str);
+                let key =
+                    relative.and_then(key_paths::parse_path).filter(|key| key.starts_with(prefix));
+                if let Some(key) = key
+                    && let Found::Whole(_, trailer) = self.look(&key)?
+                {
+                    let (size, etag) = (trailer.body_bytes, trailer.etag());
+                    found.push(ObjectInfo { key, size, etag });
+                }
+                Ok(())
+            });
         listed.map_err(|error| self.failed("list", &prefix, &error))?;
         found.sort_unstable_by(|a, b| a.key.cmp(&b.key));
         Ok(found)

@@ -204,7 +204,7 @@ pub struct SplitOutcome {
 
 impl SplitOutcome {
     /// A poisoned split of so many records.
-    pub fn poison(records: u32) -> Self {
+    pub fn poisoned(records: u32) -> Self {
         Self { kind: SplitKind::Poison, skipped_records: records, ..Self::default() }
     }
 

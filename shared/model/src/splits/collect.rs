@@ -65,7 +65,7 @@ mod tests {
 
     fn bundle(state: BundleState, kinds: &[Option<SplitKind>]) -> Bundle {
         let (owner, attempt) = (Nonce([2; 8]), 2);
-        let outcome = |kind| SplitOutcome { kind, ..SplitOutcome::poison(0) };
+        let outcome = |kind| SplitOutcome { kind, ..SplitOutcome::poisoned(0) };
         let entry = |kind| CommittedSplit { attempt, nonce: owner, outcome: outcome(kind) };
         Bundle {
             state,

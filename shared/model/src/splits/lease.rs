@@ -517,7 +517,7 @@ fn settle(after: &mut Bundle, command: &ClaimTransition<'_>, limits: &BundleRetr
             *after = dead(after.clone(), &error);
             return;
         }
-        let outcome = SplitOutcome::poison(records);
+        let outcome = SplitOutcome::poisoned(records);
         let entry = CommittedSplit { attempt: after.attempt, nonce: after.owner, outcome };
         if let Some(slot) = after.entries.get_mut(usize::from(suspect.split_index)) {
             *slot = Some(entry);

@@ -261,8 +261,8 @@ impl RankServer {
         self.phase = Phase::Locating;
     }
 
-    /// A rank is free: a client that waits for it is attached.
-    pub(super) async fn free(
+    /// Detaches a link from its rank, and attaches a client that waits for it.
+    pub(super) async fn pass_rank_on(
         &mut self,
         rank_index: usize,
         link: RankLinkId,

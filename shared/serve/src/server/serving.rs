@@ -199,7 +199,7 @@ impl RankServer {
             (RankLinkEventKind::Gone, Some(_)) => {
                 self.links.remove(link);
                 if let Some(rank_index) = rank_index {
-                    self.free(rank_index, link).await?;
+                    self.pass_rank_on(rank_index, link).await?;
                 }
             }
             (RankLinkEventKind::Written, Some(_)) => {
@@ -213,7 +213,7 @@ impl RankServer {
                 if let Err(why) = self.on_message(link, role, message).await? {
                     self.links.refuse(link, &why);
                     if let Some(rank_index) = rank_index {
-                        self.free(rank_index, link).await?;
+                        self.pass_rank_on(rank_index, link).await?;
                     }
                 }
             }

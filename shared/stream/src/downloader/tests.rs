@@ -61,7 +61,7 @@ impl Download {
         let objects = &self.source.context.runner.objects;
         objects.delete("b", std::slice::from_ref(&self.path.key)).await.unwrap();
         objects.put_if_absent(&self.path, object.into(), "damaged").await.unwrap();
-        let healed = || self.source.state.ledger.snapshot().healed;
+        let healed = || self.source.state.ledger.statistics().healed;
         let before = healed();
         let chunk = self.source.chunk(&self.entry, share, None).await.unwrap();
         let frame = |frame: &u32| chunk.frame(*frame as usize).unwrap();
@@ -141,7 +141,7 @@ async fn batches(ports: &FetcherPorts, config: &crate::FetcherConfig) -> (Vec<By
         match fetcher.next().await.unwrap() {
             StreamDelivery::Batch(batch) => batches.push(batch.frame),
             StreamDelivery::OfOthers { .. } | StreamDelivery::EpochEnd(_) => {}
-            StreamDelivery::End => return (batches, fetcher.snapshot().healed),
+            StreamDelivery::End => return (batches, fetcher.statistics().healed),
         }
     }
 }
@@ -168,7 +168,7 @@ async fn a_reader_of_one_rank_computes_what_it_needs_again() {
         let StepDelivery::Step { batches, .. } = steps.next().await.unwrap() else { panic!() };
         let frame = batches.into_iter().flatten().next().map(|own| own.batch.frame);
         assert_eq!(frame.as_ref(), right.get(1));
-        assert!(steps.fetcher().snapshot().healed > 0);
+        assert!(steps.fetcher().statistics().healed > 0);
     }
 }
 

@@ -219,12 +219,12 @@ impl AckTracker {
     }
 
     /// Every split before `place` is in this host's memory, or with the trainer.
-    pub fn passed(&mut self, place: SplitPlace) {
+    pub fn note_passed(&mut self, place: SplitPlace) {
         self.delivered = self.delivered.max(place);
     }
 
     /// The stream has passed `epoch`, which has so many batches.
-    pub fn passed_epoch(&mut self, epoch: Epoch, batches: u64) {
+    pub fn note_epoch_passed(&mut self, epoch: Epoch, batches: u64) {
         self.ended.insert(epoch, batches);
         // The epochs of the last two checkpoints are asked for.
         self.ended = self.ended.split_off(&self.durable.epoch.saturating_sub(1));
@@ -389,7 +389,7 @@ mod tests {
         // Batch 2 joins a remainder of split 0, so a restart at 1 or 2 needs split 0.
         for (index, position, resume) in [(0, 0, 0), (1, 1, 0), (2, 1, 0), (3, 2, 2)] {
             acks.next_is(batch(0, index), split(0, resume));
-            acks.passed(split(0, position));
+            acks.note_passed(split(0, position));
         }
         acks.make_durable(batch(0, 2));
         let first = acks.next().unwrap();
@@ -423,7 +423,7 @@ mod tests {
         acks.start_at(batch(0, 0), batch(0, 0), split(0, 0), split(0, 0));
         assert!(acks.request(true, false).join.is_some_and(|join| !join.is_successor));
         accept(&mut acks);
-        acks.passed(split(0, 2));
+        acks.note_passed(split(0, 2));
         let second = accept(&mut acks);
         acks.table_is_at(second.generation, split(0, 2));
         assert_eq!(acks.request(true, false).ack(), None);
@@ -493,9 +493,9 @@ mod tests {
         acks.acknowledged(ack);
         assert!(acks.is_admitted() && acks.is_settled());
         assert_eq!(acks.next(), None);
-        acks.passed(split(0, 3));
+        acks.note_passed(split(0, 3));
         assert_eq!(acks.unreported_splits(10), 3);
-        acks.passed(split(1, 2));
+        acks.note_passed(split(1, 2));
         assert_eq!(acks.unreported_splits(10), 12);
         assert!(acks.next().is_some() && !acks.is_settled());
     }

@@ -209,7 +209,7 @@ async fn read(shape: &SampleJobShape, range: Range<u32>, run: (u32, Cursor, Tail
             StepDelivery::End => break,
         }
     }
-    read.fetched_bytes = steps.fetcher().snapshot().fetched_bytes;
+    read.fetched_bytes = steps.fetcher().statistics().fetched_bytes;
     read
 }
 

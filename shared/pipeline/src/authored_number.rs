@@ -32,9 +32,11 @@ impl AuthoredNumber {
         key: &str,
         node: &SyntaxNode,
     ) -> Result<Self, PipelineError> {
-        let bits = i128::from(i64::MIN)..=i128::from(u64::MAX);
+        let allowed = i128::from(i64::MIN)..=i128::from(u64::MAX);
         match node.value {
-            NodeValue::Int(number) if bits.contains(&number) => Ok(AuthoredNumber::Whole(number)),
+            NodeValue::Int(number) if allowed.contains(&number) => {
+                Ok(AuthoredNumber::Whole(number))
+            }
             NodeValue::Int(_) => Err(table.wrong(key, node, "a number of at most 64 bits")),
             // `2.0` is 2, so that every number has one canonical form.
             NodeValue::Float(number) if number.fract() == 0.0 && number.abs() <= MAX_EXACT => {
@@ -62,7 +64,7 @@ impl AuthoredNumber {
             | FieldDType::BF16
             | FieldDType::F32
             | FieldDType::F64 => {
-                return Err("no number".into());
+                return Err("no integer type".into());
             }
         };
         match self {
@@ -129,6 +131,7 @@ impl fmt::Display for AuthoredNumber {
     }
 }
 
+/// By value: a whole number and a real one beyond 2^53 may compare as equal and yet differ.
 impl PartialOrd for AuthoredNumber {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         match (self, other) {

@@ -1,12 +1,12 @@
 //! Encodes keys as paths: one directory per `/`, with file names that all file systems preserve.
 //!
-//! A key becomes a path whose components end in a mark of their kind: `=` an object, `+` a directory for the part
-//! after a slash, `~` a directory for the rest of a segment that is too long for one name. So `o/x` (`o+/x=`) and
-//! `o/x/y` (`o+/x+/y=`) coexist, `..` and a trailing slash are ordinary names. Bytes other than `[a-z0-9._-]` are
+//! A key becomes a path whose components end in a mark of their kind: `=` an object, `+` a segment that a slash
+//! follows, `~` the first bytes of a segment that is too long for one name. So `o/x` (`o+/x=`) and
+//! `o/x/y` (`o+/x+/y=`) coexist, and `..` and a trailing slash are ordinary names. Bytes other than `[a-z0-9._-]` are
 //! encoded as `%xx`: capitals because some file systems fold case, and non-ASCII bytes because some normalise them.
 
 /// Most key bytes per name: each may take three, and names hold 255.
-const STEP_BYTES: usize = 80;
+const PART_BYTES: usize = 80;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -15,7 +15,7 @@ enum Kind {
     /// Keys continue after a slash.
     Directory,
     /// Keys continue within the same segment.
-    Rest,
+    Continued,
 }
 
 impl Kind {
@@ -23,7 +23,7 @@ impl Kind {
         match self {
             Self::Object => '=',
             Self::Directory => '+',
-            Self::Rest => '~',
+            Self::Continued => '~',
         }
     }
 }
@@ -31,24 +31,24 @@ impl Kind {
 /// Path of the object `key`, relative to its bucket.
 pub(super) fn object_path(key: &str) -> String {
     let mut path = String::with_capacity(key.len() * 2 + 16);
-    let tail = directories(key, &mut path);
-    name(tail, Kind::Object, &mut path);
+    let tail = append_directories(key, &mut path);
+    append_name(tail, Kind::Object, &mut path);
     path
 }
 
 /// The deepest directory that contains every key with `prefix`.
 pub(super) fn prefix_directory(prefix: &str) -> String {
     let mut path = String::new();
-    directories(prefix, &mut path);
+    append_directories(prefix, &mut path);
     path
 }
 
-/// The key with this path; none for a path that no key has.
+/// The key with this path; none for a path that cannot be decoded.
 pub(super) fn parse_path(path: &str) -> Option<String> {
     let mut key = Vec::new();
     let mut last = None;
     for name in path.split('/') {
-        let (part, kind) = parse(name)?;
+        let (part, kind) = parse_name(name)?;
         key.extend(part);
         if kind == Kind::Directory {
             key.push(b'/');
@@ -59,24 +59,24 @@ pub(super) fn parse_path(path: &str) -> Option<String> {
 }
 
 /// Appends the directories that lead to the last name. Returns the bytes of that name.
-fn directories<'k>(key: &'k str, path: &mut String) -> &'k [u8] {
+fn append_directories<'k>(key: &'k str, path: &mut String) -> &'k [u8] {
     let mut segments = key.as_bytes().split(|&byte| byte == b'/').peekable();
     while let Some(mut segment) = segments.next() {
-        while let Some((step, rest)) = segment.split_at_checked(STEP_BYTES) {
-            name(step, Kind::Rest, path);
+        while let Some((part, rest)) = segment.split_at_checked(PART_BYTES) {
+            append_name(part, Kind::Continued, path);
             path.push('/');
             segment = rest;
         }
         if segments.peek().is_none() {
             return segment;
         }
-        name(segment, Kind::Directory, path);
+        append_name(segment, Kind::Directory, path);
         path.push('/');
     }
     &[]
 }
 
-fn name(part: &[u8], kind: Kind, out: &mut String) {
+fn append_name(part: &[u8], kind: Kind, out: &mut String) {
     for &byte in part {
         if is_plain(byte) {
             out.push(char::from(byte));
@@ -95,9 +95,9 @@ fn hex_digit(value: u8) -> char {
     char::from(b"0123456789abcdef"[usize::from(value)])
 }
 
-/// Key bytes encoded by a name on disk. `None` for a name that no key has.
-fn parse(name: &str) -> Option<(Vec<u8>, Kind)> {
-    let kinds = [Kind::Object, Kind::Directory, Kind::Rest];
+/// Key bytes encoded by a name on disk. `None` for a name that cannot be decoded.
+fn parse_name(name: &str) -> Option<(Vec<u8>, Kind)> {
+    let kinds = [Kind::Object, Kind::Directory, Kind::Continued];
     let (text, kind) =
         kinds.into_iter().find_map(|kind| Some((name.strip_suffix(kind.mark())?, kind)))?;
     let mut part = Vec::with_capacity(text.len());
@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn names_no_key_has_are_not_parsed() {
         for name in ["", "a", "A=", "a b=", "%4=", "%zz=", "%4A=", ".DS_Store", "é="] {
-            assert_eq!(parse(name), None, "{name}");
+            assert_eq!(parse_name(name), None, "{name}");
         }
     }
 }
