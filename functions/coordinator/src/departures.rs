@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 /// Dead invocations kept in the scaler's state: more than can have a claim in flight at one time.
 const MAX_DEAD: usize = 8;
 
-/// What dead invocations held, and have lost.
+/// The leases that dead invocations lost.
 #[derive(Debug, Default)]
 struct Freed {
     invocations: Vec<InvocationId>,
