@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 from typing import TYPE_CHECKING, Any
 
 from ._advice import in_python, invalid_in_python
@@ -13,6 +12,8 @@ from ._paths import check_paths
 from .errors import Error, OptionError, PipelineError
 
 if TYPE_CHECKING:
+    from subprocess import CompletedProcess
+
     from .pipeline import Pipeline
 
 # The exit code of a request that cannot be met as it was made.
@@ -26,7 +27,10 @@ def run(pipeline: Pipeline, command: str, **options: Any) -> str:
 
     Raises PipelineError, OptionError, or Error, with the program's one line.
     """
-    # Not above: with `python -m gristmill`, the package is imported before that module runs.
+    # Not above: with `python -m gristmill`, the package is imported before that module runs, and most programs run
+    # no command.
+    import subprocess
+
     from .__main__ import launcher
 
     if options.get("data") is not None:
@@ -57,7 +61,7 @@ def _from(base: str, data: str) -> str:
     return os.path.join(os.getcwd(), data)
 
 
-def _failure(pipeline: Pipeline, command: str, ran: subprocess.CompletedProcess[str]) -> Error:
+def _failure(pipeline: Pipeline, command: str, ran: CompletedProcess[str]) -> Error:
     if ran.returncode < 0:
         return Error(f"`gristmill {command}` was ended by signal {-ran.returncode}")
     lines = [line for line in ran.stderr.splitlines() if line.startswith(("gristmill: ", "error: "))]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import secrets
 import sys
 from collections import Counter
 from dataclasses import dataclass
@@ -61,6 +59,9 @@ def job(ranks: Ranks, pipeline: str, flags: list[str]) -> str | None:
     """The name of the job that all ranks read, if there are several: each process makes the same loaders in turn."""
     if ranks.world_size == 1:
         return None
+    # Here, for it loads OpenSSL: most programs have one rank.
+    import hashlib
+
     text = "\0".join([ranks.run or "", pipeline, *flags])
     _made[text] += 1
     digest = hashlib.blake2b(f"{_made[text]}\0{text}".encode(), digest_size=8).hexdigest()
@@ -84,7 +85,7 @@ def _run_of_torch(world_size: int) -> str | None:
         return None
     # The store of the group, which every rank of it reaches. Its name is not public, but old; without it, ranks talk.
     store_of = getattr(distributed.distributed_c10d, "_get_default_store", None)
-    drawn = secrets.token_hex(8)
+    drawn = os.urandom(8).hex()
     if store_of is not None:
         return f"torch {store_of().compare_set(_RUN_KEY, '', drawn).decode()}"
     agreed = [drawn]
