@@ -81,9 +81,10 @@ class Loader(Generic[Item]):
         batch_size: Records in a batch. Default: the pipeline's.
         workers: Workers to run, or "auto" to follow the trainer's pace. Default: 2.
         max_workers: Most workers of `workers="auto"`. Default: 16 on this machine, 1000 on AWS.
-        policy: How `workers="auto"` decides: "coverage" has the fewest workers with which the trainer hardly waits;
-            "cachew" adds one while batch time improves; "hpa" keeps CPUs busy for 80 % of the time; "tfdata"
-            divides the trainer's rate by a worker's. Default: "coverage".
+        policy: How `workers="auto"` decides: "coverage" has the workers at which a batch costs least; the others are
+            those of papers, to compare with: "cachew" adds one while batch time improves; "hpa" keeps CPUs busy for
+            80 % of the time; "tfdata" divides the trainer's rate by a worker's; "pecan" removes workers again while
+            cost falls; "fastflow" profiles one worker and stays. Default: "coverage".
         budget_usd_per_hour: Dollars an hour that `workers="auto"` may spend. Default: no limit.
         local_workers: Threads of this process that work; with `workers=0` the cheapest way on one machine. Default:
             0, or 1 if the job has no other workers.
@@ -150,7 +151,7 @@ class Loader(Generic[Item]):
         batch_size: int | None = None,
         workers: int | Literal["auto"] | None = None,
         max_workers: int | None = None,
-        policy: Literal["coverage", "cachew", "hpa", "tfdata"] | None = None,
+        policy: Literal["coverage", "cachew", "hpa", "tfdata", "pecan", "fastflow"] | None = None,
         budget_usd_per_hour: float | None = None,
         local_workers: int | None = None,
         rank: int | None = None,

@@ -40,10 +40,11 @@ class SharedOptions(TypedDict, total=False):
     """Workers to run, or "auto" to follow the trainer's pace. Default: 2."""
     max_workers: int | None
     """Most workers of `workers="auto"`. Default: 16 on this machine, 1000 on AWS."""
-    policy: Literal["coverage", "cachew", "hpa", "tfdata"] | None
-    """How `workers="auto"` decides: "coverage" has the fewest workers with which the trainer hardly waits; "cachew"
-    adds one while batch time improves; "hpa" keeps CPUs busy for 80 % of the time; "tfdata" divides the trainer's rate
-    by a worker's. Default: "coverage"."""
+    policy: Literal["coverage", "cachew", "hpa", "tfdata", "pecan", "fastflow"] | None
+    """How `workers="auto"` decides: "coverage" has the workers at which a batch costs least; the others are those of
+    papers, to compare with: "cachew" adds one while batch time improves; "hpa" keeps CPUs busy for 80 % of the time;
+    "tfdata" divides the trainer's rate by a worker's; "pecan" removes workers again while cost falls; "fastflow"
+    profiles one worker and stays. Default: "coverage"."""
     budget_usd_per_hour: float | None
     """Dollars an hour that `workers="auto"` may spend. Default: no limit."""
     local_workers: int | None

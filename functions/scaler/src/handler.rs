@@ -348,9 +348,7 @@ fn settle_target(
     let settings = Settings {
         start: START_WORKERS,
         max_workers: state.attainable(event.wanted, event.at_ms),
-        // At one dollar per worker-hour, the budget is a number of workers.
-        budget_usd_per_hour: event.budget_workers.map(f64::from),
-        usd_per_worker_hour: 1.0,
+        budget_workers: event.budget_workers,
         ..Settings::default()
     };
     let name = event.policy.as_deref().map_or(Ok(PolicyName::default()), str::parse)?;

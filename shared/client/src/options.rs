@@ -192,6 +192,11 @@ impl JobOptions {
         }
         // A job that exists may have `auto`.
         let is_new = self.job.is_none() || self.is_given("workers");
+        if self.budget_workers() == Some(0) {
+            return Err(
+                "`--budget-usd-per-hour` is less than one worker costs in an hour: about 0.083 at 1,769 MB",
+            );
+        }
         if self.workers == WorkerCount::Auto || !is_new {
             Ok(())
         } else if self.policy != PolicyName::default() {

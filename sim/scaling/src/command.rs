@@ -227,15 +227,20 @@ fn show_run(
         }
     }
     for sweep in sweeps {
-        let best = show_seconds(sweep.best_batch_time_s);
+        let best = show_seconds(sweep.best.batch_time_s);
         text += &format!(
             "phase {}: {} chosen; the sweep says {}, best batch time {best}\n",
             sweep.phase,
             run.chosen(sweep.phase),
-            sweep.optimum
+            sweep.best.workers
         );
         for at in &sweep.counts {
-            text += &format!("{:>8}  {}\n", at.workers, show_seconds(at.batch_time_s));
+            text += &format!(
+                "{:>8}  {:>9}  ${:.6} a thousand\n",
+                at.workers,
+                show_seconds(at.batch_time_s),
+                at.usd * 1e3
+            );
         }
     }
     let cost = run.cost;

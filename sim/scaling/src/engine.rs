@@ -378,6 +378,7 @@ impl<'s> ScalingEngine<'s> {
             queue_batches: meter.queue / rounds,
             workers: report.remote_workers,
             worker_s: self.run.worker_s,
+            made: self.splits.made(),
             before,
             target: decision.target,
             reason: decision.reason,

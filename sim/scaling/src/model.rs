@@ -188,9 +188,14 @@ impl ModelSplits {
         self.split_batches as f64
     }
 
+    /// Batches committed.
+    pub fn made(&self) -> u64 {
+        self.committed * self.split_batches
+    }
+
     /// Batches committed and not delivered.
     pub fn ready(&self) -> u64 {
-        (self.committed * self.split_batches).saturating_sub(self.delivered)
+        self.made().saturating_sub(self.delivered)
     }
 
     /// Batches handed out or ready, and not delivered.

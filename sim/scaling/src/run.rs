@@ -42,8 +42,9 @@ pub struct ScalingTick {
     pub queue_batches: f64,
     /// Workers at work.
     pub workers: f64,
-    /// Seconds of all workers so far.
+    /// Seconds of all workers so far, and the batches that they made in them.
     pub worker_s: f64,
+    pub made: u64,
     /// The target before and after.
     pub before: u32,
     pub target: u32,
@@ -77,6 +78,27 @@ impl SimulatedRun {
     /// The reports of a phase.
     pub fn phase(&self, phase: usize) -> impl Iterator<Item = &ScalingTick> {
         self.ticks.iter().filter(move |tick| tick.phase == phase)
+    }
+
+    /// Dollars of workers and trainer for a batch, over the last third of a phase.
+    pub fn usd_at_end(&self, phase: usize, prices: &ScenarioPrices) -> f64 {
+        let ticks: Vec<_> = self.phase(phase).collect();
+        let (Some(first), Some(last)) = (ticks.first(), ticks.last()) else { return f64::INFINITY };
+        let from = first.batches + (last.batches - first.batches) / 3 * 2;
+        let from = ticks.iter().find(|tick| tick.batches >= from).unwrap_or(last);
+        // What was made and not taken yet is paid for, too.
+        let (batches, made) = (last.batches - from.batches, last.made - from.made);
+        let (trainer_s, worker_s) = (last.at_s - from.at_s, last.worker_s - from.worker_s);
+        prices.usd(trainer_s / batches as f64, worker_s / made.max(1) as f64)
+    }
+
+    /// Changes of the target in a phase, but for those that the account makes.
+    pub fn moves(&self, phase: usize) -> usize {
+        let is_move = |tick: &&ScalingTick| {
+            tick.target != tick.before
+                && !matches!(tick.reason, Reason::Throttled { .. } | Reason::Retry { .. })
+        };
+        self.phase(phase).filter(is_move).count()
     }
 
     /// The target at the end of a phase.

@@ -36,6 +36,13 @@ pub struct ScenarioPrices {
     pub usd_per_million_requests: f64,
 }
 
+impl ScenarioPrices {
+    /// Dollars of so many seconds of the trainer and of workers.
+    pub fn usd(&self, trainer_s: f64, worker_s: f64) -> f64 {
+        (trainer_s * self.accelerator_usd_per_hour + worker_s * self.usd_per_worker_hour) / 3_600.0
+    }
+}
+
 /// Results in a paper.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PaperResult {
@@ -105,9 +112,8 @@ impl<'d> Document<'d> {
         top.asked.extend(SECTIONS);
         top.finish()?;
         let mut conditions = self.conditions()?;
-        let settings = self.settings(&conditions)?;
         let prices = self.prices()?;
-        let settings = Settings { usd_per_worker_hour: prices.usd_per_worker_hour, ..settings };
+        let settings = self.settings(&conditions, &prices)?;
         let mut run = self.section("run")?;
         let batches = run.count("batches", 1_000..=BATCHES_MOST)?.unwrap_or(40_000);
         self.close(run)?;
@@ -206,7 +212,11 @@ impl<'d> Document<'d> {
         Ok(conditions)
     }
 
-    fn settings(&mut self, conditions: &ModelConditions) -> Result<Settings, ScenarioError> {
+    fn settings(
+        &mut self,
+        conditions: &ModelConditions,
+        prices: &ScenarioPrices,
+    ) -> Result<Settings, ScenarioError> {
         let mut policy = self.section("policy")?;
         let defaults = Settings::default();
         let settings = Settings {
@@ -214,12 +224,12 @@ impl<'d> Document<'d> {
             start: policy.count("start", 1..=WORKERS_MOST)?.map_or(defaults.start, |n| n as u32),
             max_workers: policy.count("max_workers", 1..=WORKERS_MOST)?.unwrap_or(5_000) as u32,
             concurrency: conditions.concurrency,
-            budget_usd_per_hour: policy.number("budget_usd_per_hour", 1e-6..=1e9)?,
-            usd_per_worker_hour: 0.0,
-            tolerance: policy.number("tolerance", 0.005..=0.5)?.unwrap_or(defaults.tolerance),
-            revisit_reports: policy
-                .count("revisit_reports", 1..=10_000)?
-                .map_or(defaults.revisit_reports, |n| n as u32),
+            // The casts saturate.
+            budget_workers: policy
+                .number("budget_usd_per_hour", 1e-6..=1e9)?
+                .map(|budget| (budget / prices.usd_per_worker_hour.max(1e-9)) as u32),
+            usd_per_worker_hour: prices.usd_per_worker_hour,
+            usd_per_trainer_hour: prices.accelerator_usd_per_hour,
         };
         self.close(policy)?;
         Ok(settings)

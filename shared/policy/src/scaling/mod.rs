@@ -4,25 +4,28 @@
 //! limits of [`Settings`]. The list at the end of this file names every policy; `--policy` selects one
 //! for a job. [`top_up`] holds the target while there is work.
 
-mod cachew;
+mod baselines;
+mod block;
 mod coverage;
 mod decision;
 mod facts;
-mod hpa;
+mod law;
 mod registry;
 mod settings;
-mod tfdata;
+mod throttle;
 mod top_up;
+mod trend;
+mod tuning;
 
-pub use cachew::Cachew;
+pub use baselines::{Cachew, estimate_workers};
 pub use coverage::{Coverage, Phase, State, decide};
 pub use decision::{Decision, Limit, Reason};
 pub use facts::ScalerFacts;
 pub use registry::{PolicyName, ScalingPolicy, UnknownPolicy};
 pub use settings::Settings;
-pub use tfdata::estimate_workers;
 pub use top_up::{TopUp, top_up};
 
+use baselines::{cachew, fastflow, hpa, pecan, tfdata};
 use gristmill_model::wire::TrainingReport;
 
 // The first is the default.
@@ -31,4 +34,6 @@ registry::policies! {
     cachew::Cachew,
     hpa::Hpa,
     tfdata::TfData,
+    pecan::Pecan,
+    fastflow::FastFlow,
 }

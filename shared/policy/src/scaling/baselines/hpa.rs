@@ -1,6 +1,6 @@
 //! The Kubernetes Horizontal Pod Autoscaler on CPU utilisation, with the target of Cachew's evaluation.
 
-use super::{ScalerFacts, ScalingPolicy, Settings, TrainingReport};
+use crate::scaling::{ScalerFacts, ScalingPolicy, Settings, TrainingReport};
 use serde::{Deserialize, Serialize};
 
 /// Target utilisation (Cachew, section 6.1).

@@ -1,6 +1,6 @@
 //! Plain Cachew (Graur et al., ATC 2022, section 4.3): one worker more while batch time improves.
 
-use super::{ScalerFacts, ScalingPolicy, Settings, TrainingReport};
+use crate::scaling::{ScalerFacts, ScalingPolicy, Settings, TrainingReport};
 use serde::{Deserialize, Serialize};
 
 /// A smaller improvement of batch time is ignored (section 4.3: 3 %).

@@ -2,15 +2,8 @@
 //!
 //! Other jobs share the account's concurrency, and no event reports when some of it is free again.
 
-use super::ScalerFacts;
+use super::{ScalerFacts, tuning::TUNING};
 use serde::{Deserialize, Serialize};
-
-/// Reports without a refusal before another attempt; four times as many after each failed one.
-const PATIENCE: u32 = 40;
-const PATIENCE_MOST: u32 = 10_000;
-/// Consecutive reports with refusals before the target is lowered: a single one may be the limit on the
-/// rate of starts (1,000 in 10 s), which is transient.
-const REFUSALS: u32 = 3;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -19,7 +12,8 @@ pub(super) struct Throttle {
     pub granted: Option<u32>,
     refusals: u32,
     quiet: u32,
-    patience: u32,
+    /// Reports without a refusal before the next attempt.
+    pause: u32,
 }
 
 impl Throttle {
@@ -32,18 +26,19 @@ impl Throttle {
         }
         self.quiet = 0;
         self.refusals += 1;
-        if self.refusals < REFUSALS {
+        if self.refusals < TUNING.refusals {
             return false;
         }
         self.refusals = 0;
-        self.patience = (self.patience.max(PATIENCE / 4) * 4).min(PATIENCE_MOST);
+        let [first, most] = TUNING.retry;
+        self.pause = (self.pause.max(first / 4) * 4).min(most);
         self.granted = Some(facts.outstanding.max(1));
         true
     }
 
     /// Whether it is time to try more than was granted.
     pub fn is_over(&self) -> bool {
-        self.granted.is_some() && self.quiet >= self.patience
+        self.granted.is_some() && self.quiet >= self.pause
     }
 
     /// Forgets the limit but not the number of refusals.

@@ -1,7 +1,7 @@
 //! tf.data service's own estimator (`auto_scaler.cc`): N = max(1, ceil(sum of consumption rates / mean
 //! worker throughput)), outliers replaced, growth bounded.
 
-use super::{ScalerFacts, ScalingPolicy, Settings, TrainingReport};
+use crate::scaling::{ScalerFacts, ScalingPolicy, Settings, TrainingReport};
 use serde::{Deserialize, Serialize};
 
 /// Rates further than this many standard deviations from the mean are replaced by the median.

@@ -1,0 +1,372 @@
+//! `coverage`, the default policy: the number of workers at which a batch costs least.
+//!
+//! A waiting trainer costs more than a worker, and a worker that has nothing to do leaves and costs nothing. So the
+//! policy covers the whole demand, and takes workers away only where they make each other slower. [`decide`] is pure.
+//! docs/scaling.md derives it.
+
+use super::{
+    Decision, Reason, ScalerFacts, ScalingPolicy, Settings, TrainingReport,
+    block::MeasuredBlock,
+    law::{LawPoint, ThroughputLaw},
+    throttle::Throttle,
+    trend::Trend,
+    tuning::TUNING,
+};
+use serde::{Deserialize, Serialize};
+
+/// Progress of the search for the count.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// No worker's time is known.
+    Estimating { reports: u32 },
+    /// The target is being measured, for the `measurement`th time.
+    Searching { measurement: u32 },
+    /// No other count saves enough; the measurement goes on.
+    Converged { measurement: u32 },
+}
+
+/// State of the policy between two reports. Unknown fields are ignored and missing ones default, so that two versions can share an item.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct State {
+    /// Workers to hold; 0 before the first report.
+    pub target: u32,
+    pub phase: Phase,
+    /// Changes of the target so far.
+    pub decisions: u32,
+    /// Batches delivered at the last report; `None` before the first.
+    batches: Option<u64>,
+    mode: u32,
+    /// Batches before this one were handed out under another count.
+    settled_at: u64,
+    /// The trainer's step, and a worker's batch at this target, in seconds.
+    step: Trend,
+    work: Trend,
+    block: MeasuredBlock,
+    /// What is known of this load, the latest last.
+    points: Vec<LawPoint>,
+    /// Direction of the last move under this load: 1, -1, or 0.
+    direction: i8,
+    throttle: Throttle,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self {
+            target: 0,
+            phase: Phase::Estimating { reports: 0 },
+            decisions: 0,
+            batches: None,
+            mode: 0,
+            settled_at: 0,
+            step: Trend::default(),
+            work: Trend::default(),
+            block: MeasuredBlock::default(),
+            points: Vec::new(),
+            direction: 0,
+            throttle: Throttle::default(),
+        }
+    }
+}
+
+/// The policy with its state.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Coverage(Box<State>);
+
+impl ScalingPolicy for Coverage {
+    const NAME: &'static str = "coverage";
+    const ABOUT: &'static str = "the workers at which a batch costs least, from measured times";
+
+    fn begin(settings: &Settings) -> Self {
+        Self(Box::new(State::begin(settings)))
+    }
+
+    fn target(&self) -> u32 {
+        self.0.target
+    }
+
+    fn decide(
+        &mut self,
+        report: &TrainingReport,
+        facts: &ScalerFacts,
+        settings: &Settings,
+    ) -> Decision {
+        let (next, decision) = decide(report, facts, &self.0, settings);
+        *self.0 = next;
+        decision
+    }
+
+    fn has_converged(&self) -> bool {
+        matches!(self.0.phase, Phase::Converged { .. })
+    }
+}
+
+/// The next state, and the target with its reason, within the limits.
+pub fn decide(
+    report: &TrainingReport,
+    facts: &ScalerFacts,
+    state: &State,
+    settings: &Settings,
+) -> (State, Decision) {
+    let mut next = state.clone();
+    if next.target == 0 {
+        next.target = State::begin(settings).target;
+    }
+    let reason = next.observe(report, facts, settings);
+    let (most, _) = settings.cap();
+    if next.target > most {
+        // Limits may be lowered while a job runs.
+        next.target = most;
+        next.block = MeasuredBlock::default();
+    }
+    let target = next.target;
+    (next, Decision { target, reason })
+}
+
+/// One report, with what the steps below need of it.
+struct Observation<'r> {
+    report: &'r TrainingReport,
+    facts: &'r ScalerFacts,
+    settings: &'r Settings,
+    /// Batches since the report before, and the seconds that they took.
+    batches: f64,
+    elapsed_s: f64,
+    /// Whether the trainer is past what was handed out under another count.
+    is_settled: bool,
+}
+
+impl State {
+    /// State before the first report.
+    pub fn begin(settings: &Settings) -> Self {
+        let (most, _) = settings.cap();
+        Self { target: settings.start.clamp(1, most), ..Self::default() }
+    }
+
+    /// Takes a report and passes it to the step of the search that it concerns.
+    fn observe(
+        &mut self,
+        report: &TrainingReport,
+        facts: &ScalerFacts,
+        settings: &Settings,
+    ) -> Reason {
+        let workers = self.target;
+        if !report.is_plausible() {
+            return Reason::Implausible { workers };
+        }
+        let from_batch = match self.batches {
+            Some(before) if report.batches <= before => return Reason::Repeated { workers },
+            before => before.unwrap_or(0),
+        };
+        let is_first = self.batches.replace(report.batches).is_none();
+        if std::mem::replace(&mut self.mode, facts.mode) != facts.mode && !is_first {
+            self.begin_load(report);
+            self.direction = 0;
+            self.phase = Phase::Estimating { reports: 0 };
+            return Reason::ModeChanged { workers };
+        }
+        let is_short = report.remote_workers < f64::from(workers);
+        if facts.claimable == 0 && report.window_full < 0.05 && is_short {
+            return Reason::NothingLeft { workers };
+        }
+        let batches = (report.batches - from_batch) as f64;
+        let elapsed_s = batches / facts.clients() * report.batch_time_s();
+        let is_settled = from_batch >= self.settled_at;
+        let seen = Observation { report, facts, settings, batches, elapsed_s, is_settled };
+        if let Some(reason) = self.observe_account(&seen) {
+            return reason;
+        }
+        if let Some(reason) = self.observe_load(&seen) {
+            return reason;
+        }
+        match self.phase {
+            Phase::Estimating { reports } => self.estimate(&seen, reports),
+            _ if !is_settled => Reason::Settling { workers },
+            Phase::Searching { measurement } | Phase::Converged { measurement } => {
+                self.measure(&seen, measurement)
+            }
+        }
+    }
+
+    /// The account's limit on workers: learnt, and tried again.
+    fn observe_account(&mut self, seen: &Observation<'_>) -> Option<Reason> {
+        if self.throttle.observe(seen.facts, self.target) {
+            let granted = self.throttle.granted.unwrap_or(1);
+            self.move_to(granted, seen);
+            return Some(Reason::Throttled { granted });
+        }
+        if self.throttle.is_over() {
+            let workers = self.target.saturating_add(1 + self.target / 20);
+            self.throttle.retry();
+            self.move_to(workers, seen);
+            return Some(Reason::Retry { workers: self.target });
+        }
+        None
+    }
+
+    /// Another step of the trainer, or another cost of a batch: the law gives the new count at once.
+    fn observe_load(&mut self, seen: &Observation<'_>) -> Option<Reason> {
+        let step_before = self.step.add(seen.report.step_s);
+        let work = seen.report.remote_batch_s().filter(|_| seen.is_settled);
+        let work_before = work.and_then(|work_s| self.work.add(work_s));
+        if self.points.is_empty() {
+            return None;
+        }
+        if let (Some(before_s), Some(after_s)) = (work_before, self.work.mean()) {
+            self.begin_load(seen.report);
+            self.direction = 0;
+            // Calls and pauses stay in proportion.
+            let grown = after_s / before_s;
+            let last = self.points.drain(..).next_back();
+            self.points.extend(last.map(|point| LawPoint {
+                batch_s: point.batch_s * grown,
+                compute_s: point.compute_s * grown,
+                stall: 0.0,
+                reports: 1,
+                ..point
+            }));
+            self.seek(seen);
+            return Some(Reason::WorkerChanged { before_s, after_s, workers: self.target });
+        }
+        let (before_s, after_s) = (step_before?, self.step.mean()?);
+        self.begin_load(seen.report);
+        self.direction = 0;
+        self.seek(seen);
+        Some(Reason::StepChanged { before_s, after_s, workers: self.target })
+    }
+
+    /// Begins to measure anew what arrives from now on.
+    fn begin_load(&mut self, report: &TrainingReport) {
+        self.block = MeasuredBlock::default();
+        self.settled_at = report.batches.saturating_add(report.ahead_batches);
+        self.work = Trend::default();
+        self.phase = Phase::Searching { measurement: 0 };
+    }
+
+    /// The first target, from the times of the workers that there are.
+    fn estimate(&mut self, seen: &Observation<'_>, reports: u32) -> Reason {
+        let report = seen.report;
+        let Some(worker_batch_s) = report.remote_batch_s() else {
+            self.phase = Phase::Estimating { reports: reports + 1 };
+            return Reason::Measuring { reports, workers: self.target };
+        };
+        let workers = report.remote_workers.max(1.0);
+        // While the trainer waits, its rate is the workers', with what their own times do not hold.
+        let is_stalled = report.stall_s - report.fetch_stall_s > report.step_s;
+        let by_rate_s = workers * report.batch_time_s() / seen.facts.clients();
+        let calls = is_stalled && by_rate_s > TUNING.calls * worker_batch_s;
+        let batch_s = if calls { by_rate_s } else { worker_batch_s };
+        self.points.clear();
+        self.points.push(LawPoint {
+            target: self.target,
+            workers,
+            batch_s,
+            compute_s: report.remote_compute_s,
+            stall: 0.0,
+            reports: 1,
+        });
+        self.phase = Phase::Searching { measurement: 0 };
+        match self.seek(seen) {
+            limited @ Reason::Limited { .. } => limited,
+            _ => Reason::Estimate { worker_batch_s, step_s: report.step_s, workers: self.target },
+        }
+    }
+
+    /// Adds a report to the measurement of this target; at its end the law is fitted again.
+    fn measure(&mut self, seen: &Observation<'_>, measurement: u32) -> Reason {
+        let workers = self.target;
+        self.block.add(seen.report, seen.batches, seen.elapsed_s);
+        let reports = TUNING.reports << measurement.min(16);
+        let generation = seen.report.generation(f64::from(workers));
+        if !self.block.is_complete(reports, generation) {
+            return Reason::Measuring { reports: self.block.reports, workers };
+        }
+        let covered = 1.0 - self.block.stall();
+        if let Some(point) = self.block.point(workers) {
+            self.points.retain(|known| known.target != workers);
+            self.points.push(point);
+            let excess = self.points.len().saturating_sub(TUNING.points);
+            self.points.drain(..excess);
+        }
+        let reason = self.seek(seen);
+        if self.target != workers {
+            return reason;
+        }
+        // That nothing helps a trainer that waits is to be certain.
+        let is_certain = covered >= 1.0 - TUNING.bound_stall || measurement >= TUNING.certain;
+        let next = measurement + 1;
+        self.phase = if is_certain {
+            Phase::Converged { measurement: next }
+        } else {
+            Phase::Searching { measurement: next }
+        };
+        match reason {
+            Reason::Limited { .. } => reason,
+            _ => Reason::Converged { covered, workers },
+        }
+    }
+
+    /// Moves to the count at which a batch costs least by the law, if that saves enough.
+    fn seek(&mut self, seen: &Observation<'_>) -> Reason {
+        let (from, settings) = (self.target, seen.settings);
+        let stay = Reason::Converged { covered: 1.0 - self.block.stall(), workers: from };
+        let (Some(law), Some(step_s)) = (ThroughputLaw::fit(&self.points), self.step.mean()) else {
+            return stay;
+        };
+        // What is on its way too long, workers cannot shorten.
+        let fetch = self.block.fetch_stall().min(0.99);
+        let demand = seen.facts.clients() * (1.0 - fetch) / step_s;
+        let prices = settings.prices();
+        let (most, limit) = settings.cap();
+        let most = self.throttle.granted.map_or(most, |granted| most.min(granted));
+        let best = law.cheapest(demand, most, &prices);
+        let usd = |workers: u32| law.usd(f64::from(workers), demand, &prices);
+        let saving = 1.0 - usd(best) / usd(from);
+        let covered = (law.capacity(f64::from(from)) / demand).min(1.0);
+        // Back to where it came from only for what no noise explains.
+        let least = |way: i8| match self.phase {
+            _ if self.direction != -way => TUNING.saving,
+            Phase::Searching { measurement: 0 } => f64::INFINITY,
+            _ => TUNING.turn,
+        };
+        // Workers that a full window keeps from work are not helped by more of them.
+        let is_held_by_window = self.block.is_full() && self.block.workers() < f64::from(from);
+        let desired = (demand * law.batch_s(f64::from(most)) * (1.0 + TUNING.margin)).ceil() as u32;
+        let limited = Reason::Limited { limit, desired, workers: most };
+        let is_limited = best == most && desired > most && law.bound.is_infinite();
+        if best > from && saving >= least(1) && !is_held_by_window {
+            self.move_to(best, seen);
+            return if is_limited {
+                limited
+            } else {
+                Reason::Stalled { covered, from, workers: best }
+            };
+        }
+        let has_surplus = self.block.is_full()
+            && self.direction < 1
+            && f64::from(best) <= (1.0 - TUNING.surplus) * f64::from(from);
+        if best < from && (saving >= least(-1) || has_surplus && best + 1 < from) {
+            self.move_to(best, seen);
+            let is_held = law.bound.is_finite() || law.beta > 0.0;
+            return if is_held {
+                Reason::Contention { from, workers: best }
+            } else {
+                Reason::Surplus { covered, from, workers: best }
+            };
+        }
+        if is_limited && from == most { limited } else { stay }
+    }
+
+    fn move_to(&mut self, workers: u32, seen: &Observation<'_>) {
+        let (most, _) = seen.settings.cap();
+        let workers = workers.clamp(1, most);
+        if workers == self.target {
+            return;
+        }
+        self.direction = if workers > self.target { 1 } else { -1 };
+        self.target = workers;
+        self.decisions += 1;
+        self.begin_load(seen.report);
+    }
+}

@@ -1,0 +1,99 @@
+//! A running mean that notices when the averaged value changes.
+
+use super::tuning::TUNING;
+use serde::{Deserialize, Serialize};
+
+/// Mean of the logarithms of positive samples since the last change.
+///
+/// A change is noticed by Page's cumulative sums of the standardised residuals, one for each direction.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct Trend {
+    mean: f64,
+    samples: u32,
+    variance: f64,
+    /// The cumulative sums, above and below.
+    sums: [f64; 2],
+    /// Sum and number of the samples since each left zero: those of the new value, if it has changed.
+    since: [(f64, u32); 2],
+}
+
+impl Trend {
+    /// The mean; none before the first sample.
+    pub fn mean(&self) -> Option<f64> {
+        (self.samples > 0).then(|| self.mean.exp())
+    }
+
+    /// Takes a sample. Returns the mean of before if the value has changed; from then on the mean is of the new value.
+    pub fn add(&mut self, sample: f64) -> Option<f64> {
+        let sample = sample.max(f64::MIN_POSITIVE).ln();
+        if self.samples == 0 {
+            self.mean = sample;
+        }
+        let residual = sample - self.mean;
+        let z = (residual / self.sigma()).clamp(-TUNING.outlier, TUNING.outlier);
+        for (way, sign) in [1.0, -1.0].into_iter().enumerate() {
+            self.sums[way] = (self.sums[way] + sign * z - TUNING.drift).max(0.0);
+            let (sum, count) = self.since[way];
+            self.since[way] =
+                if self.sums[way] > 0.0 { (sum + sample, count + 1) } else { (0.0, 0) };
+            if self.sums[way] > TUNING.alarm {
+                let (sum, count) = self.since[way];
+                let (before, variance) = (self.mean, self.variance);
+                *self = Self {
+                    mean: sum / f64::from(count),
+                    samples: count,
+                    variance,
+                    ..Self::default()
+                };
+                return Some(before.exp());
+            }
+        }
+        self.samples = (self.samples + 1).min(TUNING.memory);
+        self.mean += residual / f64::from(self.samples);
+        // A residual of few samples holds the error of their mean.
+        if self.samples > 2 {
+            self.variance += (residual * residual - self.variance) / f64::from(self.samples);
+        }
+        None
+    }
+
+    fn sigma(&self) -> f64 {
+        let [least, unknown, most] = TUNING.sigma;
+        let known = if self.samples < 8 { unknown } else { self.variance.sqrt() };
+        // The mean of few samples is uncertain too.
+        let error = (1.0 + 1.0 / f64::from(self.samples.max(1))).sqrt();
+        known.clamp(least, most) * error
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn noisy(random: &mut fastrand::Rng, value: f64) -> f64 {
+        let normal: f64 = (0..12).map(|_| random.f64()).sum::<f64>() - 6.0;
+        value * (0.1 * normal).exp()
+    }
+
+    #[test]
+    fn a_value_that_doubles_or_halves_is_noticed_at_its_second_report() {
+        for factor in [0.5, 2.0] {
+            let mut trend = Trend::default();
+            assert!((0..20).all(|_| trend.add(0.1).is_none()));
+            assert_eq!(trend.add(0.1 * factor), None, "one pause is no change");
+            let before = trend.add(0.1 * factor).unwrap();
+            assert!((before / 0.1 - 1.0).abs() < 0.2, "{before}");
+            assert!((trend.mean().unwrap() / (0.1 * factor) - 1.0).abs() < 1e-9);
+        }
+    }
+
+    #[test]
+    fn noise_of_ten_percent_gives_few_alarms_and_the_mean() {
+        let (mut trend, mut random) = (Trend::default(), fastrand::Rng::with_seed(1));
+        let alarms = (0..10_000).filter(|_| trend.add(noisy(&mut random, 3.0)).is_some()).count();
+        assert!(alarms <= 10, "{alarms}");
+        let mean = trend.mean().unwrap();
+        assert!((mean / 3.0 - 1.0).abs() < 0.15, "{mean}, after {alarms} alarms");
+    }
+}

@@ -1,0 +1,80 @@
+//! Every number that the default policy was tuned by, with its unit and the reason for its value.
+
+/// Tunables of the policy. They were chosen by `gristmill simulate --all`, not by theory.
+pub(super) struct Tuning {
+    /// Share of the workers' need that is held beyond it. Splits vary, and where nobody waits for another a worker
+    /// too many costs nothing: it leaves when the window is full.
+    pub margin: f64,
+    /// Least saving, as a share of the dollars per batch, for which the target moves.
+    pub saving: f64,
+    /// Least saving for which it moves back.
+    pub turn: f64,
+    /// Ratio of a worker's time for a batch by its rate to that by its reports, from which its calls count.
+    pub calls: f64,
+    /// Stall, as a share of the time, from which a shared bound may be its cause.
+    pub bound_stall: f64,
+    /// Reports of a first measurement at a target; each further one is twice as long.
+    pub reports: u32,
+    /// Measurements after which a trainer that waits counts as held back by what no worker changes.
+    pub certain: u32,
+    /// Generations of splits of a first measurement.
+    pub generations: f64,
+    /// Share of polls with a full window above which production is censored: the workers could make more.
+    pub full: f64,
+    /// Growth of a batch's shared time, as a share of the worker's whole time, that is contention.
+    pub contention: f64,
+    /// Growth of the compute time between two counts that is slowing, and not noise.
+    pub slowing: f64,
+    /// Ratio of two counts from which slowing is told.
+    pub apart: f64,
+    /// Fewest workers whose mean speed is that of any number.
+    pub mixed: f64,
+    /// Sharpness of the knee at a shared bound: workers collide before it is reached.
+    pub knee: f64,
+    /// Surplus of the target over the need, as a share, from which it is lowered although that saves nothing.
+    pub surplus: f64,
+    /// Deviation of a report, in standard deviations, that counts as noise.
+    pub drift: f64,
+    /// Sum of deviations beyond that at which a load has changed.
+    pub alarm: f64,
+    /// Most that one report adds to the sum: a single pause is no change.
+    pub outlier: f64,
+    /// Bounds of a report's relative standard deviation, and its value while unknown.
+    pub sigma: [f64; 3],
+    /// Reports that a mean remembers.
+    pub memory: u32,
+    /// Counts that the law is fitted to.
+    pub points: usize,
+    /// Consecutive reports with refused invocations before the target is lowered: a single one may be the limit on the
+    /// rate of starts, which passes.
+    pub refusals: u32,
+    /// Reports without a refusal before more are asked for again, at first and at most: four times as many after each
+    /// attempt that failed.
+    pub retry: [u32; 2],
+}
+
+pub(super) const TUNING: Tuning = Tuning {
+    margin: 0.03,
+    saving: 0.008,
+    turn: 0.02,
+    calls: 1.25,
+    bound_stall: 0.02,
+    reports: 4,
+    certain: 2,
+    generations: 1.5,
+    full: 0.3,
+    contention: 0.1,
+    slowing: 0.08,
+    apart: 1.25,
+    mixed: 3.0,
+    knee: 10.0,
+    surplus: 0.3,
+    drift: 0.5,
+    alarm: 8.0,
+    outlier: 5.0,
+    sigma: [0.03, 0.1, 0.4],
+    memory: 100,
+    points: 6,
+    refusals: 3,
+    retry: [40, 10_000],
+};
