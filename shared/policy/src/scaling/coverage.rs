@@ -239,7 +239,10 @@ impl State {
     /// Begins to measure anew what arrives from now on.
     fn begin_load(&mut self, report: &TrainingReport) {
         self.block = MeasuredBlock::default();
-        self.settled_at = report.batches.saturating_add(report.ahead_batches);
+        // The first splits of new workers arrive together, after a wait that is not of their number.
+        let first = report.generation(f64::from(self.target)) as u64;
+        let ahead = report.ahead_batches.saturating_add(first);
+        self.settled_at = report.batches.saturating_add(ahead);
         self.work = Trend::default();
         self.phase = Phase::Searching { measurement: 0 };
     }
@@ -277,8 +280,9 @@ impl State {
     fn measure(&mut self, seen: &Observation<'_>, measurement: u32) -> Reason {
         let workers = self.target;
         self.block.add(seen.report, seen.batches, seen.elapsed_s);
-        let reports = TUNING.reports << measurement.min(16);
-        let generation = seen.report.generation(f64::from(workers));
+        let doubled = 1 << measurement.min(16);
+        let reports = TUNING.reports * doubled;
+        let generation = seen.report.generation(f64::from(workers)) * f64::from(doubled);
         if !self.block.is_complete(reports, generation) {
             return Reason::Measuring { reports: self.block.reports, workers };
         }

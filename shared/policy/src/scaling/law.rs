@@ -67,8 +67,13 @@ impl ThroughputLaw {
             point.stall > TUNING.bound_stall && more_s > TUNING.contention * point.batch_s
         };
         let bound = points.iter().filter(is_bound).map(LawPoint::rate).fold(0.0, f64::max);
-        let (bound, shared_s) =
-            if bound > 0.0 { (bound, least_s) } else { (f64::INFINITY, here.shared_s()) };
+        // If even the least was measured at the bound, it may be any part of that.
+        let is_known = free.rate() < TUNING.known * bound;
+        let (bound, shared_s) = match bound {
+            0.0 => (f64::INFINITY, here.shared_s()),
+            _ if is_known => (bound, least_s),
+            _ => (bound, least_s / 2.0),
+        };
         Some(Self { compute_s, beta, shared_s, bound })
     }
 

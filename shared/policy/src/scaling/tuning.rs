@@ -23,6 +23,8 @@ pub(super) struct Tuning {
     pub full: f64,
     /// Growth of a batch's shared time, as a share of the worker's whole time, that is contention.
     pub contention: f64,
+    /// Share of the bound below which a count was not held back by it.
+    pub known: f64,
     /// Growth of the compute time between two counts that is slowing, and not noise.
     pub slowing: f64,
     /// Ratio of two counts from which slowing is told.
@@ -61,9 +63,10 @@ pub(super) const TUNING: Tuning = Tuning {
     bound_stall: 0.02,
     reports: 4,
     certain: 2,
-    generations: 1.5,
+    generations: 1.0,
     full: 0.3,
     contention: 0.1,
+    known: 0.93,
     slowing: 0.08,
     apart: 1.25,
     mixed: 3.0,
