@@ -78,8 +78,8 @@ pub fn jsonl(bytes: &[u8]) {
     file(&LINES, bytes);
 }
 
-/// TFRecord files within gzip files, and lines.
-pub fn gzip(bytes: &[u8]) {
+/// TFRecord files and lines within compressed files.
+pub fn compressed(bytes: &[u8]) {
     file(&NUMBERS, bytes);
     file(&LINES, bytes);
 }

@@ -3,6 +3,7 @@
 use crate::{
     FileFormat, IndexKind, RecordReaderInput, SourceError, SourceLimits,
     csv::reader as csv,
+    frames::{self, FramePoints},
     gzip,
     lengths::{MAX_LENGTH_BYTES, RecordLengths},
     parquet::reader as parquet,
@@ -40,6 +41,7 @@ pub struct FileIndex {
 enum Packing {
     None,
     Gzip(gzip::GzipAccessPoints),
+    Frames(FramePoints),
     Parquet(Box<parquet::ParquetLayout>),
 }
 
@@ -79,6 +81,10 @@ impl FileIndex {
         FileIndex { packing: Packing::Gzip(points), ..self }
     }
 
+    pub(crate) fn frames(self, points: FramePoints) -> Self {
+        FileIndex { packing: Packing::Frames(points), ..self }
+    }
+
     pub(crate) fn parquet(layout: parquet::ParquetLayout) -> Self {
         let packing = Packing::Parquet(Box::new(layout));
         FileIndex { packing, ..Self::new(0) }
@@ -103,7 +109,7 @@ impl FileIndex {
     pub fn len(&self) -> u32 {
         match &self.packing {
             Packing::Parquet(layout) => layout.rows(),
-            Packing::None | Packing::Gzip(_) => self.lengths.end(),
+            _ => self.lengths.end(),
         }
     }
 
@@ -145,7 +151,7 @@ impl FileIndex {
     pub fn weights(&self, first: u32, n: u32) -> Vec<u64> {
         match &self.packing {
             Packing::Parquet(layout) => layout.weights(first..first.saturating_add(n)),
-            Packing::None | Packing::Gzip(_) => self.linked_weights(first, n),
+            _ => self.linked_weights(first, n),
         }
     }
 
@@ -181,17 +187,35 @@ impl FileIndex {
         n: u32,
         source: impl Into<RecordReaderInput<'a>>,
     ) -> Option<Vec<BlockRange>> {
-        let Packing::Parquet(layout) = &self.packing else { return None };
         let rows = first..first.checked_add(n).filter(|end| *end <= self.len())?;
-        let blocks = layout.blocks(rows.clone(), source.into())?;
+        let blocks = match &self.packing {
+            Packing::Parquet(layout) => layout.blocks(rows.clone(), source.into())?,
+            Packing::Frames(points) => self.frame_blocks(points, &rows),
+            Packing::None | Packing::Gzip(_) => return None,
+        };
         let (start, end) = (blocks.first()?.rows.start, blocks.last()?.rows.end);
         ((start, end) != (rows.start, rows.end)).then_some(blocks)
+    }
+
+    /// The records that begin in each part of the file that is unpacked together, of those with a record of `rows`.
+    fn frame_blocks(&self, points: &FramePoints, rows: &Range<u32>) -> Vec<BlockRange> {
+        let record_at = |at: u64| self.lengths.record_at(at.saturating_sub(self.start()));
+        let block = |part: Range<u64>| {
+            let rows = record_at(part.start)..record_at(part.end);
+            BlockRange { bytes: self.weight(rows.start, rows.end - rows.start), rows }
+        };
+        let blocks = points.blocks().into_iter().map(block);
+        let is_wanted = |block: &BlockRange| {
+            block.rows.start < rows.end.min(block.rows.end) && rows.start < block.rows.end
+        };
+        blocks.filter(is_wanted).collect()
     }
 
     /// The part of the stored file that has bytes `range` of the unpacked one.
     fn packed(&self, range: &Range<u64>) -> Range<u64> {
         match &self.packing {
             Packing::Gzip(points) => points.packed_range(range),
+            Packing::Frames(points) => points.packed_range(range),
             Packing::None | Packing::Parquet(_) => range.clone(),
         }
     }
@@ -237,6 +261,14 @@ impl FileIndex {
                 let unpacked = points.unpack(part, self.range(first, n)?);
                 Ok(OpenedRecords { data: unpacked.map_err(SourceError)?.into(), index: None })
             }
+            (Packing::Frames(points), [part]) => {
+                let unpacked = points.unpack(part, self.range(first, n)?);
+                // Blocks are divided by an index of their own.
+                let mut lengths = RecordLengths::new(first, 0);
+                self.sizes(first, n).for_each(|bytes| lengths.push(bytes as u32));
+                let index = Some(FileIndex::window(lengths));
+                Ok(OpenedRecords { data: unpacked.map_err(SourceError)?.into(), index })
+            }
             (_, [part]) => Ok(OpenedRecords { data: part.clone(), index: None }),
             (_, _) => Ok(OpenedRecords { data: parts.concat().into(), index: None }),
         }
@@ -258,6 +290,7 @@ impl FileIndex {
         let packing = match &self.packing {
             Packing::None => 0,
             Packing::Gzip(points) => points.memory_bytes(),
+            Packing::Frames(points) => points.memory_bytes(),
             Packing::Parquet(layout) => layout.memory_bytes(),
         };
         let table = self.table.as_ref().map_or(0, |table| table.memory_bytes());
@@ -278,6 +311,10 @@ impl FileIndex {
             Packing::Parquet(layout) => {
                 layout.encode(&mut content);
                 2
+            }
+            Packing::Frames(points) => {
+                points.encode(&mut content);
+                3
             }
         };
         if let Some(table) = &self.table {
@@ -351,6 +388,7 @@ impl FileIndex {
             (0, false) => 0,
             (1, false) => gzip::MAX_STORED_BYTES,
             (2, true) => parquet::MAX_STORED_BYTES,
+            (3, false) => frames::MAX_STORED_BYTES,
             _ => return Err(format!("it is not that of a {} file", format.name())),
         };
         let table = layout.map_or(0, |_| csv::CsvTableIndex::most_stored(records));
@@ -370,6 +408,7 @@ impl FileIndex {
         let packing = match packing {
             0 => Packing::None,
             1 => Packing::Gzip(gzip::GzipAccessPoints::decode(&mut rest)?),
+            3 => Packing::Frames(FramePoints::decode(&mut rest)?),
             _ => Packing::Parquet(Box::new(parquet::ParquetLayout::decode(&mut rest, limits)?)),
         };
         let table = match layout {
@@ -449,6 +488,7 @@ impl FileIndex {
             let part = part.ok_or("the parts are not those of the file that was indexed")?;
             match &self.packing {
                 Packing::Gzip(points) => Ok(points.unpack(&part, range.clone())?.into()),
+                Packing::Frames(points) => Ok(points.unpack(&part, range.clone())?.into()),
                 Packing::None | Packing::Parquet(_) => Ok(part),
             }
         };

@@ -1,7 +1,9 @@
 //! Indexing a file: by pushing all of it in order, or by reading what the builder asks for.
 
 use crate::{
-    FileFormat, FileIndex, IndexKind, RecordScanner, SourceError, SourceLimits, gzip, parquet,
+    FileFormat, FileIndex, IndexKind, RecordScanner, SourceError, SourceLimits,
+    frames::{self, FrameKind, FrameUnpacker},
+    gzip, parquet,
 };
 use bytes::Bytes;
 use std::ops::Range;
@@ -34,6 +36,7 @@ enum State {
     Head(Vec<u8>, Builder),
     Plain(Builder),
     Gzip(Box<gzip::GzipUnpacker>, Builder),
+    Frames(Box<FrameUnpacker>, Builder),
     /// All bytes of a file with a footer that is pushed in order.
     Kept(Vec<u8>, MakeIndexer),
     Footer(Box<parquet::ParquetIndexer>),
@@ -139,6 +142,9 @@ impl IndexBuilder {
             State::Gzip(unpacker, builder) => {
                 unpacker.push(bytes, SourceError, |unpacked| builder.push(unpacked))
             }
+            State::Frames(unpacker, builder) => {
+                unpacker.push(bytes, SourceError, |unpacked| builder.push(unpacked))
+            }
             State::Kept(kept, _) if kept.len() + bytes.len() > MAX_KEPT_BYTES => Err(SourceError(
                 format!("it has more than {MAX_KEPT_BYTES} bytes, too many to be pushed in order"),
             )),
@@ -158,8 +164,15 @@ impl IndexBuilder {
         let State::Head(head, builder) = std::mem::replace(&mut self.state, State::Failed) else {
             return Err(failed());
         };
+        if let Some(name) = frames::unread_packing(&head, &self.format) {
+            return Err(SourceError(format!(
+                "it is compressed with {name}, and gzip, zstd, bzip2 and xz are read: compress it with one of them"
+            )));
+        }
         self.state = if gzip::is_gzip(&head, &self.format) {
             State::Gzip(Box::default(), builder)
+        } else if let Some(kind) = FrameKind::of(&head, &self.format) {
+            State::Frames(Box::new(FrameUnpacker::new(kind)), builder)
         } else {
             State::Plain(builder)
         };
@@ -169,7 +182,9 @@ impl IndexBuilder {
     /// Records found whole so far; none of a file with a footer before all are known.
     pub fn records(&self) -> u32 {
         match &self.state {
-            State::Plain(builder) | State::Gzip(_, builder) => builder.scan.records(),
+            State::Plain(builder) | State::Gzip(_, builder) | State::Frames(_, builder) => {
+                builder.scan.records()
+            }
             State::Head(..) | State::Kept(..) | State::Footer(_) | State::Failed => 0,
         }
     }
@@ -183,6 +198,7 @@ impl IndexBuilder {
         match self.state {
             State::Plain(builder) => Ok(builder.scan.stop()),
             State::Gzip(unpacker, builder) => Ok(builder.scan.stop().gzip(unpacker.stop())),
+            State::Frames(unpacker, builder) => Ok(builder.scan.stop().frames(unpacker.stop())),
             State::Head(..) | State::Kept(..) | State::Footer(_) | State::Failed => Err(failed()),
         }
     }
@@ -200,6 +216,10 @@ impl IndexBuilder {
             State::Gzip(unpacker, builder) => {
                 let points = unpacker.finish().map_err(SourceError)?;
                 Ok(builder.scan.finish()?.gzip(points))
+            }
+            State::Frames(unpacker, builder) => {
+                let points = unpacker.finish().map_err(SourceError)?;
+                Ok(builder.scan.finish()?.frames(points))
             }
             State::Kept(kept, indexer) => {
                 let kept = Bytes::from(kept);

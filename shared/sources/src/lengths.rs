@@ -73,6 +73,18 @@ impl RecordLengths {
         Some(start + self.sizes(self.first + base, at - base).sum::<u64>())
     }
 
+    /// The number of the first record that begins at byte `at` or after it; that after the last if none does.
+    pub(crate) fn record_at(&self, at: u64) -> u32 {
+        let stride = self.starts.partition_point(|start| *start < at).saturating_sub(1);
+        let mut record = self.first + stride as u32 * STRIDE;
+        let mut start = self.starts.get(stride).copied().unwrap_or_default();
+        while start < at && record < self.end() {
+            start += self.sizes(record, 1).sum::<u64>();
+            record += 1;
+        }
+        record
+    }
+
     pub(crate) fn memory_bytes(&self) -> usize {
         self.lengths.capacity() * 4 + self.starts.capacity() * 8
     }

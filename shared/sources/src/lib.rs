@@ -11,6 +11,8 @@ mod feature;
 mod file_index;
 mod format;
 #[cfg(feature = "readers")]
+mod frames;
+#[cfg(feature = "readers")]
 mod gzip;
 pub mod images;
 #[cfg(feature = "readers")]

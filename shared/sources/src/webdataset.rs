@@ -24,7 +24,10 @@ impl SourceFormat for WebDataset {
         example: "{ webdataset: x, features: { i: { key: cls, dtype: i64 }, \
                   f: { key: txt;json, dtype: f32, shape: [3] } } }",
         cost: DeclaredCost::new(1_000, 200),
-        ..FormatDefinition::new("webdataset", FileNameRules::new("a tar file", &["tar", "tgz"]))
+        ..FormatDefinition::new(
+            "webdataset",
+            FileNameRules::new("a tar file", &["tar", "tbz2", "tgz", "txz", "tzst"]),
+        )
     };
 
     fn parse(_: &str, _: &mut MappingReader<'_>, _: &FeatureMap) -> Result<Self, PipelineError> {
