@@ -44,6 +44,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("gzip", records::compressed),
     ("frames", records::compressed),
     ("parquet", records::parquet),
+    ("npy", records::npy),
     ("cache", cache::cache),
     ("packed", packed::packed),
     ("message", message),

@@ -19,6 +19,11 @@ const MAX_POINTS: usize = 1 << 14;
 const MIN_SPACING_BYTES: u64 = 256 << 10;
 /// Most bytes of the points in a stored index.
 pub(crate) const MAX_STORED_BYTES: usize = MAX_POINTS * 21 + 32;
+/// Unpacked bytes before the place where damage shows that may be wrong as well: a block of zstd or deflate, not
+/// all of which has been checked.
+pub(crate) const UNSOUND_BYTES: u64 = 128 << 10;
+/// The same of bzip2, which mixes the bytes of a block.
+const UNSOUND_BZIP2_BYTES: u64 = 900_000;
 /// Unpacked bytes that are kept together for the splits that follow each other, unless a frame has more.
 const BLOCK_BYTES: u64 = 4 << 20;
 
@@ -147,6 +152,15 @@ impl FrameUnpacker {
         }
     }
 
+    /// Bytes of the unpacked file that are right for certain, if it turned out to be damaged, or to be cut.
+    pub(crate) fn sound_bytes(&self, is_cut: bool) -> u64 {
+        if is_cut { self.decoder.unpacked() } else { self.decoder.sound_bytes() }
+    }
+
+    pub(crate) fn name(&self) -> &'static str {
+        self.decoder.kind().name()
+    }
+
     /// The points of what has been pushed.
     pub(crate) fn stop(self) -> FramePoints {
         let FrameUnpacker { decoder, points, .. } = self;
@@ -154,10 +168,10 @@ impl FrameUnpacker {
         FramePoints { kind: decoder.kind(), points, packed, unpacked }
     }
 
-    /// The points, now that all bytes have been pushed.
-    pub(crate) fn finish(self) -> Result<FramePoints, String> {
+    /// Checks that the file may end here.
+    pub(crate) fn check_end(&self) -> Result<(), String> {
         if self.decoder.is_whole() {
-            Ok(self.stop())
+            Ok(())
         } else {
             let (name, packed) = (self.decoder.kind().name(), self.decoder.packed());
             Err(format!("the {name} file ends at byte {packed}: it is cut short"))

@@ -35,6 +35,13 @@ impl RecordLengths {
         self.bytes += self.stored(length);
     }
 
+    /// Leaves the first `records` of them.
+    pub(crate) fn truncate(&mut self, records: u32) {
+        self.bytes = self.start(self.first + records).unwrap_or(self.bytes);
+        self.lengths.truncate(records as usize);
+        self.starts.truncate(records.div_ceil(STRIDE) as usize);
+    }
+
     /// Bytes that a record of this length takes.
     fn stored(&self, length: u32) -> u64 {
         u64::from(length) + u64::from(self.framing)

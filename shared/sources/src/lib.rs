@@ -6,6 +6,9 @@
 //! file names every format; nothing else in the project does.
 
 pub mod csv;
+#[cfg(feature = "readers")]
+#[cfg(test)]
+mod damage_tests;
 mod feature;
 #[cfg(feature = "readers")]
 mod file_index;
@@ -20,6 +23,7 @@ mod index_builder;
 pub mod jsonl;
 #[cfg(feature = "readers")]
 mod lengths;
+pub mod npy;
 pub mod parquet;
 #[cfg(feature = "readers")]
 mod records;
@@ -43,7 +47,7 @@ pub use format::{FileNameRules, FormatDefinition, RecordReaderInput, SourceForma
 pub use index_builder::IndexBuilder;
 #[cfg(feature = "readers")]
 pub use records::{
-    IndexKind, ReadRecord, ReadableFormat, RecordScanner, SourceError, SourceLimits,
+    FooterIndexer, IndexKind, ReadRecord, ReadableFormat, RecordScanner, SourceError, SourceLimits,
 };
 pub use registry::{ParsedSource, with_tables};
 
@@ -54,4 +58,5 @@ registry::formats! {
     jsonl::Jsonl,
     csv::Csv,
     parquet::Parquet,
+    npy::Npy,
 }

@@ -59,14 +59,16 @@ pub fn packed(content: &[u8]) -> Vec<Vec<u8>> {
 /// A file of frames: of xz one stream with a block for each of `parts`, of others a frame for each.
 pub(crate) fn frames(kind: crate::frames::FrameKind, parts: &[&[u8]]) -> Vec<u8> {
     use crate::frames::FrameKind;
-    use liblzma::stream::{Action, Check, Stream};
+    use liblzma::stream::{Check, Stream};
     use std::io::{Read as _, Write as _};
     let mut out = Vec::new();
     match kind {
         FrameKind::Zstd => {
-            parts.iter().for_each(|part| {
-                out.extend(zstd::bulk::compress(part, 3).expect("there is memory"))
-            });
+            let mut packer = zstd::bulk::Compressor::new(3).expect("there is memory");
+            packer.include_checksum(true).expect("it is an option");
+            for part in parts {
+                out.extend(packer.compress(part).expect("there is memory"));
+            }
         }
         FrameKind::Bzip2 => {
             for part in parts {
@@ -87,7 +89,7 @@ pub(crate) fn frames(kind: crate::frames::FrameKind, parts: &[&[u8]]) -> Vec<u8>
     out
 }
 
-/// The content of the files in `tests/golden`.
+/// The content of the files in `tests/golden/packed`.
 #[cfg(test)]
 pub(crate) fn golden_lines() -> Vec<u8> {
     let line =

@@ -1,10 +1,10 @@
 //! Decompresses a row of frames in steps, and tells where it could be taken up again.
 
 use super::{
-    FrameKind, Point,
+    FrameKind, Point, UNSOUND_BYTES, UNSOUND_BZIP2_BYTES,
     xz::{self, XzStructure},
 };
-use std::{mem, ops::Range};
+use std::{collections::VecDeque, mem, ops::Range};
 use zstd::stream::raw::{DParameter, InBuffer, Operation, OutBuffer};
 
 /// Bytes that a step makes, at most.
@@ -25,6 +25,13 @@ pub(super) struct FrameDecoder {
     out: Box<[u8]>,
     packed: u64,
     unpacked: u64,
+    /// The unpacked byte with which the frame or block at hand begins: all before it has been checked.
+    frame: u64,
+    /// Those of blocks that are to come.
+    blocks: VecDeque<u64>,
+    is_unlike_its_checksum: bool,
+    /// The damage behind what the last step made.
+    damage: Option<String>,
 }
 
 enum State {
@@ -57,6 +64,18 @@ struct Progress {
     used: usize,
     made: usize,
     is_ended: bool,
+    /// The fault that follows it.
+    damage: Option<String>,
+}
+
+impl Progress {
+    /// The damage alone, if nothing was made before it.
+    fn checked(self) -> Result<Self, String> {
+        match self.damage {
+            Some(damage) if self.made == 0 => Err(damage),
+            _ => Ok(self),
+        }
+    }
 }
 
 impl std::fmt::Debug for FrameDecoder {
@@ -76,7 +95,18 @@ impl FrameDecoder {
         };
         let Point { packed, unpacked, .. } = *point;
         let out = vec![0; STEP_BYTES].into();
-        FrameDecoder { kind, state, points: Vec::new(), out, packed, unpacked }
+        FrameDecoder {
+            kind,
+            state,
+            points: Vec::new(),
+            out,
+            packed,
+            unpacked,
+            frame: unpacked,
+            blocks: VecDeque::new(),
+            is_unlike_its_checksum: false,
+            damage: None,
+        }
     }
 
     pub(super) fn kind(&self) -> FrameKind {
@@ -91,6 +121,18 @@ impl FrameDecoder {
     /// Bytes that have come out, from the start of the file.
     pub(super) fn unpacked(&self) -> u64 {
         self.unpacked
+    }
+
+    /// Bytes that have come out and are right for certain, if damage was met now: it may lie before the place where it
+    /// shows, and anywhere in a frame of zstd whose checksum does not match.
+    pub(super) fn sound_bytes(&self) -> u64 {
+        let unsound = match self.state {
+            State::Between => 0,
+            State::Bzip2(_) => UNSOUND_BZIP2_BYTES,
+            State::Zstd(_) if self.is_unlike_its_checksum => self.unpacked,
+            State::Zstd(_) | State::Xz(_) => UNSOUND_BYTES,
+        };
+        self.unpacked.saturating_sub(unsound).max(self.frame)
     }
 
     /// Whether the file may end here.
@@ -113,6 +155,9 @@ impl FrameDecoder {
     /// # Errors
     /// The damage that was found.
     pub(super) fn step(&mut self, input: &mut &[u8]) -> Result<FrameStep, String> {
+        if let Some(damage) = self.damage.take() {
+            return Err(damage);
+        }
         loop {
             if let State::Between = self.state {
                 // Tapes have zeros after the last frame, and xz may have some between streams.
@@ -124,10 +169,17 @@ impl FrameDecoder {
                 }
                 self.begin(input)?;
             }
-            let Progress { used, made, is_ended } = self.decode(input)?;
+            let known = self.points.len();
+            let progress = self.decode(input);
+            self.blocks.extend(self.points[known..].iter().map(|point| point.unpacked));
+            let Progress { used, made, is_ended, damage } = progress?;
+            self.damage = damage;
             *input = &input[used..];
             self.packed += used as u64;
             self.unpacked += made as u64;
+            while let Some(block) = self.blocks.pop_front_if(|block| *block < self.unpacked) {
+                self.frame = block;
+            }
             if self.unpacked > MAX_UNPACKED_BYTES {
                 return Err(format!(
                     "it unpacks to more than {MAX_UNPACKED_BYTES} bytes, the limit"
@@ -164,31 +216,38 @@ impl FrameDecoder {
             }
             FrameKind::Xz => State::Xz(Box::new(XzStream::new(&point)?)),
         };
+        self.frame = point.unpacked;
         self.points.push(point);
         Ok(())
     }
 
     fn decode(&mut self, input: &[u8]) -> Result<Progress, String> {
         match &mut self.state {
-            State::Between => Ok(Progress { used: 0, made: 0, is_ended: true }),
+            State::Between => Ok(Progress { used: 0, made: 0, is_ended: true, damage: None }),
             State::Zstd(decoder) => {
                 let mut from = InBuffer::around(input);
                 let mut to = OutBuffer::around(&mut self.out[..]);
-                let left = decoder.run(&mut from, &mut to).map_err(|error| zstd_fault(&error))?;
-                Ok(Progress { used: from.pos(), made: to.pos(), is_ended: left == 0 })
+                let left = decoder.run(&mut from, &mut to).map_err(|error| {
+                    self.is_unlike_its_checksum = error.to_string().contains("checksum");
+                    zstd_fault(&error)
+                })?;
+                let (used, made) = (from.pos(), to.pos());
+                Ok(Progress { used, made, is_ended: left == 0, damage: None })
             }
             State::Bzip2(decoder) => {
                 let before = (decoder.total_in(), decoder.total_out());
                 let status = decoder.decompress(input, &mut self.out);
-                let status = status.map_err(|error| match error {
+                let damage = status.as_ref().err().map(|error| match error {
                     bzip2::Error::DataMagic => "no stream of bzip2 begins here".to_owned(),
                     _ => "its compressed data is damaged".to_owned(),
-                })?;
-                Ok(Progress {
+                });
+                let progress = Progress {
                     used: (decoder.total_in() - before.0) as usize,
                     made: (decoder.total_out() - before.1) as usize,
-                    is_ended: matches!(status, bzip2::Status::StreamEnd),
-                })
+                    is_ended: matches!(status, Ok(bzip2::Status::StreamEnd)),
+                    damage,
+                };
+                progress.checked()
             }
             State::Xz(stream) => stream.decode(input, self.packed, &mut self.out, &mut self.points),
         }
@@ -240,17 +299,22 @@ impl XzStream {
         }
         let before = (self.decoder.total_in(), self.decoder.total_out());
         let status = self.decoder.process(part, out, liblzma::stream::Action::Run);
-        let status = status.map_err(|error| xz_fault(&error))?;
+        let damage = status.as_ref().err().map(xz_fault);
         let mut used = (self.decoder.total_in() - before.0) as usize;
         let made = (self.decoder.total_out() - before.1) as usize;
-        let mut is_ended = matches!(status, liblzma::stream::Status::StreamEnd);
-        if self.is_resumed && part.len() < input.len() && used == part.len() && made == 0 {
+        let mut is_ended = matches!(status, Ok(liblzma::stream::Status::StreamEnd));
+        if damage.is_none()
+            && self.is_resumed
+            && part.len() < input.len()
+            && used == part.len()
+            && made == 0
+        {
             // All blocks have been read: their list is passed over.
             let end = self.structure.end();
             used = end.map_or(input.len(), |end| input.len().min((end - packed) as usize));
             is_ended = end == Some(packed + used as u64);
         }
-        Ok(Progress { used, made, is_ended })
+        Progress { used, made, is_ended, damage }.checked()
     }
 }
 

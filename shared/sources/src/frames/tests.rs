@@ -94,7 +94,7 @@ fn files_of_any_frames_have_the_records_of_the_unpacked_file() {
 /// Files that `scripts/make-golden packed` has made, by the content that they have.
 #[test]
 fn files_of_other_programs_are_read() {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden");
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/packed");
     let content = samples::golden_lines();
     let plain = index(&content, usize::MAX).unwrap();
     let mut names = Vec::new();
@@ -198,7 +198,8 @@ fn there_are_never_too_many_points() {
     for _ in 0..MAX_POINTS + 100 {
         unpacker.push(&part, |what| what, |_| Ok(())).unwrap();
     }
-    let points = unpacker.finish().unwrap();
+    unpacker.check_end().unwrap();
+    let points = unpacker.stop();
     assert!((MAX_POINTS / 3..=MAX_POINTS).contains(&points.points.len()));
     let mut stored = Vec::new();
     points.encode(&mut stored);
