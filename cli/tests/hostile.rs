@@ -140,7 +140,7 @@ fn bad_records_fail_the_job_or_are_skipped() -> Result<()> {
 }
 
 #[test]
-fn bad_files_fail_the_job() -> Result<()> {
+fn bad_files_fail_the_job_or_give_what_lies_before() -> Result<()> {
     let dir = TestDir::new(env!("CARGO_BIN_EXE_gristmill"))?;
     let pipeline = dir.path("p.yaml");
     fs::write(&pipeline, PIPELINE)?;
@@ -158,10 +158,14 @@ fn bad_files_fail_the_job() -> Result<()> {
     ] {
         let data = dir.path("bad-00000");
         fs::write(&data, file)?;
-        // No policy helps when a file's records cannot be separated.
-        for more in [[].as_slice(), &["--on-error", "skip", "--max-skipped", "100%"]] {
-            assert_says(name, &run(&dir, &pipeline, &data, more)?, 1, &words);
-        }
+        assert_says(name, &run(&dir, &pipeline, &data, &[])?, 1, &words);
+        let ended = run(&dir, &pipeline, &data, &["--on-error", "skip", "--max-skipped", "100%"])?;
+        assert_eq!(ended.code, Some(0), "{name}: {}", ended.said);
+        let skipped = &ended.report["skipped_records"];
+        assert_eq!(skipped.as_array().map(Vec::len), Some(1), "{name}: {skipped}");
+        let before = ended.report["elements_delivered"].as_u64().unwrap();
+        let damaged = format!("the file is damaged: record {before} at byte ");
+        assert!(skipped.to_string().contains(&damaged), "{name}: {skipped}");
     }
     let data = dir.path("bad-00000");
     fs::write(&data, "")?;

@@ -51,6 +51,9 @@ readings! {
         ops: [batch: { size: 2, ragged: true }]",
     ROWS: "source: { parquet: x, features: { i: { dtype: i64 }, f: { key: a.f, dtype: f32, shape: [2] }, image: { dtype: bytes } } }\n\
         ops: [decode, resize: { size: 8 }, batch: { size: 2 }]",
+    ARRAYS: "source: { npz: x, features: { i: { dtype: i64 }, f: { dtype: f32, shape: [3] }, text: { dtype: bytes } } }\n\
+        ops: [batch: { size: 2, ragged: true }]",
+    ARRAY: "source: { npy: x, features: { f: { dtype: f32, shape: [3] } } }\nops: [batch: { size: 2 }]",
 }
 
 /// TFRecord files.
@@ -78,8 +81,8 @@ pub fn jsonl(bytes: &[u8]) {
     file(&LINES, bytes);
 }
 
-/// TFRecord files within gzip files, and lines.
-pub fn gzip(bytes: &[u8]) {
+/// TFRecord files and lines within compressed files.
+pub fn compressed(bytes: &[u8]) {
     file(&NUMBERS, bytes);
     file(&LINES, bytes);
 }
@@ -87,6 +90,12 @@ pub fn gzip(bytes: &[u8]) {
 /// Parquet files.
 pub fn parquet(bytes: &[u8]) {
     file(&ROWS, bytes);
+}
+
+/// Files of numpy.
+pub fn npy(bytes: &[u8]) {
+    file(&ARRAYS, bytes);
+    file(&ARRAY, bytes);
 }
 
 /// WebDataset archives.

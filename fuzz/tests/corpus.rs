@@ -94,5 +94,5 @@ macro_rules! tests {
 
 tests!(
     chunk, pipeline, canonical, index, tfrecord, webdataset, example, jpeg, png, webp, raster, csv,
-    jsonl, sources, gzip, parquet, cache, packed, message
+    jsonl, sources, gzip, frames, parquet, npy, cache, packed, message
 );

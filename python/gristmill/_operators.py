@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 
 from ._features import Feature
 
-FORMATS = ("tfrecord", "webdataset", "images", "jsonl", "csv", "tsv", "parquet")
+FORMATS = ("tfrecord", "webdataset", "images", "jsonl", "csv", "tsv", "parquet", "npy", "npz")
 
 
 class Operators:

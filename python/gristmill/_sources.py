@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from ._features import Feature
 from .pipeline import Pipeline
 
-__all__ = ["csv", "images", "jsonl", "parquet", "tfrecord", "tsv", "webdataset"]
+__all__ = ["csv", "images", "jsonl", "npy", "npz", "parquet", "tfrecord", "tsv", "webdataset"]
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -39,7 +39,8 @@ def webdataset(
     """Begins a pipeline with files of the format `webdataset`.
 
     Records: members of a tar file that share a name up to its first dot. Keys of features: the rest of the
-    name, in lower case: `jpg`, `cls`; `jpg;png` is whichever is present; numbers are text.
+    name, in lower case: `jpg`, `cls`; `jpg;png` is whichever is present, `*.png` the one that ends so;
+    numbers are text or `.npy`.
 
     Args:
         path: A file, a directory, a glob, an address such as s3://bucket/prefix, or a list of them.
@@ -188,3 +189,39 @@ def parquet(path: Paths, /, *, features: Mapping[str, Feature] | None = None, **
         gm.parquet('table.parquet', price=gm.f32('price')).decode(field='price')
     """
     return Pipeline._source(parquet, locals())
+
+
+def npy(path: Paths, /, *, features: Mapping[str, Feature] | None = None, **fields: Feature) -> Pipeline:
+    """Begins a pipeline with files of the format `npy`.
+
+    Records: entries of the first axis of numpy's arrays (`.npy`, `.npz`). Keys of features: names of arrays;
+    of an `.npy`, which has one, any.
+
+    Args:
+        path: A file, a directory, a glob, an address such as s3://bucket/prefix, or a list of them.
+        features: By the name of the field; for those whose names are parameters.
+        fields: The fields of an element, such as `label=gm.i64("class")`.
+
+    Example:
+        >>> gm.npy("vectors.npy", x=gm.f32(shape=[2])).batch(2).peek()["x"].tolist()
+        [[0.0, 1.0], [2.0, 3.0]]
+    """
+    return Pipeline._source(npy, locals())
+
+
+def npz(path: Paths, /, *, features: Mapping[str, Feature] | None = None, **fields: Feature) -> Pipeline:
+    """Begins a pipeline with files of the format `npz`.
+
+    Records: entries of the first axis of numpy's arrays (`.npy`, `.npz`). Keys of features: names of arrays;
+    of an `.npy`, which has one, any.
+
+    Args:
+        path: A file, a directory, a glob, an address such as s3://bucket/prefix, or a list of them.
+        features: By the name of the field; for those whose names are parameters.
+        fields: The fields of an element, such as `label=gm.i64("class")`.
+
+    Example:
+        >>> gm.npz("arrays.npz", x=gm.f32(shape=[2]), label=gm.i64()).batch(4).peek()["label"]
+        array([0, 1, 2, 3])
+    """
+    return Pipeline._source(npz, locals())

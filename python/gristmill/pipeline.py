@@ -740,6 +740,8 @@ _FORMATS_OF_FILES = {
     "csv": "csv",
     "json": "jsonl",
     "jsonl": "jsonl",
+    "npy": "npy",
+    "npz": "npz",
     "parquet": "parquet",
     "tar": "webdataset",
     "tfrecord": "tfrecord",

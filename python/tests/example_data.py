@@ -44,6 +44,8 @@ def write(folder: Path) -> None:
     (folder / "texts.jsonl").write_text("\n".join(lines) + "\n")
     (folder / "table.csv").write_text("name,price\napple,0.5\npear,1.5\n")
     (folder / "table.tsv").write_text("name\tprice\napple\t0.5\npear\t1.5\n")
+    np.save(folder / "vectors.npy", np.arange(8, dtype="f4").reshape(4, 2))
+    np.savez(folder / "arrays.npz", x=np.arange(8, dtype="f4").reshape(4, 2), label=np.arange(4))
     words = {word: number for number, word in enumerate(["?", "a", "cat", "two", "dogs", "bird"])}
     tokenizer = {
         "version": "1.0",

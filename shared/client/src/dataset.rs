@@ -538,7 +538,7 @@ mod tests {
         let pipeline = gristmill_operators::parse(yaml).unwrap();
         let (ns, source) = ("a".parse().unwrap(), pipeline.source());
         let (compute, bucket) = (gristmill_runner::ComputeMode::default(), "own");
-        let indices = IndexStore { objects: &objects, compute, ns: &ns, bucket };
+        let indices = IndexStore { objects: &objects, compute, ns: &ns, bucket, rescues: true };
         let patterns = pipeline.source_paths();
         let list = async |patterns: &[String]| {
             let data = s3(patterns);
@@ -630,7 +630,7 @@ mod images_tests {
         let pipeline = gristmill_operators::parse(yaml).unwrap();
         let (ns, source) = ("a".parse().unwrap(), pipeline.source());
         let (compute, bucket) = (gristmill_runner::ComputeMode::default(), "own");
-        let indices = IndexStore { objects: &objects, compute, ns: &ns, bucket };
+        let indices = IndexStore { objects: &objects, compute, ns: &ns, bucket, rescues: true };
         let data = DatasetLocation::parse(&format!("s3://data/{pattern}"), "".as_ref()).unwrap();
         let mount = None::<fn(&str, &Path) -> std::future::Ready<Result<(), CallError>>>;
         let dataset = data.list(&indices, source, mount).await?.dataset;

@@ -139,6 +139,7 @@ impl ServiceConnection {
             compute: ComputeMode::default(),
             ns: &self.ns,
             bucket: &self.bucket,
+            rescues: true,
         };
         Ok(source.list(&indices, pipeline.source(), mount).await?)
     }

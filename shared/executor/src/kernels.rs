@@ -31,8 +31,9 @@ impl CompiledPipeline {
         let ExecutorScratch { cells, tools, .. } = scratch;
         let mut copied = 0;
         for record in records(std::slice::from_ref(part), None, 0) {
-            let InputRecord { key, stored, copy, .. } = record?;
-            let (record, _) = self.reader.read(stored, cells).map_err(ExecError::Source)?;
+            let input = record?;
+            let InputRecord { key, copy, .. } = input;
+            let (record, _) = input.read(&self.reader, cells).map_err(ExecError::Source)?;
             let element = ElementContext { key, record, copy, level: 0 };
             let bytes = self.bare(0, element, epoch, cells, tools, &mut rows);
             copied += bytes.map_err(ExecError::Source)?;

@@ -2,8 +2,9 @@
 
 use bytes::Bytes;
 use gristmill_chunk::ChunkFormatError;
+use gristmill_kernel::FieldCell;
 use gristmill_model::{Epoch, ErrorPolicy, RecordKey, SkippedRecord};
-use gristmill_sources::FileIndex;
+use gristmill_sources::{FileIndex, RecordReader};
 use serde::Serialize;
 use std::ops::Range;
 
@@ -101,6 +102,22 @@ pub(crate) struct InputRecord<'a> {
     pub(crate) copy: u32,
     /// Index of its part.
     pub(crate) part: u32,
+    /// Why it cannot be read, if its file is damaged there.
+    pub(crate) fault: Option<&'a str>,
+}
+
+impl<'a> InputRecord<'a> {
+    /// Checks it and finds its features, as [`RecordReader::read`] does.
+    pub(crate) fn read(
+        &self,
+        reader: &RecordReader,
+        cells: &mut [FieldCell],
+    ) -> Result<(&'a [u8], usize), String> {
+        match self.fault {
+            Some(fault) => Err(fault.to_owned()),
+            None => reader.read(self.stored, cells),
+        }
+    }
 }
 
 /// Records in order. Lazy, because a list of small records would be too large.
@@ -172,7 +189,8 @@ impl InputRange<'_> {
         let key = RecordKey { file: self.first.file, record: self.first.record + record };
         // `check` compared the sum of all sizes with the length of `data`.
         let stored = self.data.get(bytes).unwrap_or_default();
-        InputRecord { key, stored, copy, part: at }
+        let fault = self.index.fault_of(key.record);
+        InputRecord { key, stored, copy, part: at, fault }
     }
 
     /// Yields index and byte range of each record, in order.

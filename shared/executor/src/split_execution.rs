@@ -171,7 +171,7 @@ impl<'a> SplitExecution<'a> {
         let InputRecord { key, stored, copy, .. } = *record;
         self.copy = copy;
         self.lap = Instant::now();
-        match self.record(key, stored, others) {
+        match self.record(record, others) {
             Ok(()) => {}
             Err(ElementFault::Cancelled) => return Err(ExecError::Cancelled),
             Err(ElementFault::Fatal(error)) => return Err(error),
@@ -279,14 +279,14 @@ impl<'a> SplitExecution<'a> {
     /// Turns one record and its zipped records into rows.
     fn record(
         &mut self,
-        key: RecordKey,
-        stored: &[u8],
+        input: &InputRecord<'_>,
         others: &[zip::ZippedRecord<'_>],
     ) -> Result<(), ElementFault> {
+        let InputRecord { key, stored, .. } = *input;
         self.begin_frame()?;
         let outcome = self.guarded(|run, at| {
             let bad = |reason| ElementFault::Record { op: SOURCE, reason };
-            let read = run.program.reader.read(stored, &mut run.scratch.cells);
+            let read = input.read(&run.program.reader, &mut run.scratch.cells);
             let (record, mut kept_bytes) = read.map_err(bad)?;
             let mut stored_bytes = stored.len();
             for other in others {

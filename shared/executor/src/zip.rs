@@ -94,7 +94,7 @@ impl ZippedRecord<'_> {
             format!("{} record {record}, which goes with it: {reason}", self.file)
         };
         let cells = cells.get_mut(self.by.cells.clone()).unwrap_or_default();
-        let (bytes, kept_bytes) = self.by.reader.read(self.record.stored, cells).map_err(named)?;
+        let (bytes, kept_bytes) = self.record.read(&self.by.reader, cells).map_err(named)?;
         // An element refers to the bytes of one record only, that of the first dataset.
         cells.iter_mut().try_for_each(|cell| cell.own(bytes)).map_err(named)?;
         Ok(kept_bytes)

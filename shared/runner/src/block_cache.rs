@@ -64,7 +64,7 @@ impl RecordBlock {
             let parts = self.parts.get().map(|parts| std::mem::take(&mut *parts.lock()));
             let parts = parts.unwrap_or_default();
             let Range { start, end } = self.rows;
-            let opened = self.file.index.open(start, end - start, source, &parts);
+            let opened = self.file.index.open_each(start, end - start, source, &parts);
             let opened = opened
                 .map_err(|error| LeaseError::fatal(format!("{}: {error}", self.file.path)))?;
             self.bytes.store(opened.memory_bytes(), Ordering::Relaxed);

@@ -276,7 +276,7 @@ impl DatasetCache {
             return Ok(IndexedFile { path, index, stamp: None, pack: Some(pack) });
         }
         let Self { ns, bucket, compute, .. } = self;
-        let indices = IndexStore { objects, compute: *compute, ns, bucket };
+        let indices = IndexStore { objects, compute: *compute, ns, bucket, rescues: true };
         let bucket = &self.manifest.bucket;
         let source = FormattedFile { format, bucket, file: source };
         let StampedIndex { index, stamp } = indices.load(source).await?;

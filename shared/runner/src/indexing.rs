@@ -40,6 +40,8 @@ pub struct IndexStore<'a> {
     pub compute: ComputeMode,
     pub ns: &'a Namespace,
     pub bucket: &'a str,
+    /// Whether a damaged file has the records before the damage; it is an error otherwise.
+    pub rescues: bool,
 }
 
 /// A source file as a format reads it.
@@ -87,7 +89,12 @@ impl IndexStore<'_> {
         let stored = found(self.objects.get(&path).await)?;
         let is_damaged = stored.is_some();
         match stored.map(|stored| FileIndex::decode(&stored, source.format)) {
-            Some(Ok(index)) => return Ok(StampedIndex { index, stamp }),
+            Some(Ok(index)) => {
+                return match index.lost_rest().filter(|_| !self.rescues) {
+                    Some(lost) => Err(LeaseError::fatal(format!("{}: {lost}", source.path()))),
+                    None => Ok(StampedIndex { index, stamp }),
+                };
+            }
             Some(Err(error)) => tracing::warn!("{path}: {error}: it is made again"),
             None => {}
         }
@@ -143,10 +150,13 @@ impl IndexStore<'_> {
                     hash.add(&part);
                 }
                 let pushed = builder.push(&part);
-                Ok((pushed.map(|()| builder), hash))
+                Ok((pushed, builder, hash))
             });
-            let (pushed, hashed) = pushed.await?;
-            (builder, hash) = (pushed.map_err(bad)?, hashed);
+            let (pushed, pushed_to, hashed) = pushed.await?;
+            if !self.rescues {
+                pushed.map_err(bad)?;
+            }
+            (builder, hash) = (pushed_to, hashed);
         }
         if let Some(hash) = &mut hash {
             for range in hash.samples(file.size) {
@@ -154,7 +164,8 @@ impl IndexStore<'_> {
                 hash.add(&part);
             }
         }
-        Ok((builder.finish().map_err(bad)?, hash.map(ContentHasher::finish)))
+        let index = if self.rescues { builder.finish_or_rescue() } else { builder.finish() };
+        Ok((index.map_err(bad)?, hash.map(ContentHasher::finish)))
     }
 
     /// Compares the content of a file that was read under `stamp` with what the job knows it by.

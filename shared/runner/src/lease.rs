@@ -9,7 +9,7 @@ use crate::{
 };
 use futures::future::BoxFuture;
 use gristmill_model::{
-    Attempt, BundleIndex, Epoch, Nonce, Position, SkippedRecord,
+    Attempt, BundleIndex, Epoch, ErrorPolicy, Nonce, Position, SkippedRecord,
     splits::{SplitPlace, WorkerTimes},
     wire::{AppliedReply, CacheOrders, Lease, LeaseRef, LeaseWork, MarkCall, RefusalKind},
 };
@@ -130,6 +130,7 @@ impl LeaseExecution {
                 compute: *compute,
                 ns: &config.ns,
                 bucket: &config.bucket,
+                rescues: self.context.view.spec.settings.on_error != ErrorPolicy::Fail,
             };
             let (format, bucket) = (&source.format, listing.bucket.as_str());
             let rows = indices.count(FormattedFile { format, bucket, file }).await?;

@@ -111,7 +111,8 @@ impl DatasetInput {
             let FetchedRecords { first, n_records, stored, file, .. } = part;
             match stored {
                 FetchedContent::Parts(parts) => {
-                    let opened = file.index.open(first.record, *n_records, &*self.source, parts);
+                    let opened =
+                        file.index.open_each(first.record, *n_records, &*self.source, parts);
                     opened.map_err(|error| LeaseError::fatal(format!("{}: {error}", file.path)))
                 }
                 FetchedContent::Blocks(blocks) => {

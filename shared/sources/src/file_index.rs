@@ -3,21 +3,35 @@
 use crate::{
     FileFormat, IndexKind, RecordReaderInput, SourceError, SourceLimits,
     csv::reader as csv,
+    frames::{self, FramePoints},
     gzip,
     lengths::{MAX_LENGTH_BYTES, RecordLengths},
+    npy::{self, NpyLayout},
     parquet::reader as parquet,
+    varint,
     webdataset::links::{self, TarLinks},
 };
 
+mod opened;
+
+pub use opened::OpenedRecords;
+
 use bytes::Bytes;
+use opened::{part_of, take_text};
 use std::ops::Range;
 
 /// First eight bytes of a stored index.
 const MAGIC: [u8; 8] = *b"\x89GRMIDX\n";
 /// Version of the stored form. Indices are made again when it changes.
 const VERSION: u32 = 3;
+/// The number of the stored layout of numpy's files.
+const NPY: u32 = 16;
 /// In the number of a stored packing: links follow.
 const HAS_LINKS: u32 = 4;
+/// In the same number: a text follows that says what is lost.
+const IS_DAMAGED: u32 = 32;
+/// Longest such text.
+const MAX_LOST_BYTES: usize = 2000;
 /// Bytes before the content: magic, version, packing, record count, size of the content before
 /// compression.
 const HEAD_BYTES: usize = 28;
@@ -33,6 +47,10 @@ pub struct FileIndex {
     table: Option<Box<csv::CsvTableIndex>>,
     /// Those of a tar file.
     links: TarLinks,
+    /// The loss in a damaged file, in words: one more record, which has no bytes.
+    lost: Option<String>,
+    /// Records that have been opened and cannot be read, in order, and why. Not stored.
+    faults: Vec<(u32, String)>,
 }
 
 /// The step that makes records lie end to end.
@@ -40,16 +58,22 @@ pub struct FileIndex {
 enum Packing {
     None,
     Gzip(gzip::GzipAccessPoints),
+    Frames(FramePoints),
     Parquet(Box<parquet::ParquetLayout>),
+    Npy(Box<NpyLayout>),
 }
 
-/// The records of a split, end to end.
-#[derive(Clone, Debug)]
-pub struct OpenedRecords {
-    /// The bytes that a split runs over.
-    pub data: Bytes,
-    /// Their places in `data`, if the file's own index does not have them.
-    pub index: Option<FileIndex>,
+impl Packing {
+    /// Reads the stored form of one with this number off the start of `rest`.
+    fn decode(packing: u32, rest: &mut &[u8], limits: SourceLimits) -> Result<Self, String> {
+        Ok(match packing {
+            0 => Packing::None,
+            1 => Packing::Gzip(gzip::GzipAccessPoints::decode(rest)?),
+            3 => Packing::Frames(FramePoints::decode(rest)?),
+            NPY => Packing::Npy(Box::new(NpyLayout::decode(rest, limits)?)),
+            _ => Packing::Parquet(Box::new(parquet::ParquetLayout::decode(rest, limits)?)),
+        })
+    }
 }
 
 /// Records that are decoded as a whole.
@@ -68,7 +92,14 @@ impl FileIndex {
 
     /// The index of records that lie end to end, the first of which is not the file's.
     pub(crate) fn window(lengths: RecordLengths) -> Self {
-        FileIndex { lengths, packing: Packing::None, table: None, links: TarLinks::default() }
+        FileIndex {
+            lengths,
+            packing: Packing::None,
+            table: None,
+            links: TarLinks::default(),
+            lost: None,
+            faults: Vec::new(),
+        }
     }
 
     pub(crate) fn table(self, table: csv::CsvTableIndex) -> Self {
@@ -79,9 +110,17 @@ impl FileIndex {
         FileIndex { packing: Packing::Gzip(points), ..self }
     }
 
+    pub(crate) fn frames(self, points: FramePoints) -> Self {
+        FileIndex { packing: Packing::Frames(points), ..self }
+    }
+
     pub(crate) fn parquet(layout: parquet::ParquetLayout) -> Self {
         let packing = Packing::Parquet(Box::new(layout));
         FileIndex { packing, ..Self::new(0) }
+    }
+
+    pub(crate) fn npy(layout: NpyLayout) -> Self {
+        FileIndex { packing: Packing::Npy(Box::new(layout)), ..Self::new(0) }
     }
 
     /// Adds a record, unless the file has as many as are read of one.
@@ -101,15 +140,21 @@ impl FileIndex {
 
     /// Number of records.
     pub fn len(&self) -> u32 {
+        self.sound() + u32::from(self.lost.is_some())
+    }
+
+    /// Number of records that are whole.
+    fn sound(&self) -> u32 {
         match &self.packing {
             Packing::Parquet(layout) => layout.rows(),
-            Packing::None | Packing::Gzip(_) => self.lengths.end(),
+            Packing::Npy(layout) => layout.rows(),
+            _ => self.lengths.end(),
         }
     }
 
     /// Whether each record is a range of the unpacked file; the rows of Parquet are not.
     pub fn is_contiguous(&self) -> bool {
-        !matches!(self.packing, Packing::Parquet(_))
+        !matches!(self.packing, Packing::Parquet(_) | Packing::Npy(_))
     }
 
     /// Whether the file has no records.
@@ -131,8 +176,12 @@ impl FileIndex {
     /// are not all there, or have no such place, as rows of Parquet.
     pub fn byte_range(&self, first: u32, n: u32) -> Option<Range<u64>> {
         let end = first.checked_add(n)?;
-        let start = self.start();
-        Some(start + self.lengths.start(first)?..start + self.lengths.start(end)?)
+        let place = |record: u32| {
+            // The lost rest has no bytes.
+            let sound = (record <= self.len()).then_some(record.min(self.sound()))?;
+            Some(self.start() + self.lengths.start(sound)?)
+        };
+        Some(place(first)?..place(end)?)
     }
 
     /// Bytes in the unpacked file of records `first .. first + n`, as far as they are there.
@@ -143,10 +192,17 @@ impl FileIndex {
     /// About how many bytes each of records `first .. first + n` takes in memory, as far as they are
     /// there.
     pub fn weights(&self, first: u32, n: u32) -> Vec<u64> {
-        match &self.packing {
+        let mut weights = match &self.packing {
             Packing::Parquet(layout) => layout.weights(first..first.saturating_add(n)),
-            Packing::None | Packing::Gzip(_) => self.linked_weights(first, n),
-        }
+            Packing::Npy(layout) => {
+                let rows = self.sound().saturating_sub(first).min(n);
+                vec![layout.row_bytes(); rows as usize]
+            }
+            _ => self.linked_weights(first, n),
+        };
+        let has_lost = (first..first.saturating_add(n)).contains(&self.sound());
+        weights.extend(self.lost.iter().filter(|_| has_lost).map(|_| 0));
+        weights
     }
 
     /// The parts of the stored file from which [`open`](Self::open) makes records
@@ -166,6 +222,13 @@ impl FileIndex {
         if let Packing::Parquet(layout) = &self.packing {
             return layout.stored_ranges(first..end, source).map_err(SourceError);
         }
+        if let Packing::Npy(layout) = &self.packing {
+            let ranges = layout.stored_ranges(&(first..end), source).map_err(SourceError)?;
+            return Ok(apart(ranges.into_iter().filter(|range| !range.is_empty()).collect()));
+        }
+        if first >= self.sound() {
+            return Ok(Vec::new());
+        }
         let range = self.range(first, n)?;
         let linked = self.links.contents(&range).map(|range| self.packed(&range));
         let packed = std::iter::once(self.packed(&range)).chain(linked);
@@ -181,18 +244,43 @@ impl FileIndex {
         n: u32,
         source: impl Into<RecordReaderInput<'a>>,
     ) -> Option<Vec<BlockRange>> {
-        let Packing::Parquet(layout) = &self.packing else { return None };
         let rows = first..first.checked_add(n).filter(|end| *end <= self.len())?;
-        let blocks = layout.blocks(rows.clone(), source.into())?;
+        let blocks = match &self.packing {
+            Packing::Parquet(layout) => layout.blocks(rows.clone(), source.into())?,
+            Packing::Frames(points) => self.frame_blocks(points, &rows),
+            Packing::Npy(layout) => {
+                let bytes = layout.whole(source.into())?;
+                vec![BlockRange { rows: 0..self.len(), bytes }]
+            }
+            Packing::None | Packing::Gzip(_) => return None,
+        };
         let (start, end) = (blocks.first()?.rows.start, blocks.last()?.rows.end);
         ((start, end) != (rows.start, rows.end)).then_some(blocks)
+    }
+
+    /// The records that begin in each part of the file that is unpacked together, of those with a record of `rows`.
+    fn frame_blocks(&self, points: &FramePoints, rows: &Range<u32>) -> Vec<BlockRange> {
+        let record_at = |at: u64| match at {
+            u64::MAX => self.len(),
+            at => self.lengths.record_at(at.saturating_sub(self.start())),
+        };
+        let block = |part: Range<u64>| {
+            let rows = record_at(part.start)..record_at(part.end);
+            BlockRange { bytes: self.weight(rows.start, rows.end - rows.start), rows }
+        };
+        let blocks = points.blocks().into_iter().map(block);
+        let is_wanted = |block: &BlockRange| {
+            block.rows.start < rows.end.min(block.rows.end) && rows.start < block.rows.end
+        };
+        blocks.filter(is_wanted).collect()
     }
 
     /// The part of the stored file that has bytes `range` of the unpacked one.
     fn packed(&self, range: &Range<u64>) -> Range<u64> {
         match &self.packing {
             Packing::Gzip(points) => points.packed_range(range),
-            Packing::None | Packing::Parquet(_) => range.clone(),
+            Packing::Frames(points) => points.packed_range(range),
+            Packing::None | Packing::Parquet(_) | Packing::Npy(_) => range.clone(),
         }
     }
 
@@ -209,6 +297,25 @@ impl FileIndex {
         parts: &[Bytes],
     ) -> Result<OpenedRecords, SourceError> {
         let source = source.into();
+        let sound = n.min(self.sound().saturating_sub(first));
+        let Some(lost) = self.lost.as_ref().filter(|_| sound < n) else {
+            return self.open_sound(first, n, source, parts);
+        };
+        let lost = OpenedRecords::faults(first + sound, 1, lost);
+        if sound == 0 {
+            return Ok(lost);
+        }
+        let opened = self.open_sound(first, sound, source, parts)?.with_index(self, first, sound);
+        OpenedRecords::joined(vec![opened, lost]).ok_or_else(|| self.not_there(first, n))
+    }
+
+    fn open_sound(
+        &self,
+        first: u32,
+        n: u32,
+        source: RecordReaderInput<'_>,
+        parts: &[Bytes],
+    ) -> Result<OpenedRecords, SourceError> {
         if !self.links.is_empty() {
             return self.open_links(first, n, source, parts);
         }
@@ -233,9 +340,25 @@ impl FileIndex {
                 let (lengths, data) = opened.map_err(SourceError)?;
                 Ok(OpenedRecords { data: data.into(), index: Some(FileIndex::window(lengths)) })
             }
+            (Packing::Npy(layout), _) => {
+                let ranges = self.stored_ranges(first, n, source)?;
+                let read = |range: &Range<u64>| {
+                    let is_some = !range.is_empty();
+                    if is_some { part_of(&ranges, parts, range) } else { Some(Bytes::new()) }
+                };
+                let opened = layout.open(first..first + n, source, read);
+                let (lengths, data) = opened.map_err(SourceError)?;
+                Ok(OpenedRecords { data: data.into(), index: Some(FileIndex::window(lengths)) })
+            }
             (Packing::Gzip(points), [part]) => {
                 let unpacked = points.unpack(part, self.range(first, n)?);
                 Ok(OpenedRecords { data: unpacked.map_err(SourceError)?.into(), index: None })
+            }
+            (Packing::Frames(points), [part]) => {
+                let unpacked = points.unpack(part, self.range(first, n)?).map_err(SourceError)?;
+                let opened = OpenedRecords { data: unpacked.into(), index: None };
+                // Blocks are divided by an index of their own.
+                Ok(opened.with_index(self, first, n))
             }
             (_, [part]) => Ok(OpenedRecords { data: part.clone(), index: None }),
             (_, _) => Ok(OpenedRecords { data: parts.concat().into(), index: None }),
@@ -258,7 +381,9 @@ impl FileIndex {
         let packing = match &self.packing {
             Packing::None => 0,
             Packing::Gzip(points) => points.memory_bytes(),
+            Packing::Frames(points) => points.memory_bytes(),
             Packing::Parquet(layout) => layout.memory_bytes(),
+            Packing::Npy(layout) => layout.memory_bytes(),
         };
         let table = self.table.as_ref().map_or(0, |table| table.memory_bytes());
         self.lengths.memory_bytes() + packing + table + self.links.memory_bytes()
@@ -279,11 +404,24 @@ impl FileIndex {
                 layout.encode(&mut content);
                 2
             }
+            Packing::Frames(points) => {
+                points.encode(&mut content);
+                3
+            }
+            Packing::Npy(layout) => {
+                layout.encode(&mut content);
+                NPY
+            }
         };
         if let Some(table) = &self.table {
             table.encode(&mut content);
         }
         let mut packing = packing;
+        if let Some(lost) = &self.lost {
+            varint::put(&mut content, lost.len() as u64);
+            content.extend_from_slice(lost.as_bytes());
+            packing |= IS_DAMAGED;
+        }
         if !self.links.is_empty() {
             self.links.encode(&mut content);
             packing |= HAS_LINKS;
@@ -335,6 +473,8 @@ impl FileIndex {
         let (version, packing, records) = (number(8), number(12), number(16));
         let has_links = packing & HAS_LINKS != 0 && matches!(format, FileFormat::WebDataset(_));
         let packing = if has_links { packing & !HAS_LINKS } else { packing };
+        let is_damaged = packing & IS_DAMAGED != 0;
+        let packing = packing & !IS_DAMAGED;
         let raw_bytes = head[20..].first_chunk().map_or(0, |n| u64::from_le_bytes(*n));
         if version != VERSION {
             return Err(format!("it has version {version}, this build reads {VERSION}"));
@@ -347,15 +487,21 @@ impl FileIndex {
             IndexKind::ScanTable(layout, _) => (false, Some(layout)),
             IndexKind::Scan(_) | IndexKind::ScanText(_) | IndexKind::Packed => (false, None),
         };
+        let is_npy = matches!(format, FileFormat::Npy(_));
         let most = match (packing, has_footer) {
             (0, false) => 0,
+            // Nothing of it is known.
+            (0, true) if is_damaged && records == 0 => 0,
             (1, false) => gzip::MAX_STORED_BYTES,
-            (2, true) => parquet::MAX_STORED_BYTES,
+            (2, true) if !is_npy => parquet::MAX_STORED_BYTES,
+            (NPY, true) if is_npy => npy::MAX_STORED_BYTES,
+            (3, false) => frames::MAX_STORED_BYTES,
             _ => return Err(format!("it is not that of a {} file", format.name())),
         };
         let table = layout.map_or(0, |_| csv::CsvTableIndex::most_stored(records));
         let links = if has_links { links::MAX_STORED_BYTES } else { 0 };
-        let most = records as usize * MAX_LENGTH_BYTES + most + table + links;
+        let lost = if is_damaged { MAX_LOST_BYTES + 10 } else { 0 };
+        let most = records as usize * MAX_LENGTH_BYTES + most + table + links + lost;
         let raw_bytes = usize::try_from(raw_bytes).ok().filter(|bytes| *bytes <= most);
         let raw_bytes = raw_bytes.ok_or("its size is not that of its records")?;
         let unpacked;
@@ -367,22 +513,19 @@ impl FileIndex {
         }
         let framing = format.framing_bytes();
         let lengths = RecordLengths::decode(&mut rest, records, framing, limits.record_bytes)?;
-        let packing = match packing {
-            0 => Packing::None,
-            1 => Packing::Gzip(gzip::GzipAccessPoints::decode(&mut rest)?),
-            _ => Packing::Parquet(Box::new(parquet::ParquetLayout::decode(&mut rest, limits)?)),
-        };
+        let packing = Packing::decode(packing, &mut rest, limits)?;
         let table = match layout {
             Some(layout) => Some(Box::new(csv::CsvTableIndex::decode(&mut rest, layout, records)?)),
             None => None,
         };
+        let lost = if is_damaged { Some(take_text(&mut rest)?) } else { None };
         let links = if has_links {
             TarLinks::decode(&mut rest, limits.record_bytes)?
         } else {
             TarLinks::default()
         };
         match rest {
-            [] => Ok(FileIndex { lengths, packing, table, links }),
+            [] => Ok(FileIndex { lengths, packing, table, links, lost, faults: Vec::new() }),
             _ => Err("it has more than its records need".into()),
         }
     }
@@ -437,19 +580,15 @@ impl FileIndex {
         let stored = self.stored_ranges(first, n, source)?;
         let read = |range: &Range<u64>| -> Result<Bytes, String> {
             let packed = self.packed(range);
-            let holds = |(all, part): (&Range<u64>, &Bytes)| {
-                let at = packed.start.checked_sub(all.start)? as usize;
-                let end = at + (packed.end - packed.start) as usize;
-                (packed.end <= all.end && end <= part.len()).then(|| part.slice(at..end))
-            };
             if packed.is_empty() {
                 return Ok(Bytes::new());
             }
-            let part = stored.iter().zip(parts).find_map(holds);
+            let part = part_of(&stored, parts, &packed);
             let part = part.ok_or("the parts are not those of the file that was indexed")?;
             match &self.packing {
                 Packing::Gzip(points) => Ok(points.unpack(&part, range.clone())?.into()),
-                Packing::None | Packing::Parquet(_) => Ok(part),
+                Packing::Frames(points) => Ok(points.unpack(&part, range.clone())?.into()),
+                Packing::None | Packing::Parquet(_) | Packing::Npy(_) => Ok(part),
             }
         };
         let range = self.range(first, n)?;
@@ -471,39 +610,6 @@ fn apart(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
         }
     }
     joined
-}
-
-impl OpenedRecords {
-    /// Records `first .. first + n` of these, which have an index of their own; none if they are not all there. Shares
-    /// the bytes.
-    pub fn part(&self, first: u32, n: u32) -> Option<OpenedRecords> {
-        let index = self.index.as_ref()?;
-        let range = index.byte_range(first, n)?;
-        let data = self.data.slice(range.start as usize..range.end as usize);
-        let mut lengths = RecordLengths::new(first, 0);
-        index.sizes(first, n).for_each(|bytes| lengths.push(bytes as u32));
-        Some(OpenedRecords { data, index: Some(FileIndex::window(lengths)) })
-    }
-
-    /// The records of all `parts`, each of which follows the one before and has an index of its own.
-    pub fn joined(parts: Vec<OpenedRecords>) -> Option<OpenedRecords> {
-        if let [_] = parts.as_slice() {
-            return parts.into_iter().next();
-        }
-        let first = parts.first()?.index.as_ref()?.lengths.first();
-        let (mut lengths, mut data) = (RecordLengths::new(first, 0), Vec::new());
-        for part in &parts {
-            let index = part.index.as_ref()?;
-            index.sizes(lengths.end(), u32::MAX).for_each(|bytes| lengths.push(bytes as u32));
-            data.extend_from_slice(&part.data);
-        }
-        Some(OpenedRecords { data: Bytes::from(data), index: Some(FileIndex::window(lengths)) })
-    }
-
-    /// About how many bytes of memory they take.
-    pub fn memory_bytes(&self) -> usize {
-        self.data.len() + self.index.as_ref().map_or(0, FileIndex::memory_bytes)
-    }
 }
 
 #[cfg(test)]

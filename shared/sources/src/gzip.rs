@@ -100,15 +100,20 @@ impl GzipUnpacker {
         }
     }
 
+    /// Bytes of the unpacked file that are right for certain, if it turned out to be damaged, or to be cut.
+    pub(crate) fn sound_bytes(&self, is_cut: bool) -> u64 {
+        if is_cut { self.inflater.unpacked() } else { self.inflater.sound_bytes() }
+    }
+
     /// The points of what has been pushed.
     pub(crate) fn stop(self) -> GzipAccessPoints {
         GzipAccessPoints { points: self.points, packed: self.inflater.packed() }
     }
 
-    /// The points, now that all bytes have been pushed.
-    pub(crate) fn finish(self) -> Result<GzipAccessPoints, String> {
+    /// Checks that the file may end here.
+    pub(crate) fn check_end(&self) -> Result<(), String> {
         if self.inflater.is_whole() {
-            Ok(self.stop())
+            Ok(())
         } else {
             let packed = self.inflater.packed();
             Err(format!("the gzip file ends at byte {packed}: it is cut short"))

@@ -1,7 +1,9 @@
 //! Indexing a file: by pushing all of it in order, or by reading what the builder asks for.
 
 use crate::{
-    FileFormat, FileIndex, IndexKind, RecordScanner, SourceError, SourceLimits, gzip, parquet,
+    FileFormat, FileIndex, FooterIndexer, IndexKind, RecordScanner, SourceError, SourceLimits,
+    frames::{self, FrameKind, FrameUnpacker},
+    gzip,
 };
 use bytes::Bytes;
 use std::ops::Range;
@@ -21,11 +23,19 @@ const MAX_KEPT_BYTES: usize = 1 << 30;
 #[derive(Debug)]
 pub struct IndexBuilder {
     format: FileFormat,
-    limits: SourceLimits,
     /// Bytes of the file, if ranges of it are asked for, and how many have been pushed.
     file_bytes: Option<u64>,
     pushed: u64,
     state: State,
+    fault: Option<Fault>,
+}
+
+/// The reason why a file cannot be indexed to its end.
+#[derive(Clone, Debug)]
+struct Fault {
+    error: SourceError,
+    /// It is of another kind than what is read, and not damaged.
+    is_foreign: bool,
 }
 
 #[derive(Debug)]
@@ -34,13 +44,12 @@ enum State {
     Head(Vec<u8>, Builder),
     Plain(Builder),
     Gzip(Box<gzip::GzipUnpacker>, Builder),
+    Frames(Box<FrameUnpacker>, Builder),
     /// All bytes of a file with a footer that is pushed in order.
-    Kept(Vec<u8>, MakeIndexer),
-    Footer(Box<parquet::ParquetIndexer>),
+    Kept(Vec<u8>, Box<dyn FooterIndexer>),
+    Footer(Box<dyn FooterIndexer>),
     Failed,
 }
-
-type MakeIndexer = fn(u64, SourceLimits) -> parquet::ParquetIndexer;
 
 /// Finds records in the bytes of an unpacked file.
 #[derive(Debug)]
@@ -50,17 +59,33 @@ struct Builder {
     scan: Box<dyn RecordScanner>,
 }
 
+impl Fault {
+    fn damaged(error: SourceError) -> Self {
+        Fault { error, is_foreign: false }
+    }
+
+    /// The fault of what was unpacked.
+    fn within(self, packing: &str) -> Self {
+        let error = SourceError(format!("{} (unpacked with {packing})", self.error));
+        Fault { error, ..self }
+    }
+
+    fn foreign(what: String) -> Self {
+        Fault { error: SourceError(what), is_foreign: true }
+    }
+}
+
 impl Builder {
-    fn push(&mut self, bytes: &[u8]) -> Result<(), SourceError> {
+    fn push(&mut self, bytes: &[u8]) -> Result<(), Fault> {
         if let Some(head) = &mut self.head {
             let room = ENCODING_BYTES - head.len();
             head.extend_from_slice(&bytes[..bytes.len().min(room)]);
-            check_encoding(head).map_err(SourceError)?;
+            check_encoding(head).map_err(Fault::foreign)?;
             if head.len() == ENCODING_BYTES {
                 self.head = None;
             }
         }
-        self.scan.push(bytes)
+        self.scan.push(bytes).map_err(Fault::damaged)
     }
 }
 
@@ -91,7 +116,7 @@ impl IndexBuilder {
                 return Err(SourceError(format!("a file of {noun} needs no index")));
             }
         };
-        Ok(Self { format: format.clone(), limits, file_bytes: None, pushed: 0, state })
+        Ok(Self { format: format.clone(), file_bytes: None, pushed: 0, state, fault: None })
     }
 
     /// A builder for a file of `file_bytes`, which asks for what it needs; see
@@ -99,15 +124,19 @@ impl IndexBuilder {
     pub fn for_file(format: &FileFormat, file_bytes: u64) -> Result<Self, SourceError> {
         let mut builder = Self::new(format)?;
         builder.file_bytes = Some(file_bytes);
-        if let State::Kept(_, indexer) = builder.state {
-            builder.state = State::Footer(Box::new(indexer(file_bytes, builder.limits)));
-        }
+        builder.state = match builder.state {
+            State::Kept(_, mut indexer) => {
+                indexer.begin(file_bytes);
+                State::Footer(indexer)
+            }
+            state => state,
+        };
         Ok(builder)
     }
 
     /// The part of the file to push next; none when all is known, or the file is pushed in order.
     pub fn wants(&self) -> Option<Range<u64>> {
-        let file_bytes = self.file_bytes?;
+        let file_bytes = self.file_bytes.filter(|_| self.fault.is_none())?;
         match &self.state {
             State::Footer(indexer) => indexer.wants(),
             State::Failed => None,
@@ -121,15 +150,14 @@ impl IndexBuilder {
     /// # Errors
     /// [`SourceError`] naming record and byte offset; the builder is of no use after that.
     pub fn push(&mut self, bytes: &[u8]) -> Result<(), SourceError> {
-        self.pushed += bytes.len() as u64;
-        let pushed = self.take(bytes);
-        if pushed.is_err() {
-            self.state = State::Failed;
+        if self.fault.is_some() {
+            return Err(failed());
         }
-        pushed
+        self.pushed += bytes.len() as u64;
+        self.take(bytes).map_err(|fault| self.fault.insert(fault).error.clone())
     }
 
-    fn take(&mut self, bytes: &[u8]) -> Result<(), SourceError> {
+    fn take(&mut self, bytes: &[u8]) -> Result<(), Fault> {
         match &mut self.state {
             State::Head(head, _) => {
                 head.extend_from_slice(bytes);
@@ -137,29 +165,47 @@ impl IndexBuilder {
             }
             State::Plain(builder) => builder.push(bytes),
             State::Gzip(unpacker, builder) => {
-                unpacker.push(bytes, SourceError, |unpacked| builder.push(unpacked))
+                let bad = |what| Fault::damaged(SourceError(what));
+                let take = |part: &[u8]| builder.push(part).map_err(|fault| fault.within("gzip"));
+                unpacker.push(bytes, bad, take)
             }
-            State::Kept(kept, _) if kept.len() + bytes.len() > MAX_KEPT_BYTES => Err(SourceError(
-                format!("it has more than {MAX_KEPT_BYTES} bytes, too many to be pushed in order"),
-            )),
+            State::Frames(unpacker, builder) => {
+                let bad = |what| Fault::damaged(SourceError(what));
+                let name = unpacker.name();
+                unpacker
+                    .push(bytes, bad, |part| builder.push(part).map_err(|fault| fault.within(name)))
+            }
+            State::Kept(kept, _) if kept.len() + bytes.len() > MAX_KEPT_BYTES => {
+                Err(Fault::foreign(format!(
+                    "it has more than {MAX_KEPT_BYTES} bytes, too many to be pushed in order"
+                )))
+            }
             State::Kept(kept, _) => {
                 kept.extend_from_slice(bytes);
                 Ok(())
             }
             State::Footer(indexer) => {
-                indexer.push(Bytes::copy_from_slice(bytes)).map_err(SourceError)
+                let pushed = indexer.push(Bytes::copy_from_slice(bytes));
+                pushed.map_err(|what| Fault::damaged(SourceError(what)))
             }
-            State::Failed => Err(failed()),
+            State::Failed => Err(Fault::damaged(failed())),
         }
     }
 
     /// Decides by the first bytes whether the file is compressed, and takes them in.
-    fn begin(&mut self) -> Result<(), SourceError> {
+    fn begin(&mut self) -> Result<(), Fault> {
         let State::Head(head, builder) = std::mem::replace(&mut self.state, State::Failed) else {
-            return Err(failed());
+            return Err(Fault::damaged(failed()));
         };
+        if let Some(name) = frames::unread_packing(&head, &self.format) {
+            return Err(Fault::foreign(format!(
+                "it is compressed with {name}, and gzip, zstd, bzip2 and xz are read: compress it with one of them"
+            )));
+        }
         self.state = if gzip::is_gzip(&head, &self.format) {
             State::Gzip(Box::default(), builder)
+        } else if let Some(kind) = FrameKind::of(&head, &self.format) {
+            State::Frames(Box::new(FrameUnpacker::new(kind)), builder)
         } else {
             State::Plain(builder)
         };
@@ -169,7 +215,9 @@ impl IndexBuilder {
     /// Records found whole so far; none of a file with a footer before all are known.
     pub fn records(&self) -> u32 {
         match &self.state {
-            State::Plain(builder) | State::Gzip(_, builder) => builder.scan.records(),
+            State::Plain(builder) | State::Gzip(_, builder) | State::Frames(_, builder) => {
+                builder.scan.records()
+            }
             State::Head(..) | State::Kept(..) | State::Footer(_) | State::Failed => 0,
         }
     }
@@ -181,8 +229,10 @@ impl IndexBuilder {
     /// [`SourceError`] if none has been found.
     pub fn stop(self) -> Result<FileIndex, SourceError> {
         match self.state {
+            _ if self.fault.is_some() => Err(failed()),
             State::Plain(builder) => Ok(builder.scan.stop()),
             State::Gzip(unpacker, builder) => Ok(builder.scan.stop().gzip(unpacker.stop())),
+            State::Frames(unpacker, builder) => Ok(builder.scan.stop().frames(unpacker.stop())),
             State::Head(..) | State::Kept(..) | State::Footer(_) | State::Failed => Err(failed()),
         }
     }
@@ -192,26 +242,97 @@ impl IndexBuilder {
     /// # Errors
     /// [`SourceError`] if the file ends inside a record.
     pub fn finish(mut self) -> Result<FileIndex, SourceError> {
-        if let State::Head(..) = self.state {
-            self.begin()?;
+        self.end().map_err(|fault| fault.error)?;
+        self.whole()
+    }
+
+    /// The index, now that all bytes have been pushed, or those to the first fault. In a damaged file it has the records
+    /// before the damage, and the rest of the file as one more, which nobody can read.
+    ///
+    /// # Errors
+    /// [`SourceError`] if the file is not damaged but of another kind.
+    pub fn finish_or_rescue(mut self) -> Result<FileIndex, SourceError> {
+        let Err(Fault { error, is_foreign }) = self.end() else {
+            return match self.state {
+                State::Kept(..) | State::Footer(_) => Ok(self.whole().unwrap_or_else(|error| {
+                    FileIndex::new(0).lost(format!("all of the file is lost: {error}"))
+                })),
+                _ => self.whole(),
+            };
+        };
+        if is_foreign { Err(error) } else { Ok(self.rescue(&error)) }
+    }
+
+    fn rescue(self, error: &SourceError) -> FileIndex {
+        // A file that is cut is right up to its end.
+        let is_cut = self.fault.is_none();
+        let (index, unpacked) = match self.state {
+            State::Plain(builder) => {
+                let records = builder.scan.records();
+                (builder.scan.stop().first(records, self.pushed), "")
+            }
+            State::Gzip(unpacker, builder) => {
+                let sound = unpacker.sound_bytes(is_cut);
+                let index = builder.scan.stop().gzip(unpacker.stop());
+                (index.first(u32::MAX, sound), " of the unpacked file")
+            }
+            State::Frames(unpacker, builder) => {
+                let sound = unpacker.sound_bytes(is_cut);
+                let index = builder.scan.stop().frames(unpacker.stop());
+                (index.first(u32::MAX, sound), " of the unpacked file")
+            }
+            _ => (FileIndex::new(0), ""),
+        };
+        let (record, at, packed) = (index.len(), index.file_bytes(), index.packed_end());
+        let left = self.file_bytes.unwrap_or(self.pushed).saturating_sub(packed);
+        // A packing that is read from its start has the records before the damage too.
+        let most = if unpacked.is_empty() { "" } else { "at most " };
+        index.lost(format!(
+            "the file is damaged: record {record} at byte {at}{unpacked} and all after it are lost, {most}{left} \
+             bytes of the file from byte {packed} on: {error}"
+        ))
+    }
+
+    /// Checks that the file may end here.
+    fn end(&mut self) -> Result<(), Fault> {
+        if let Some(fault) = &self.fault {
+            return Err(fault.clone());
         }
+        if let State::Head(..) = self.state {
+            self.begin().map_err(|fault| self.fault.insert(fault).clone())?;
+        }
+        let bad = |what| Fault::damaged(SourceError(what));
+        let builder = match &self.state {
+            State::Plain(builder) => builder,
+            State::Gzip(unpacker, builder) => {
+                unpacker.check_end().map_err(bad)?;
+                builder
+            }
+            State::Frames(unpacker, builder) => {
+                unpacker.check_end().map_err(bad)?;
+                builder
+            }
+            _ => return Ok(()),
+        };
+        builder.scan.check_end().map_err(Fault::damaged)
+    }
+
+    fn whole(self) -> Result<FileIndex, SourceError> {
         match self.state {
             State::Plain(builder) => builder.scan.finish(),
-            State::Gzip(unpacker, builder) => {
-                let points = unpacker.finish().map_err(SourceError)?;
-                Ok(builder.scan.finish()?.gzip(points))
-            }
-            State::Kept(kept, indexer) => {
+            State::Gzip(unpacker, builder) => Ok(builder.scan.finish()?.gzip(unpacker.stop())),
+            State::Frames(unpacker, builder) => Ok(builder.scan.finish()?.frames(unpacker.stop())),
+            State::Kept(kept, mut indexer) => {
                 let kept = Bytes::from(kept);
-                let mut indexer = indexer(kept.len() as u64, self.limits);
+                indexer.begin(kept.len() as u64);
                 // The range lies in the file, and all of the file is kept.
                 while let Some(range) = indexer.wants() {
                     let part = kept.slice(range.start as usize..range.end as usize);
                     indexer.push(part).map_err(SourceError)?;
                 }
-                indexer.finish().map(FileIndex::parquet).map_err(SourceError)
+                indexer.finish().map_err(SourceError)
             }
-            State::Footer(indexer) => indexer.finish().map(FileIndex::parquet).map_err(SourceError),
+            State::Footer(indexer) => indexer.finish().map_err(SourceError),
             State::Head(..) | State::Failed => Err(failed()),
         }
     }

@@ -35,6 +35,13 @@ impl RecordLengths {
         self.bytes += self.stored(length);
     }
 
+    /// Leaves the first `records` of them.
+    pub(crate) fn truncate(&mut self, records: u32) {
+        self.bytes = self.start(self.first + records).unwrap_or(self.bytes);
+        self.lengths.truncate(records as usize);
+        self.starts.truncate(records.div_ceil(STRIDE) as usize);
+    }
+
     /// Bytes that a record of this length takes.
     fn stored(&self, length: u32) -> u64 {
         u64::from(length) + u64::from(self.framing)
@@ -71,6 +78,18 @@ impl RecordLengths {
         let base = at - at % STRIDE;
         let start = *self.starts.get((base / STRIDE) as usize)?;
         Some(start + self.sizes(self.first + base, at - base).sum::<u64>())
+    }
+
+    /// The number of the first record that begins at byte `at` or after it; that after the last if none does.
+    pub(crate) fn record_at(&self, at: u64) -> u32 {
+        let stride = self.starts.partition_point(|start| *start < at).saturating_sub(1);
+        let mut record = self.first + stride as u32 * STRIDE;
+        let mut start = self.starts.get(stride).copied().unwrap_or_default();
+        while start < at && record < self.end() {
+            start += self.sizes(record, 1).sum::<u64>();
+            record += 1;
+        }
+        record
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {

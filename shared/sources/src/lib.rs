@@ -6,10 +6,15 @@
 //! file names every format; nothing else in the project does.
 
 pub mod csv;
+#[cfg(feature = "readers")]
+#[cfg(test)]
+mod damage_tests;
 mod feature;
 #[cfg(feature = "readers")]
 mod file_index;
 mod format;
+#[cfg(feature = "readers")]
+mod frames;
 #[cfg(feature = "readers")]
 mod gzip;
 pub mod images;
@@ -18,6 +23,7 @@ mod index_builder;
 pub mod jsonl;
 #[cfg(feature = "readers")]
 mod lengths;
+pub mod npy;
 pub mod parquet;
 #[cfg(feature = "readers")]
 mod records;
@@ -41,7 +47,7 @@ pub use format::{FileNameRules, FormatDefinition, RecordReaderInput, SourceForma
 pub use index_builder::IndexBuilder;
 #[cfg(feature = "readers")]
 pub use records::{
-    IndexKind, ReadRecord, ReadableFormat, RecordScanner, SourceError, SourceLimits,
+    FooterIndexer, IndexKind, ReadRecord, ReadableFormat, RecordScanner, SourceError, SourceLimits,
 };
 pub use registry::{ParsedSource, with_tables};
 
@@ -52,4 +58,5 @@ registry::formats! {
     jsonl::Jsonl,
     csv::Csv,
     parquet::Parquet,
+    npy::Npy,
 }

@@ -40,8 +40,8 @@ impl crate::ReadableFormat for Parquet {
         reader::ParquetRecordReader::new(features)
     }
 
-    fn index_kind(&self, _: crate::SourceLimits) -> crate::IndexKind {
-        crate::IndexKind::Footer(ParquetIndexer::new)
+    fn index_kind(&self, limits: crate::SourceLimits) -> crate::IndexKind {
+        crate::IndexKind::Footer(Box::new(ParquetIndexer::new(limits)))
     }
 
     #[cfg(any(test, feature = "samples"))]

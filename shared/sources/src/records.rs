@@ -1,8 +1,9 @@
 //! The interface of a format that can be read: finding records in a file, and features in a record.
 
-use crate::{FeatureMap, FileIndex, SourceFormat, csv::CsvLayout, parquet};
+use crate::{FeatureMap, FileIndex, SourceFormat, csv::CsvLayout};
+use bytes::Bytes;
 use gristmill_kernel::FieldCell;
-use std::fmt::Debug;
+use std::{fmt::Debug, ops::Range};
 
 /// Caps that are checked before anything is allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,9 +86,30 @@ pub enum IndexKind {
     /// The same, of a table of text; the index keeps its header.
     ScanTable(CsvLayout, Box<dyn RecordScanner>),
     /// By the file's own footer.
-    Footer(fn(file_bytes: u64, limits: SourceLimits) -> parquet::ParquetIndexer),
+    Footer(Box<dyn FooterIndexer>),
     /// Each file is one record, whose pack is its index.
     Packed,
+}
+
+/// Finds records by what a file says of itself, from the parts that it asks for.
+pub trait FooterIndexer: Debug + Send {
+    /// Begins with a file of so many bytes.
+    fn begin(&mut self, file_bytes: u64);
+
+    /// The range to push next; none when all is known.
+    fn wants(&self) -> Option<Range<u64>>;
+
+    /// Takes the bytes that were wanted.
+    ///
+    /// # Errors
+    /// The damage that was found; the indexer is of no use after that.
+    fn push(&mut self, bytes: Bytes) -> Result<(), String>;
+
+    /// The index, once all is known.
+    ///
+    /// # Errors
+    /// If it is not.
+    fn finish(self: Box<Self>) -> Result<FileIndex, String>;
 }
 
 /// Finds records in the bytes of an unpacked file, pushed in order in pieces of any size.
@@ -104,9 +126,17 @@ pub trait RecordScanner: Debug + Send {
     /// An index by which those can be read.
     fn stop(self: Box<Self>) -> FileIndex;
 
-    /// The index, now that all bytes have been pushed.
+    /// Checks that the file may end here.
     ///
     /// # Errors
-    /// [`SourceError`] if the file ends inside a record.
+    /// [`SourceError`] if it is cut short.
+    fn check_end(&self) -> Result<(), SourceError> {
+        Ok(())
+    }
+
+    /// The index, now that all bytes have been pushed and the end has been checked.
+    ///
+    /// # Errors
+    /// [`SourceError`] for the last record.
     fn finish(self: Box<Self>) -> Result<FileIndex, SourceError>;
 }

@@ -48,6 +48,55 @@ pub fn gzip(content: &[u8]) -> Vec<u8> {
     out
 }
 
+/// A file within each of the packings, in two frames where there are frames.
+pub fn packed(content: &[u8]) -> Vec<Vec<u8>> {
+    let (first, second) = content.split_at(content.len() / 2);
+    let kinds = crate::frames::FrameKind::ALL.into_iter();
+    let files = kinds.map(|kind| frames(kind, &[first, second]));
+    std::iter::once(gzip(content)).chain(files).collect()
+}
+
+/// A file of frames: of xz one stream with a block for each of `parts`, of others a frame for each.
+pub(crate) fn frames(kind: crate::frames::FrameKind, parts: &[&[u8]]) -> Vec<u8> {
+    use crate::frames::FrameKind;
+    use liblzma::stream::{Check, Stream};
+    use std::io::{Read as _, Write as _};
+    let mut out = Vec::new();
+    match kind {
+        FrameKind::Zstd => {
+            let mut packer = zstd::bulk::Compressor::new(3).expect("there is memory");
+            packer.include_checksum(true).expect("it is an option");
+            for part in parts {
+                out.extend(packer.compress(part).expect("there is memory"));
+            }
+        }
+        FrameKind::Bzip2 => {
+            for part in parts {
+                let mut packer = bzip2::read::BzEncoder::new(*part, bzip2::Compression::fast());
+                packer.read_to_end(&mut out).expect("memory is read");
+            }
+        }
+        FrameKind::Xz => {
+            let stream = Stream::new_easy_encoder(1, Check::Crc64).expect("there is memory");
+            let mut packer = liblzma::write::XzEncoder::new_stream(&mut out, stream);
+            for part in parts {
+                packer.write_all(part).expect("memory is written");
+                packer.flush().expect("memory is written");
+            }
+            packer.finish().expect("memory is written");
+        }
+    }
+    out
+}
+
+/// The content of the files in `tests/golden/packed`.
+#[cfg(test)]
+pub(crate) fn golden_lines() -> Vec<u8> {
+    let line =
+        |i: u64| format!("{{\"v\": {}, \"t\": \"{}\"}}\n", i, "ab".repeat((i * i % 31) as usize));
+    (0..20_000).flat_map(|i| line(i).into_bytes()).collect()
+}
+
 /// A value of a record.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SampleValue {

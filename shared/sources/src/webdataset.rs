@@ -12,19 +12,22 @@ use gristmill_model::DeclaredCost;
 use gristmill_syntax::{MappingReader, PipelineError, node::shown};
 
 /// Members of a tar file that share a name up to its first dot are one record, and the rest of the
-/// name, in lower case, is the key. `jpg;png` is whichever of them is there.
+/// name, in lower case, is the key. `jpg;png` is whichever of them is there, `*.png` the one that ends so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WebDataset;
 
 impl SourceFormat for WebDataset {
     const DEFINITION: FormatDefinition = FormatDefinition {
         record: "members of a tar file that share a name up to its first dot",
-        keys: "the rest of the name, in lower case: `jpg`, `cls`; `jpg;png` is whichever is present; \
-               numbers are text",
+        keys: "the rest of the name, in lower case: `jpg`, `cls`; `jpg;png` is whichever is present, `*.png` \
+               the one that ends so; numbers are text or `.npy`",
         example: "{ webdataset: x, features: { i: { key: cls, dtype: i64 }, \
                   f: { key: txt;json, dtype: f32, shape: [3] } } }",
         cost: DeclaredCost::new(1_000, 200),
-        ..FormatDefinition::new("webdataset", FileNameRules::new("a tar file", &["tar", "tgz"]))
+        ..FormatDefinition::new(
+            "webdataset",
+            FileNameRules::new("a tar file", &["tar", "tbz2", "tgz", "txz", "tzst"]),
+        )
     };
 
     fn parse(_: &str, _: &mut MappingReader<'_>, _: &FeatureMap) -> Result<Self, PipelineError> {
@@ -32,13 +35,14 @@ impl SourceFormat for WebDataset {
     }
 
     fn check(feature: &Feature) -> Result<(), String> {
-        let name = |name: &str| !name.is_empty() && !name.contains(['/', '\\']);
-        if feature.key.split(';').all(|part| name(part) && part == part.to_lowercase()) {
+        let name = |name: &str| !name.is_empty() && !name.contains(['/', '\\', '*']);
+        let is_key = |part: &str| name(part.strip_prefix("*.").unwrap_or(part));
+        if feature.key.split(';').all(|part| is_key(part) && part == part.to_lowercase()) {
             Ok(())
         } else {
             Err(format!(
                 "key {} names no member: give what follows the first dot of its name, in lower \
-                 case, such as `jpg` or `jpg;png`",
+                 case, such as `jpg` or `jpg;png`, or `*.` and its end, such as `*.png`",
                 shown(&feature.key)
             ))
         }

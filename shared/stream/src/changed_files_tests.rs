@@ -111,7 +111,8 @@ impl World {
         let found = self.objects.list("data", "").await.unwrap();
         let ns = "a".parse().unwrap();
         let compute = ComputeMode::Inline;
-        let indices = IndexStore { objects: &*self.objects, compute, ns: &ns, bucket: "b" };
+        let indices =
+            IndexStore { objects: &*self.objects, compute, ns: &ns, bucket: "b", rescues: true };
         let format = &self.pipeline.source().format;
         indices.as_they_are(format, "data", found).await.unwrap().remove(0)
     }

@@ -175,12 +175,14 @@ fn dependencies_are_chosen_once_for_all() {
 
 /// Crates that only kernels need: decoders, resizers, tokenizers, readers of records.
 const OF_KERNELS: &[&str] = &[
+    "bzip2",
     "fast_image_resize",
     "gif",
     "gristmill-executor",
     "gristmill-jpeg",
     "image-webp",
     "libjpeg-turbo-rs",
+    "liblzma",
     "parquet",
     "png",
     "pulp",

@@ -71,7 +71,7 @@ fn other_unknown_dimensions_are_refused_at_their_line() {
 #[test]
 fn a_source_is_of_one_known_format() {
     let none = parse("features: { v: { dtype: i64 } }").unwrap_err();
-    assert!(none.contains("`csv: PATH` or `parquet: PATH`, the files to read"), "{none}");
+    assert!(none.contains("`parquet: PATH` or `npy: PATH`, the files to read"), "{none}");
     let two = parse("jsonl: x\nparquet: x\nfeatures: { v: { dtype: i64 } }").unwrap_err();
     assert!(two.contains("names both `jsonl` and `parquet`"), "{two}");
     for format in gristmill_sources::FORMATS.iter().filter(|format| format.features.is_empty()) {

@@ -40,6 +40,13 @@ impl CsvTableIndex {
         self.header.len() as u64
     }
 
+    /// Leaves the first `records`.
+    pub(crate) fn truncate(&mut self, records: u32) {
+        if let Some(lines) = &mut self.lines {
+            lines.truncate(records);
+        }
+    }
+
     pub(crate) fn memory_bytes(&self) -> usize {
         self.header.len() + self.lines.as_ref().map_or(0, RecordLengths::memory_bytes)
     }
@@ -291,14 +298,18 @@ impl RecordScanner for CsvScanner {
         self.index.table(CsvTableIndex { lines, ..self.table })
     }
 
-    fn finish(mut self: Box<Self>) -> Result<FileIndex, SourceError> {
-        if self.state.cr {
-            self.line_end()?;
-        }
+    fn check_end(&self) -> Result<(), SourceError> {
         if self.state.quoted && !self.state.quote {
             return Err(self.error(
                 "a quote does not end; are quotes of another use in it? then say `quotes: false`",
             ));
+        }
+        Ok(())
+    }
+
+    fn finish(mut self: Box<Self>) -> Result<FileIndex, SourceError> {
+        if self.state.cr {
+            self.line_end()?;
         }
         if self.state.begun {
             self.line_ends += 1;

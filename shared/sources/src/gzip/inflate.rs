@@ -106,6 +106,17 @@ impl GzipInflater {
         self.packed
     }
 
+    /// Bytes that have come out and are right for certain, if damage was met now: it may lie before the place where it
+    /// shows, and anywhere in a member whose checksum does not match.
+    pub(super) fn sound_bytes(&self) -> u64 {
+        let member = self.unpacked - self.member_bytes;
+        match self.state {
+            State::Body => self.unpacked.saturating_sub(crate::frames::UNSOUND_BYTES).max(member),
+            State::Trailer(..) => member,
+            State::Header(_) | State::Padding => self.unpacked,
+        }
+    }
+
     /// Whether the file may end here.
     pub(super) fn is_whole(&self) -> bool {
         match &self.state {

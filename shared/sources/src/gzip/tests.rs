@@ -39,7 +39,8 @@ fn index(file: &[u8], piece: usize) -> Result<FileIndex, String> {
 fn points(file: &[u8]) -> GzipAccessPoints {
     let mut unpacker = GzipUnpacker::default();
     unpacker.push(file, |what| what, |_| Ok(())).unwrap();
-    unpacker.finish().unwrap()
+    unpacker.check_end().unwrap();
+    unpacker.stop()
 }
 
 fn unpack(points: &GzipAccessPoints, file: &[u8], range: Range<u64>) -> Vec<u8> {

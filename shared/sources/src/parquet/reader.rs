@@ -301,7 +301,7 @@ impl ParquetLayout {
 // highest bit of the length set, what is wrong with it.
 
 /// Set in the length of what is no value.
-const FAULT: u32 = 1 << 31;
+pub(crate) const FAULT: u32 = 1 << 31;
 
 /// Appends the value of a row.
 fn put_values(record: &mut Vec<u8>, values: &ColumnValues, row: usize) {

@@ -144,7 +144,7 @@ impl RecordScanner for TfRecordScanner {
         self.index
     }
 
-    fn finish(self: Box<Self>) -> Result<FileIndex, SourceError> {
+    fn check_end(&self) -> Result<(), SourceError> {
         if self.left > 0 {
             let record = self.index.len().saturating_sub(1);
             let end = self.index.file_bytes();
@@ -159,6 +159,10 @@ impl RecordScanner for TfRecordScanner {
                 self.header_bytes
             )));
         }
+        Ok(())
+    }
+
+    fn finish(self: Box<Self>) -> Result<FileIndex, SourceError> {
         Ok(self.index)
     }
 }
@@ -178,7 +182,7 @@ mod tests {
     fn fail(file: &[u8]) -> String {
         let mut builder =
             Box::new(TfRecordScanner::new(SourceLimits { record_bytes: 1000, records: 4 }));
-        builder.push(file).and_then(|()| builder.finish().map(|_| ())).unwrap_err().to_string()
+        builder.push(file).and_then(|()| builder.check_end()).unwrap_err().to_string()
     }
 
     #[test]

@@ -39,6 +39,11 @@ impl TarLinks {
         self.0.is_empty()
     }
 
+    /// Leaves those that lead to files before byte `end` of the archive.
+    pub(crate) fn retain_before(&mut self, end: u64) {
+        self.0.retain(|link| link.content.end <= end);
+    }
+
     /// The links whose headers end in `range`.
     fn within(&self, range: &Range<u64>) -> &[Link] {
         let start = self.0.partition_point(|link| link.at <= range.start);

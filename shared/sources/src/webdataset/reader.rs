@@ -10,17 +10,27 @@ use super::{
 };
 use crate::{
     Feature, FeatureDType, FeatureMap, FileIndex, ReadRecord, RecordScanner, SourceError,
-    SourceLimits, words,
+    SourceLimits, npy, words,
 };
 use gristmill_kernel::{CellStorage, FieldCell};
 use std::ops::Range;
 
 /// The name of a record and the key of one of its parts: before and after the first dot of the last
-/// component. None if either is empty.
+/// component. None if either is empty, or if the member describes the archive.
 fn split_name(name: &[u8]) -> Option<(&[u8], &[u8])> {
+    if is_about_the_archive(name) {
+        return None;
+    }
     let base = name.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
     let dot = base + name[base..].iter().position(|byte| *byte == b'.')?;
     (dot > base && dot + 1 < name.len()).then(|| (&name[..dot], &name[dot + 1..]))
+}
+
+/// Whether a name is `__meta__.json`, or in a folder such as `__meta__/`, which WebDataset passes over.
+fn is_about_the_archive(name: &[u8]) -> bool {
+    let folder = name.iter().position(|byte| *byte == b'/').map(|slash| &name[..slash]);
+    let is_meta = |name: &[u8]| name.len() > 3 && name.starts_with(b"__") && name.ends_with(b"__");
+    folder.is_some_and(is_meta) || name.starts_with(b"__meta__.")
 }
 
 /// Builds the index of a file from its bytes, pushed in order in pieces of any size.
@@ -70,15 +80,19 @@ impl RecordScanner for WebDatasetScanner {
         index.links(finder.finish())
     }
 
-    fn finish(mut self: Box<Self>) -> Result<FileIndex, SourceError> {
-        if !self.members.is_ended() {
-            let at = self.members.at();
-            let what = format!(
-                "the archive ends at byte {at}, without its end mark: it is cut short; copy or write it anew, or, if \
-                 nothing is missing, add the mark with `truncate --size=+1024`"
-            );
-            return Err(self.records.index.fault(&what));
+    fn check_end(&self) -> Result<(), SourceError> {
+        if self.members.is_ended() {
+            return Ok(());
         }
+        let at = self.members.at();
+        let what = format!(
+            "the archive ends at byte {at}, without its end mark: it is cut short; copy or write it anew, or, if \
+             nothing is missing, add the mark with `truncate --size=+1024`"
+        );
+        Err(self.records.index.fault(&what))
+    }
+
+    fn finish(mut self: Box<Self>) -> Result<FileIndex, SourceError> {
         if let Some((_, end)) = self.records.open.take() {
             let closed = self.records.close(end);
             closed.map_err(|what| self.records.index.fault(&what))?;
@@ -121,6 +135,9 @@ impl Records {
     }
 }
 
+/// Most members that a message names.
+const MAX_NAMED: usize = 8;
+
 /// One feature a pipeline names.
 #[derive(Debug)]
 struct Wanted {
@@ -156,6 +173,21 @@ struct Found {
     target: Option<String>,
 }
 
+/// Whether a key, or pattern of one, is that of a member.
+fn is_key(key: &str, extension: &[u8]) -> bool {
+    let Some(end) = key.strip_prefix("*.") else {
+        return key.as_bytes().eq_ignore_ascii_case(extension);
+    };
+    let Some(start) = extension.len().checked_sub(end.len()) else { return false };
+    extension[start..].eq_ignore_ascii_case(end.as_bytes())
+        && (start == 0 || extension[start - 1] == b'.')
+}
+
+/// A key as names of members have it.
+fn dotted(key: &str) -> String {
+    if key.starts_with("*.") { format!("`{key}`") } else { format!("`.{key}`") }
+}
+
 impl Found {
     fn from_member(member: &TarMember<'_>, rank: usize) -> Self {
         let content = member.content.start as usize..member.content.end as usize;
@@ -168,15 +200,19 @@ impl ReadRecord for WebDatasetRecordReader {
     fn find(&self, record: &[u8], cells: &mut [FieldCell]) -> Result<usize, String> {
         let mut found: Vec<Option<Found>> = self.wanted.iter().map(|_| None).collect();
         let mut members = TarReader::default();
+        let mut others = Vec::new();
         members.push(record, &mut |member| {
             let Some((_, key)) = split_name(member.name) else { return Ok(()) };
+            if others.len() < MAX_NAMED {
+                others.push(format!("`.{}`", String::from_utf8_lossy(key).escape_debug()));
+            }
             for (wanted, found) in self.wanted.iter().zip(&mut found) {
-                let rank = wanted.keys.iter().position(|k| k.as_bytes().eq_ignore_ascii_case(key));
+                let rank = wanted.keys.iter().position(|wanted| is_key(wanted, key));
                 let Some(rank) = rank else { continue };
                 match found {
                     Some(best) if best.rank < rank => {}
                     Some(best) if best.rank == rank => {
-                        return Err(format!("it has two members `.{}`", wanted.keys[rank]));
+                        return Err(format!("it has two members {}", dotted(&wanted.keys[rank])));
                     }
                     _ => *found = Some(Found::from_member(&member, rank)),
                 }
@@ -185,12 +221,19 @@ impl ReadRecord for WebDatasetRecordReader {
         })?;
         let mut bytes = 0;
         for ((wanted, found), cell) in self.wanted.iter().zip(found).zip(cells) {
-            let missing = || format!("member `.{}` is missing", wanted.keys.join("` or `."));
+            let missing = || {
+                let keys: Vec<String> = wanted.keys.iter().map(|key| dotted(key)).collect();
+                let (keys, others) = (keys.join(" or "), others.join(", "));
+                format!(
+                    "member {keys} is missing; it has {others}: if members of a record lie apart in the archive, write it \
+                     with `tar --sort=name`"
+                )
+            };
             let Found { rank, content: range, target } = found.ok_or_else(missing)?;
             if let Some(target) = target {
-                let key = &wanted.keys[rank];
+                let key = dotted(&wanted.keys[rank]);
                 return Err(format!(
-                    "member `.{key}` is a link to `{target}`, which is no file of this archive: write it with \
+                    "member {key} is a link to `{target}`, which is no file of this archive: write it with \
                      `tar --dereference --hard-dereference`"
                 ));
             }
@@ -215,8 +258,9 @@ impl Wanted {
             cell.place = CellStorage::Record(range);
             return Ok(content.len());
         }
-        words::numbers(&self.feature, content, cell)
-            .map_err(|what| format!("member `.{}` {what}", self.keys[rank]))
+        let numbers = if npy::is_npy(content) { npy::read } else { words::numbers };
+        numbers(&self.feature, content, cell)
+            .map_err(|what| format!("member {} {what}", dotted(&self.keys[rank])))
     }
 }
 

@@ -6,7 +6,7 @@
 //! extension header claims; this one is pushed, and holds at most [`MAX_EXTENSION_BYTES`].
 
 use std::{mem, ops::Range};
-use tar::{EntryType, Header, PaxExtensions};
+use tar::{EntryType, Header};
 
 pub(crate) const BLOCK_BYTES: usize = 512;
 /// Longest extension header: a name has at most 4 KiB on any system that could have written it.
@@ -51,7 +51,7 @@ pub(crate) struct TarReader {
     extension: Option<(Extension, usize)>,
     next: Next,
     ended: bool,
-    /// Bytes taken after the end mark.
+    /// Zeros of the end mark and after it.
     padding: u64,
 }
 
@@ -84,9 +84,6 @@ impl TarReader {
         found: &mut dyn FnMut(TarMember<'_>) -> Result<(), String>,
     ) -> Result<(), String> {
         while !bytes.is_empty() {
-            if self.ended {
-                return self.after_end(bytes);
-            }
             if self.skip > 0 {
                 let skipped = usize::try_from(self.skip).unwrap_or(usize::MAX).min(bytes.len());
                 self.skip -= skipped as u64;
@@ -113,30 +110,9 @@ impl TarReader {
         Ok(())
     }
 
-    /// Other readers stop at the end mark; what somebody appended after it would be lost in silence.
-    fn after_end(&mut self, bytes: &[u8]) -> Result<(), String> {
-        match bytes.iter().position(|byte| *byte != 0) {
-            Some(first) => Err(format!(
-                "there is more after the end mark, at byte {}: join archives with `tar --concatenate`",
-                self.at + first as u64
-            )),
-            None => {
-                self.at += bytes.len() as u64;
-                self.padding += bytes.len() as u64;
-                if self.padding > MAX_PADDING_BYTES {
-                    Err(format!(
-                        "more than {MAX_PADDING_BYTES} zeros follow the end mark: cut them off"
-                    ))
-                } else {
-                    Ok(())
-                }
-            }
-        }
-    }
-
-    /// Whether the end mark has come.
+    /// Whether the end mark has come, and nothing but zeros since.
     pub(crate) fn is_ended(&self) -> bool {
-        self.ended
+        self.ended && self.block.iter().all(|byte| *byte == 0)
     }
 
     /// Bytes taken so far.
@@ -152,16 +128,17 @@ impl TarReader {
         let start = self.at - BLOCK_BYTES as u64;
         let bad = |what: &str| format!("the header at byte {start} {what}");
         if block.iter().all(|byte| *byte == 0) {
-            self.ended = true;
-            return match self.next.start {
-                Some(_) => Err(bad("ends the file, but an extension before it has no member")),
-                None => Ok(()),
-            };
+            return self.zeros().map_err(bad);
         }
         let header = Header::from_byte_slice(block);
         if !header.cksum().is_ok_and(|sum| checksums(block).contains(&i64::from(sum))) {
-            return Err(bad("has no valid checksum; is this a tar file, and not compressed?"));
+            let after =
+                format!("there is something after the end mark, at byte {start}: cut it off");
+            let other = || bad("has no valid checksum; is this a tar file, and not compressed?");
+            return Err(if self.ended { after } else { other() });
         }
+        // Another archive has been joined to the one before, as by `cat`.
+        (self.ended, self.padding) = (false, 0);
         let kind = block[KIND];
         let own_bytes = header.entry_size().map_err(|_| bad("has no valid size"))?;
         let known = match kind {
@@ -214,6 +191,19 @@ impl TarReader {
         found(TarMember { name: &name, start, content: at..at + bytes, link, end })
     }
 
+    /// Takes a block of the end mark, or of the zeros after it.
+    fn zeros(&mut self) -> Result<(), &'static str> {
+        self.ended = true;
+        self.padding += BLOCK_BYTES as u64;
+        match self.next.start {
+            Some(_) => Err("ends the file, but an extension before it has no member"),
+            None if self.padding > MAX_PADDING_BYTES => {
+                Err("follows more than 16 MiB of zeros after the end mark: cut them off")
+            }
+            None => Ok(()),
+        }
+    }
+
     fn extend(&mut self, kind: Extension, body: &[u8]) -> Result<(), String> {
         let padding = body.len().next_multiple_of(BLOCK_BYTES) - body.len();
         self.skip = padding as u64;
@@ -229,9 +219,10 @@ impl TarReader {
 
     fn extend_by(&mut self, kind: Extension, body: &[u8]) -> Result<(), String> {
         let bad = |what: &str| format!("the extension that ends at byte {} {what}", self.at);
-        for record in PaxExtensions::new(body) {
-            let record = record.map_err(|_| bad("is not made of `length key=value`"))?;
-            let (key, value) = (record.key_bytes(), record.value_bytes());
+        let mut rest = body;
+        while !rest.is_empty() {
+            let record = pax_record(&mut rest);
+            let (key, value) = record.ok_or_else(|| bad("is not made of `length key=value`"))?;
             if key.starts_with(b"GNU.sparse.") {
                 return Err(bad("is of a sparse file; write it without --sparse"));
             }
@@ -253,6 +244,17 @@ impl TarReader {
         }
         Ok(())
     }
+}
+
+/// Takes `length key=value` and its line end off the start of `rest`. The value may have line ends of its own.
+fn pax_record<'a>(rest: &mut &'a [u8]) -> Option<(&'a [u8], &'a [u8])> {
+    let space = rest.iter().position(|byte| *byte == b' ')?;
+    let length: usize = str::from_utf8(&rest[..space]).ok()?.parse().ok()?;
+    let (record, after) = rest.split_at_checked(length)?;
+    let record = record.get(space + 1..)?.strip_suffix(b"\n")?;
+    let equals = record.iter().position(|byte| *byte == b'=')?;
+    *rest = after;
+    Some((&record[..equals], &record[equals + 1..]))
 }
 
 /// The sums of a header's bytes, without and, as old writers have it, with signs; that of its checksum are spaces.

@@ -7,7 +7,7 @@ use gristmill_model::RecordKey;
 use gristmill_pipeline::{Feature, FeatureDType};
 use gristmill_sources::{
     FORMATS, FileFormat, FileIndex, IndexBuilder, ParsedSource, RecordReader, RecordReaderInput,
-    samples::{SampleRow, SampleValue, gzip},
+    samples::{SampleRow, SampleValue, packed},
 };
 use proptest::prelude::*;
 
@@ -38,7 +38,7 @@ impl Element {
     }
 }
 
-/// Files of these elements in every format that can hold them, and in gzip where that is allowed.
+/// Files of these elements in every format that can hold them, and in every packing where that is allowed.
 fn files(elements: &[Element]) -> Vec<(FileFormat, Bytes)> {
     let rows: Vec<SampleRow> = elements.iter().map(Element::row).collect();
     let mut files = Vec::new();
@@ -47,7 +47,8 @@ fn files(elements: &[Element]) -> Vec<(FileFormat, Bytes)> {
         let Some(file) = format.sample(&rows) else { continue };
         let file = Bytes::from(file);
         if index(&format, &file).is_contiguous() {
-            files.push((format.clone(), gzip(&file).into()));
+            let packed = packed(&file).into_iter().map(Bytes::from);
+            files.extend(packed.map(|file| (format.clone(), file)));
         }
         files.push((format, file));
     }

@@ -5,7 +5,7 @@ use super::{
     page_header::{PageHeader, PageKind, check_structure, level_rows},
     reading::FilePieces,
 };
-use crate::SourceLimits;
+use crate::{FileIndex, SourceLimits, records::FooterIndexer};
 use ::parquet::{
     column::page::{Page, PageReader},
     file::{
@@ -47,12 +47,17 @@ enum Stage {
 }
 
 impl ParquetIndexer {
-    pub(crate) fn new(file_bytes: u64, limits: SourceLimits) -> Self {
-        ParquetIndexer { file_bytes, limits, stage: Stage::Tail }
+    pub(crate) fn new(limits: SourceLimits) -> Self {
+        ParquetIndexer { file_bytes: 0, limits, stage: Stage::Tail }
+    }
+}
+
+impl FooterIndexer for ParquetIndexer {
+    fn begin(&mut self, file_bytes: u64) {
+        self.file_bytes = file_bytes;
     }
 
-    /// The range to push next; none when all is known.
-    pub(crate) fn wants(&self) -> Option<Range<u64>> {
+    fn wants(&self) -> Option<Range<u64>> {
         match &self.stage {
             Stage::Tail => Some(self.file_bytes.saturating_sub(FIRST_READ_BYTES)..self.file_bytes),
             Stage::Footer(range) | Stage::PageIndex(_, range) => Some(range.clone()),
@@ -61,11 +66,7 @@ impl ParquetIndexer {
         }
     }
 
-    /// Takes the bytes that were wanted.
-    ///
-    /// # Errors
-    /// The damage that was found; the indexer is of no use after that.
-    pub(crate) fn push(&mut self, bytes: Bytes) -> Result<(), String> {
+    fn push(&mut self, bytes: Bytes) -> Result<(), String> {
         let fits = |range: Range<u64>| range.end - range.start == bytes.len() as u64;
         if !self.wants().is_some_and(fits) {
             return Err("what was read of the file is not what was asked for".into());
@@ -89,13 +90,15 @@ impl ParquetIndexer {
         Ok(())
     }
 
-    pub(crate) fn finish(self) -> Result<ParquetLayout, String> {
+    fn finish(self: Box<Self>) -> Result<FileIndex, String> {
         match self.stage {
-            Stage::Chunks(layout, left) if left.is_empty() => Ok(*layout),
+            Stage::Chunks(layout, left) if left.is_empty() => Ok(FileIndex::parquet(*layout)),
             _ => Err("indexing this file has failed before, or is not done".into()),
         }
     }
+}
 
+impl ParquetIndexer {
     fn tail(&self, bytes: &Bytes) -> Result<Stage, String> {
         let cut = || "it does not end as a Parquet file: is it one, and whole?".to_owned();
         let (before, magic) = bytes.split_last_chunk::<4>().ok_or_else(cut)?;

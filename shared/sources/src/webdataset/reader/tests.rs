@@ -32,7 +32,7 @@ fn index_in(file: &[u8], piece: usize) -> Result<FileIndex, String> {
     for piece in file.chunks(piece) {
         builder.push(piece).map_err(|error| error.to_string())?;
     }
-    builder.finish().map_err(|error| error.to_string())
+    builder.check_end().and_then(|()| builder.finish()).map_err(|error| error.to_string())
 }
 
 fn index(file: &[u8]) -> FileIndex {
@@ -115,6 +115,87 @@ fn pax_headers_name_and_size_the_next_member() {
     let mut builder = Builder::new(Vec::new());
     let name = "é".repeat(200) + ".jpg";
     builder.append_pax_extensions([("path", name.as_bytes()), ("size", b"5")]).unwrap();
+    builder.append(&header(5, EntryType::Regular), &b"hello"[..]).unwrap();
+    let file = builder.into_inner().unwrap();
+    let extractor = extractor("image: { key: jpg, dtype: bytes }");
+    assert_eq!(values(&extractor, record(&file, 0)).unwrap(), [b"hello"]);
+}
+
+#[test]
+fn names_are_divided_as_webdataset_divides_them() {
+    let names = include_str!("../../../tests/golden/names.tsv");
+    assert!(names.lines().count() > 300);
+    for line in names.lines() {
+        let mut columns = line.split('\t');
+        let name = columns.next().unwrap();
+        let theirs = columns.next().zip(columns.next());
+        let split = split_name(name.as_bytes());
+        let ours =
+            split.map(|(base, key)| (str::from_utf8(base).unwrap(), str::from_utf8(key).unwrap()));
+        // Hidden files are none of a record, and neither are names without a key.
+        let is_hidden = name.rsplit('/').next().unwrap().starts_with('.');
+        if !is_hidden && !name.ends_with('.') {
+            assert_eq!(ours, theirs, "{name}");
+        } else if is_hidden {
+            assert_eq!(ours, None, "{name}");
+        }
+    }
+    for (name, is_about) in [
+        ("__meta__.json", true),
+        ("__m__/a.jpg", true),
+        ("__a__.jpg", false),
+        ("x/__m__/a.b", false),
+    ] {
+        assert_eq!(split_name(name.as_bytes()).is_none(), is_about, "{name}");
+    }
+}
+
+#[test]
+fn a_pattern_is_the_member_that_ends_so() {
+    let image = "image: { key: '*.png;*.jpg', dtype: bytes }";
+    let read = |key: &str, members: &[(&str, &[u8])]| {
+        values(&extractor(key), record(&archive(members), 0))
+    };
+    for name in ["a.png", "a.seg.png", "a.b.c.PNG"] {
+        assert_eq!(read(image, &[("a.apng", b"0"), (name, b"1")]).unwrap(), [b"1"], "{name}");
+    }
+    assert_eq!(read(image, &[("a.x.jpg", b"0"), ("a.y.png", b"1")]).unwrap(), [b"1"]);
+    let error = read(image, &[("a.x.png", b"0"), ("a.y.png", b"1")]).unwrap_err();
+    assert_eq!(error, "it has two members `*.png`");
+    let error = read(image, &[("a.apng", b"0")]).unwrap_err();
+    assert!(error.starts_with("member `*.png` or `*.jpg` is missing; it has `.apng`"), "{error}");
+    for key in ["*", "*png", "*.", "x.*", "*.*"] {
+        let yaml =
+            format!("{{ webdataset: x, features: {{ v: {{ key: '{key}', dtype: bytes }} }} }}");
+        assert!(ParsedSource::from_yaml(&yaml).is_err(), "{key}");
+    }
+}
+
+#[test]
+fn archives_that_are_joined_have_the_records_of_both() {
+    let (first, second) =
+        ([("a.jpg", &b"1"[..]), ("b.jpg", b"2")], [("b.cls", &b"3"[..]), ("c.jpg", b"4")]);
+    let all: Vec<(&str, &[u8])> = first.into_iter().chain(second).collect();
+    let (joined, one) = ([archive(&first), archive(&second)].concat(), archive(&all));
+    let (index, of_one) = (index(&joined), index(&one));
+    assert_eq!((index.len(), of_one.len()), (3, 3));
+    let read = |file: &[u8], key: &str| -> Vec<_> {
+        let extractor = extractor(&format!("v: {{ key: {key}, dtype: bytes }}"));
+        (0..3).map(|i| values(&extractor, record(file, i))).collect()
+    };
+    for key in ["jpg", "cls"] {
+        assert_eq!(read(&joined, key), read(&one, key));
+    }
+    let padded = [archive(&first), vec![0; 9 * BLOCK_BYTES], archive(&second)].concat();
+    assert_eq!(read(&padded, "jpg"), read(&one, "jpg"));
+}
+
+#[test]
+fn pax_values_may_have_line_ends() {
+    let mut builder = Builder::new(Vec::new());
+    let note = b"a\nb\n20 path=other.jpg\n";
+    let extensions = [("comment", &note[..]), ("path", b"two\nlines.jpg"), ("size", b"5")];
+    builder.append_pax_extensions(extensions).unwrap();
     builder.append(&header(5, EntryType::Regular), &b"hello"[..]).unwrap();
     let file = builder.into_inner().unwrap();
     let extractor = extractor("image: { key: jpg, dtype: bytes }");
@@ -302,7 +383,8 @@ fn numbers_are_text() {
 fn records_without_what_is_wanted_say_so() {
     let extractor = extractor(IMAGE);
     let read = |members| values(&extractor, record(&archive(members), 0)).unwrap_err();
-    assert_eq!(read(&[("a.cls", b"1")]), "member `.jpg` or `.png` is missing");
+    let missing = "member `.jpg` or `.png` is missing; it has `.cls`, `.x.y`: if members of a record lie apart";
+    assert!(read(&[("a.cls", b"1"), ("a.x.y", b"1")]).starts_with(missing));
     let twice: &[(&str, &[u8])] = &[("a.jpg", b"x"), ("a.cls", b"1"), ("a.JPG", b"y")];
     assert_eq!(read(twice), "it has two members `.jpg`");
 }
@@ -325,12 +407,12 @@ fn archives_that_lie_are_refused_by_record_and_byte() {
     broken[1024 + 3] ^= 1;
     assert!(fail(&broken).starts_with("record 0 at byte 0: the header at byte 1024 has no valid"));
     assert!(fail(&[0x1f; 600]).contains("is this a tar file, and not compressed?"));
-    assert!(
-        fail(&[good.clone(), good.clone()].concat()).contains("there is more after the end mark")
-    );
+    let more = [&good[..], b"rubbish", &[7; 600]].concat();
+    assert!(fail(&more).contains("there is something after the end mark"));
+    assert!(fail(&more[..good.len() + 9]).contains("cut short"));
 
     let padded = [good.clone(), vec![0; 17 << 20]].concat();
-    assert!(fail(&padded).contains("zeros follow the end mark"));
+    assert!(fail(&padded).contains("zeros after the end mark"));
 
     let with = |header: &Header| [header.as_bytes().as_slice(), &[0; 2048]].concat();
     let named = |size: u64, kind: EntryType| {
