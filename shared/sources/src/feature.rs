@@ -1,5 +1,6 @@
 //! Features of records: which of a record's values are kept, as which fields.
 
+use crate::words;
 use gristmill_syntax::{
     COPY_FIELD, FieldDType, KEY_FIELD, MappingReader, PipelineError, SyntaxNode,
     node::{NodeValue, shown},
@@ -57,6 +58,10 @@ pub struct Feature {
     /// serialises as -1.
     #[serde(serialize_with = "serialize_shape")]
     pub shape: Vec<Option<u32>>,
+    /// What is read in place of a value that a record lacks: a text, or numbers with spaces between them. A
+    /// source writes it beside its features.
+    #[serde(skip)]
+    pub default: Option<String>,
 }
 
 impl Feature {
@@ -139,7 +144,46 @@ fn feature(name: &str, node: &SyntaxNode) -> Result<Feature, PipelineError> {
         None => Vec::new(),
     };
     table.finish()?;
-    Ok(Feature { key, dtype, shape })
+    Ok(Feature { key, dtype, shape, default: None })
+}
+
+/// Reads the `defaults` of a source into its features.
+///
+/// # Errors
+/// The first that is none of a feature, with its line.
+pub(crate) fn defaults(node: &SyntaxNode, features: &mut FeatureMap) -> Result<(), PipelineError> {
+    for (name, key, value) in MappingReader::new("`defaults`", node)?.entries()? {
+        let Some(feature) = features.get_mut(&name) else {
+            return Err(key.error(format!("{} is none of `features`", shown(&name))));
+        };
+        let text = match &value.value {
+            NodeValue::Seq(items) if feature.dtype != FeatureDType::Bytes => {
+                items.iter().map(default).collect::<Result<Vec<_>, _>>()?.join(" ")
+            }
+            _ => default(value)?,
+        };
+        if feature.dtype != FeatureDType::Bytes {
+            words::read(feature, &text, &mut Vec::new())
+                .map_err(|what| value.error(format!("the default of {} {what}", shown(&name))))?;
+        }
+        feature.default = Some(text);
+    }
+    Ok(())
+}
+
+fn default(node: &SyntaxNode) -> Result<String, PipelineError> {
+    match &node.value {
+        NodeValue::Str(text) => Ok(text.clone()),
+        NodeValue::Int(number) => Ok(number.to_string()),
+        NodeValue::Float(number) => Ok(number.to_string()),
+        _ => {
+            let found = node.shown();
+            Err(node.error(format!(
+                "a default is a number, a text, or for a feature with a `shape` a list of numbers, not \
+                 {found}"
+            )))
+        }
+    }
 }
 
 /// The `shape` of a feature: whole numbers, of which the first may be -1.

@@ -6,7 +6,7 @@ pub(crate) mod reader;
 #[cfg(feature = "readers")]
 pub use reader::JsonlRecordReader;
 
-use crate::{FeatureMap, FileNameRules, FormatDefinition, SourceFormat};
+use crate::{FeatureMap, FileNameRules, FormatDefinition, SourceFormat, format::DEFAULTS};
 use gristmill_model::DeclaredCost;
 use gristmill_syntax::{MappingReader, PipelineError};
 
@@ -21,6 +21,7 @@ impl SourceFormat for Jsonl {
         keys: "keys of the object; `a.b` is `b` of the object under `a`",
         example: "{ jsonl: x, features: { i: { dtype: i64 }, \
                   f: { key: a.f, dtype: f32, shape: [2, 2] }, image: { dtype: bytes } } }",
+        parameters: &[DEFAULTS],
         cost: DeclaredCost::new(500, 2_500),
         ..FormatDefinition::new(
             "jsonl",

@@ -28,7 +28,6 @@ pub mod tfrecord;
 #[cfg(feature = "readers")]
 mod varint;
 pub mod webdataset;
-#[cfg(feature = "readers")]
 pub mod words;
 
 pub use feature::{

@@ -5,7 +5,10 @@ pub mod example;
 #[cfg(feature = "readers")]
 pub(crate) mod reader;
 
-use crate::{Feature, FeatureDType, FeatureMap, FileNameRules, FormatDefinition, SourceFormat};
+use crate::{
+    Feature, FeatureDType, FeatureMap, FileNameRules, FormatDefinition, SourceFormat,
+    format::DEFAULTS,
+};
 use gristmill_model::DeclaredCost;
 use gristmill_syntax::{MappingReader, PipelineError};
 
@@ -19,6 +22,7 @@ impl SourceFormat for TfRecord {
         keys: "keys of the example",
         example: "{ tfrecord: x, features: { i: { dtype: i64 }, f: { dtype: f32, shape: [3] }, \
                   image: { dtype: bytes } } }",
+        parameters: &[DEFAULTS],
         cost: DeclaredCost::new(300, 300),
         ..FormatDefinition::new(
             "tfrecord",

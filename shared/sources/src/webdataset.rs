@@ -7,7 +7,7 @@ pub(crate) mod reader;
 #[cfg(feature = "readers")]
 mod tar;
 
-use crate::{Feature, FeatureMap, FileNameRules, FormatDefinition, SourceFormat};
+use crate::{Feature, FeatureMap, FileNameRules, FormatDefinition, SourceFormat, format::DEFAULTS};
 use gristmill_model::DeclaredCost;
 use gristmill_syntax::{MappingReader, PipelineError, node::shown};
 
@@ -23,6 +23,7 @@ impl SourceFormat for WebDataset {
                numbers are text",
         example: "{ webdataset: x, features: { i: { key: cls, dtype: i64 }, \
                   f: { key: txt;json, dtype: f32, shape: [3] } } }",
+        parameters: &[DEFAULTS],
         cost: DeclaredCost::new(1_000, 200),
         ..FormatDefinition::new("webdataset", FileNameRules::new("a tar file", &["tar", "tgz"]))
     };

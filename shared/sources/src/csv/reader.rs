@@ -312,17 +312,15 @@ impl RecordScanner for CsvScanner {
 #[derive(Debug)]
 pub struct CsvRecordReader {
     layout: CsvLayout,
-    /// In the order of the field names: the feature, and what stands in for a missing value.
-    wanted: Vec<(Feature, Option<String>)>,
+    /// In the order of the field names.
+    wanted: Vec<Feature>,
     missing: Vec<String>,
 }
 
 impl CsvRecordReader {
     pub(crate) fn new(format: &Csv, features: &FeatureMap) -> Self {
-        let Csv { layout, defaults, missing, .. } = format;
-        let wanted =
-            |(name, feature): (&String, &Feature)| (feature.clone(), defaults.get(name).cloned());
-        let wanted = features.iter().map(wanted).collect();
+        let Csv { layout, missing, .. } = format;
+        let wanted = features.values().cloned().collect();
         CsvRecordReader { layout: *layout, wanted, missing: missing.clone() }
     }
 
@@ -334,7 +332,6 @@ impl CsvRecordReader {
     fn read(
         &self,
         feature: &Feature,
-        default: Option<&str>,
         value: &[u8],
         stored: &[u8],
         cell: &mut FieldCell,
@@ -342,10 +339,9 @@ impl CsvRecordReader {
         let trimmed = value.trim_ascii();
         let is_missing =
             trimmed.is_empty() || self.missing.iter().any(|text| text.as_bytes() == trimmed);
-        let value = match default {
-            Some(default) if is_missing => default.as_bytes(),
-            _ => value,
-        };
+        if is_missing && words::put_default(feature, cell) {
+            return Ok(());
+        }
         match feature.dtype {
             FeatureDType::Bytes => {
                 let start = value.as_ptr().addr().wrapping_sub(stored.as_ptr().addr());
@@ -360,7 +356,7 @@ impl CsvRecordReader {
                     Ok(())
                 })
             }
-            _ if is_missing && default.is_none() && feature.values().is_some() => {
+            _ if is_missing && feature.values().is_some() => {
                 Err("is missing; `defaults` may say what to read in its place".to_owned())
             }
             _ => words::numbers(feature, value, cell).map(|_| ()),
@@ -382,10 +378,9 @@ impl ReadRecord for CsvRecordReader {
             let found = values.len();
             return Err(at_line(format!("it has {found} values, and there are {columns} columns")));
         }
-        for (i, ((feature, default), cell)) in self.wanted.iter().zip(cells.iter_mut()).enumerate()
-        {
+        for (i, (feature, cell)) in self.wanted.iter().zip(cells.iter_mut()).enumerate() {
             let value = values.get(number(8 + 4 * i)).map_or(&b""[..], |value| &**value);
-            let read = self.read(feature, default.as_deref(), value, stored, cell);
+            let read = self.read(feature, value, stored, cell);
             read.map_err(|what| at_line(format!("column `{}` {what}", feature.key)))?;
         }
         Ok(cells.iter().take(self.wanted.len()).map(|cell| cell.place.bytes()).sum())

@@ -186,7 +186,13 @@ impl ReadRecord for WebDatasetRecordReader {
         let mut bytes = 0;
         for ((wanted, found), cell) in self.wanted.iter().zip(found).zip(cells) {
             let missing = || format!("member `.{}` is missing", wanted.keys.join("` or `."));
-            let Found { rank, content: range, target } = found.ok_or_else(missing)?;
+            let Some(Found { rank, content: range, target }) = found else {
+                if words::put_default(&wanted.feature, cell) {
+                    bytes += cell.place.bytes();
+                    continue;
+                }
+                return Err(missing());
+            };
             if let Some(target) = target {
                 let key = &wanted.keys[rank];
                 return Err(format!(

@@ -149,7 +149,7 @@ fn bad_input_is_the_records_error() {
         ("parse_json", "", "not valid JSON"),
         ("parse_json", "[1]", "it is a list, not a JSON object"),
         ("parse_json", "{\"tokens\": [1], \"weights\": [1, 2]}", "key `text` is missing"),
-        ("parse_json", "{\"tokens\": [1.5]}", "key `tokens` holds 1.5, which is no i64"),
+        ("parse_json", "{\"tokens\": [1.5]}", "key `tokens` holds `1.5`, which is no i64"),
         ("parse_csv", "", "the line is blank"),
         ("parse_csv", "\r\n\r\n", "the line is blank"),
         ("parse_csv", "a,b,1", "the line has 3 values, the pipeline reads 4 columns"),

@@ -136,7 +136,6 @@ proptest! {
             layout,
             columns: Vec::new(),
             missing: Vec::new(),
-            defaults: Default::default(),
         });
         let whole = index(format, &[file]);
         prop_assert_eq!(index(format, &pieces), whole.clone());
