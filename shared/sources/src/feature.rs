@@ -94,7 +94,11 @@ impl Feature {
     }
 }
 
-fn serialize_shape<S: Serializer>(shape: &[Option<u32>], serializer: S) -> Result<S::Ok, S::Error> {
+/// Writes a shape with -1 for a dimension in which records differ.
+pub fn serialize_shape<S: Serializer>(
+    shape: &[Option<u32>],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     serializer.collect_seq(shape.iter().map(|dim| dim.map_or(i64::from(UNKNOWN), i64::from)))
 }
 
@@ -186,54 +190,56 @@ fn default(node: &SyntaxNode) -> Result<String, PipelineError> {
     }
 }
 
-/// The `shape` of a feature: whole numbers, of which the first may be -1.
+/// The `shape` of a feature.
 fn shape(
     name: &str,
     dtype: FeatureDType,
     node: &SyntaxNode,
 ) -> Result<Vec<Option<u32>>, PipelineError> {
-    let feature = || format!("feature {}", shown(name));
+    let what = format!("feature {}", shown(name));
+    let shape = dimensions(&what, node, MAX_VALUES)?;
+    if dtype == FeatureDType::Bytes && !shape.is_empty() {
+        return Err(
+            node.error(format!("{what} is bytes, which is one byte string: leave out `shape`"))
+        );
+    }
+    Ok(shape)
+}
+
+/// Reads a `shape` of at most `most` values: whole numbers, of which the first may be -1. `what` has it, in messages.
+///
+/// # Errors
+/// The dimension that is wrong, with its line.
+pub fn dimensions(
+    what: &str,
+    node: &SyntaxNode,
+    most: u32,
+) -> Result<Vec<Option<u32>>, PipelineError> {
     let NodeValue::Seq(items) = &node.value else {
         let found = node.shown();
         return Err(node.error(format!(
-            "{} `shape` must be a list of dimensions such as [3] or [-1, 80], not {found}",
-            feature()
+            "{what} `shape` must be a list of dimensions such as [3] or [-1, 80], not {found}"
         )));
     };
     let mut shape = Vec::new();
     for (i, item) in items.iter().enumerate() {
-        let known = match item.value {
+        shape.push(match item.value {
             NodeValue::Int(dim) if i == 0 && dim == i128::from(UNKNOWN) => None,
-            NodeValue::Int(dim) => {
-                Some(u32::try_from(dim).ok().filter(|dim| (1..=MAX_VALUES).contains(dim)))
-            }
-            _ => Some(None),
-        };
-        shape.push(match known {
-            None => None,
-            Some(Some(dim)) => Some(dim),
-            Some(None) => {
+            NodeValue::Int(dim) if (1..=i128::from(most)).contains(&dim) => Some(dim as u32),
+            _ => {
                 return Err(item.error(format!(
-                    "{} `shape` must be a whole number from 1 to {MAX_VALUES}, the first also -1 \
-                     where records differ, not {}",
-                    feature(),
+                    "{what} `shape` must be a whole number from 1 to {most}, the first also -1 where \
+                     records differ, not {}",
                     item.shown()
                 )));
             }
         });
     }
     let values = shape.iter().flatten().try_fold(1_u32, |n, dim| n.checked_mul(*dim));
-    if shape.len() > MAX_DIMS || values.is_none_or(|n| n > MAX_VALUES) {
-        return Err(node.error(format!(
-            "{} has more than {MAX_DIMS} dimensions or {MAX_VALUES} values",
-            feature()
-        )));
-    }
-    if dtype == FeatureDType::Bytes && !shape.is_empty() {
-        return Err(node.error(format!(
-            "{} is bytes, which is one byte string: leave out `shape`",
-            feature()
-        )));
+    if shape.len() > MAX_DIMS || values.is_none_or(|n| n > most) {
+        return Err(
+            node.error(format!("{what} has more than {MAX_DIMS} dimensions or {most} values"))
+        );
     }
     Ok(shape)
 }

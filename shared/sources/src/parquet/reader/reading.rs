@@ -13,7 +13,10 @@ use crate::{
 };
 
 use ::parquet::{
-    column::reader::{ColumnReader, ColumnReaderImpl, get_column_reader},
+    column::{
+        page::{Page, PageMetadata, PageReader},
+        reader::{ColumnReader, ColumnReaderImpl, get_column_reader},
+    },
     data_type::{ByteArray, DataType, FixedLenByteArray, Int96},
     errors::{ParquetError, Result as ParquetResult},
     file::reader::{ChunkReader, Length, SerializedPageReader},
@@ -180,7 +183,7 @@ impl FeatureColumn<'_> {
         let column = meta.column(self.leaf);
         let pages = SerializedPageReader::new(Arc::clone(pieces), column, all_rows, pages);
         let pages = pages.map_err(|error| one_line(&error))?;
-        let reader = get_column_reader(Arc::clone(&self.descriptor), Box::new(pages));
+        let reader = get_column_reader(Arc::clone(&self.descriptor), Box::new(FilledPages(pages)));
         match reader {
             reader if self.scale.is_some() => self.decimals(reader, rows),
             ColumnReader::BoolColumnReader(reader) => {
@@ -349,6 +352,38 @@ fn nanoseconds(time: &Int96) -> i128 {
 fn half(value: &FixedLenByteArray) -> Result<f64, String> {
     let bytes = value.data().first_chunk::<2>().ok_or("holds a half that has not two bytes")?;
     Ok(half::f16::from_le_bytes(*bytes).to_f64())
+}
+
+/// The pages of a column without those that hold nothing: the decoder takes one for the end, and pyarrow begins with
+/// one if its pages are small.
+struct FilledPages(SerializedPageReader<FilePieces>);
+
+impl PageReader for FilledPages {
+    fn get_next_page(&mut self) -> ParquetResult<Option<Page>> {
+        self.peek_next_page()?;
+        self.0.get_next_page()
+    }
+
+    fn peek_next_page(&mut self) -> ParquetResult<Option<PageMetadata>> {
+        loop {
+            match self.0.peek_next_page()? {
+                Some(page) if page.num_levels == Some(0) => self.0.skip_next_page()?,
+                page => return Ok(page),
+            }
+        }
+    }
+
+    fn skip_next_page(&mut self) -> ParquetResult<()> {
+        self.0.skip_next_page()
+    }
+}
+
+impl Iterator for FilledPages {
+    type Item = ParquetResult<Page>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.get_next_page().transpose()
+    }
 }
 
 /// The decoder's output for rows.

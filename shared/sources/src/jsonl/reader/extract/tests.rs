@@ -217,7 +217,7 @@ fn lines_without_the_object_are_errors_of_one_line() {
         ("{\"v\": [1]}{}", "not valid JSON: trailing characters"),
         ("{\"v\": NaN}", "expected value (column 7); NaN and Infinity are no JSON: write null"),
         ("{\"v\": [-Infinity]}", "invalid number (column 9); NaN and Infinity are no JSON"),
-        ("\n{\"v\": [1,]}", "expected value (column 9); remove the comma before it"),
+        ("\n{\"v\": [1,]}", "expected value (column 10); remove the comma before it"),
         ("{\"v\": \"1}", "EOF while parsing a string (column 9); end the string with `\"`"),
         ("{'v': 1}", "key must be a string (column 2); put keys and strings in double quotes"),
         ("{\n", "EOF while parsing an object (column 0); is the line cut short"),
