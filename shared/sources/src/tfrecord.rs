@@ -1,4 +1,4 @@
-//! `tfrecord`: TFRecord files of `tf.Example` messages.
+//! `tfrecord`: TFRecord files of `tf.Example` and `tf.SequenceExample` messages.
 
 #[cfg(feature = "readers")]
 pub mod example;
@@ -12,14 +12,14 @@ use crate::{
 use gristmill_model::DeclaredCost;
 use gristmill_syntax::{MappingReader, PipelineError};
 
-/// TFRecord files of `tf.Example` messages; keys are those of the example.
+/// TFRecord files of `tf.Example` or `tf.SequenceExample` messages; keys are those of the example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TfRecord;
 
 impl SourceFormat for TfRecord {
     const DEFINITION: FormatDefinition = FormatDefinition {
-        record: "`tf.Example` messages",
-        keys: "keys of the example",
+        record: "`tf.Example` or `tf.SequenceExample` messages",
+        keys: "keys of the example; of a sequence, those of its context and of its lists",
         example: "{ tfrecord: x, features: { i: { dtype: i64 }, f: { dtype: f32, shape: [3] }, \
                   image: { dtype: bytes } } }",
         parameters: &[DEFAULTS],

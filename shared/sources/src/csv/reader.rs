@@ -370,8 +370,11 @@ impl ReadRecord for CsvRecordReader {
             let bytes = stored.get(at..).and_then(|rest| rest.first_chunk());
             bytes.map_or(0, |bytes| u32::from_le_bytes(*bytes)) as usize
         };
-        let at_line = |what: String| format!("line {}: {what}", number(0));
         let line = self.line(stored);
+        // Blank lines stand before it.
+        let blank = line.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
+        let first = number(0) + count_lines(&line[..blank]) as usize;
+        let at_line = |what: String| format!("line {first}: {what}");
         let values = values(line, self.layout).map_err(at_line)?;
         let columns = number(4);
         if values.len() != columns {

@@ -96,6 +96,10 @@ fn bad_records_are_named_by_their_line() {
         "! line 6: it has 3 values, and there are 2 columns",
     ];
     assert_eq!(texts(AB, file), expected);
+    assert_eq!(
+        texts(AB, "\n\na,b\r\n\r\n\n1\n")[0],
+        "! line 6: it has 1 values, and there are 2 columns"
+    );
     let lacks = read(&source(AB), b"a,c\n1,2\n").unwrap_err().to_string();
     assert!(lacks.contains("line 1: it has no column `b`, but a, c"), "{lacks}");
     let twice = read(&source(AB), b"a,b,b\n1,2,3\n").unwrap_err().to_string();

@@ -1,6 +1,7 @@
 //! Files as writers make them, and what is wrong with others.
 
 mod blocks;
+mod golden;
 
 use super::*;
 use crate::{
