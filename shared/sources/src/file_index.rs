@@ -36,7 +36,7 @@ pub struct FileIndex {
     table: Option<Box<csv::CsvTableIndex>>,
     /// Those of a tar file.
     links: TarLinks,
-    /// Those of a file whose lines are records.
+    /// Those of a file whose lines are records, unless an older build made the index.
     blank_lines: Option<BlankLines>,
 }
 
@@ -304,7 +304,7 @@ impl FileIndex {
             self.links.encode(&mut content);
             packing |= HAS_LINKS;
         }
-        if let Some(lines) = self.blank_lines.as_ref().filter(|lines| !lines.0.is_empty()) {
+        if let Some(lines) = &self.blank_lines {
             lines.encode(&mut content);
             packing |= HAS_BLANK_LINES;
         }
@@ -355,8 +355,7 @@ impl FileIndex {
         let (version, packing, records) = (number(8), number(12), number(16));
         let has_links = packing & HAS_LINKS != 0 && matches!(format, FileFormat::WebDataset(_));
         let packing = if has_links { packing & !HAS_LINKS } else { packing };
-        let is_lines = matches!(format, FileFormat::Jsonl(_));
-        let has_blanks = packing & HAS_BLANK_LINES != 0 && is_lines;
+        let has_blanks = packing & HAS_BLANK_LINES != 0 && matches!(format, FileFormat::Jsonl(_));
         let packing = if has_blanks { packing & !HAS_BLANK_LINES } else { packing };
         let raw_bytes = head[20..].first_chunk().map_or(0, |n| u64::from_le_bytes(*n));
         if version != VERSION {
@@ -405,11 +404,7 @@ impl FileIndex {
         } else {
             TarLinks::default()
         };
-        let blank_lines = if has_blanks {
-            Some(BlankLines::decode(&mut rest, records)?)
-        } else {
-            is_lines.then(BlankLines::default)
-        };
+        let blank_lines = has_blanks.then(|| BlankLines::decode(&mut rest, records)).transpose()?;
         match rest {
             [] => Ok(FileIndex { lengths, packing, table, links, blank_lines }),
             _ => Err("it has more than its records need".into()),
@@ -451,7 +446,7 @@ impl FileIndex {
         FileIndex { blank_lines: Some(blank_lines), ..self }
     }
 
-    /// The line that a record is, counted from 1, if lines are records.
+    /// The line that a record is, counted from 1, if lines are records and the index knows of blank ones.
     pub fn line(&self, record: u32) -> Option<u64> {
         let BlankLines(blank) = self.blank_lines.as_ref()?;
         let before = blank.partition_point(|(first, _)| *first <= record).checked_sub(1);
