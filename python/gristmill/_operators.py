@@ -1203,8 +1203,8 @@ class Operators:
         keep_position: bool = False,
         assume_commutes: bool = False,
     ) -> Self:
-        """bytes (one serialised `tf.train.Example`) -> a field for each of `features`, as the source
-        `tfrecord` finds them: of a `shape` as TensorFlow's `FixedLenFeature`, of `[-1]` as its
+        """bytes (one serialised `tf.train.Example` or `SequenceExample`) -> a field for each of `features`,
+        as the source `tfrecord` finds them: of a `shape` as TensorFlow's `FixedLenFeature`, of `[-1]` as its
         `RaggedFeature`. A feature that is missing or of another type is an error of its record.
 
         Args:

@@ -188,9 +188,9 @@ fn columns(params: &MappingReader<'_>, node: &SyntaxNode) -> Result<Vec<String>,
     }
 }
 
-/// bytes (one serialised `tf.train.Example`) -> a field for each of `features`, read as by the source
-/// `tfrecord`: with a `shape` as TensorFlow's `FixedLenFeature`, with `[-1]` as its `RaggedFeature`. A
-/// missing feature, or one of another type, is an error of its record.
+/// bytes (one serialised `tf.train.Example` or `SequenceExample`) -> a field for each of `features`, read as by the
+/// source `tfrecord`: with a `shape` as TensorFlow's `FixedLenFeature`, with `[-1]` as its `RaggedFeature`.
+/// A missing feature, or one of another type, is an error of its record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ParseExample {
     pub field: String,

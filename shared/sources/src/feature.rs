@@ -58,7 +58,7 @@ pub struct Feature {
     /// serialises as -1.
     #[serde(serialize_with = "serialize_shape")]
     pub shape: Vec<Option<u32>>,
-    /// What is read in place of a value that a record lacks: a text, or numbers with spaces between them. A
+    /// The value to read in place of one that a record lacks: a text, or numbers with spaces between them. A
     /// source writes it beside its features.
     #[serde(skip)]
     pub default: Option<String>,

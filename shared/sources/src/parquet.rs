@@ -18,7 +18,7 @@ impl SourceFormat for Parquet {
     const DEFINITION: FormatDefinition = FormatDefinition {
         record: "rows",
         keys: "columns; `a.b` is the field `b` of `a`",
-        example: "{ parquet: x, features: { i: { dtype: i64 }, \
+        example: "{ parquet: x, defaults: { i: 0 }, features: { i: { dtype: i64 }, \
                   f: { key: a.f, dtype: f32, shape: [2] }, image: { dtype: bytes } } }",
         parameters: &[DEFAULTS],
         cost: DeclaredCost::new(500, 1_500),

@@ -20,7 +20,7 @@ impl SourceFormat for TfRecord {
     const DEFINITION: FormatDefinition = FormatDefinition {
         record: "`tf.Example` or `tf.SequenceExample` messages",
         keys: "keys of the example; of a sequence, those of its context and of its lists",
-        example: "{ tfrecord: x, features: { i: { dtype: i64 }, f: { dtype: f32, shape: [3] }, \
+        example: "{ tfrecord: x, defaults: { i: 0 }, features: { i: { dtype: i64 }, f: { dtype: f32, shape: [3] }, \
                   image: { dtype: bytes } } }",
         parameters: &[DEFAULTS],
         cost: DeclaredCost::new(300, 300),

@@ -21,7 +21,7 @@ impl SourceFormat for WebDataset {
         record: "members of a tar file that share a name up to its first dot",
         keys: "the rest of the name, in lower case: `jpg`, `cls`; `jpg;png` is whichever is present; \
                numbers are text",
-        example: "{ webdataset: x, features: { i: { key: cls, dtype: i64 }, \
+        example: "{ webdataset: x, defaults: { i: 0 }, features: { i: { key: cls, dtype: i64 }, \
                   f: { key: txt;json, dtype: f32, shape: [3] } } }",
         parameters: &[DEFAULTS],
         cost: DeclaredCost::new(1_000, 200),

@@ -196,7 +196,7 @@ fn kind_of(dtype: FeatureDType) -> u32 {
     }
 }
 
-/// What has been found of a feature.
+/// The values that have been found of a feature.
 #[derive(Default)]
 struct FoundValues {
     /// The length of the buffer before its numbers.

@@ -128,7 +128,7 @@ impl ReadRecord for JsonlRecordReader {
     }
 }
 
-/// What is wrong with `text`, where in its line, and what to do about it.
+/// The fault of `text`, its place in its line, and what to do about it.
 fn not_json(text: &[u8], error: &serde_json::Error) -> String {
     const COMMA: &str = "remove the comma before it";
     let (message, column) = (error.to_string(), error.column());

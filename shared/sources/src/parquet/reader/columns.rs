@@ -237,7 +237,7 @@ pub(super) fn decimal(bytes: &[u8], scale: usize) -> Result<String, String> {
         }
     };
     bytes.iter().for_each(|byte| take(256, if negative { !byte } else { *byte }));
-    // What is negative is the complement and one.
+    // The complement and one is the negative number.
     take(1, u8::from(negative));
     let mut text = String::new();
     for digit in digits.iter().rev() {

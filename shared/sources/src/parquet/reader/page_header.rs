@@ -105,7 +105,7 @@ pub(super) fn check_structure(mut bytes: &[u8]) -> Result<(), String> {
     fields(&mut bytes, |rest, _, kind| skip(rest, kind, 0))
 }
 
-/// Of the column chunks of a footer, in order: whether each is encrypted.
+/// Tells of the column chunks of a footer, in order, whether each is encrypted.
 pub(super) fn encrypted_chunks(mut footer: &[u8]) -> Result<Vec<bool>, String> {
     let mut found = Vec::new();
     // `FileMetaData` has row groups, which have column chunks, which say how they are encrypted if they are.
