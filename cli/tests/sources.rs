@@ -155,7 +155,7 @@ fn lines_give_the_batches_of_records() -> Result<()> {
     let failed = run_text(&dir, &pipeline("jsonl", "of.label"), &dir.path("lines"), &[])?;
     let said = String::from_utf8_lossy(&failed.stderr);
     assert_eq!(failed.status.code(), Some(1), "{said}");
-    assert!(said.contains("part-0.jsonl record 1 (source): not valid JSON"), "{said}");
+    assert!(said.contains("part-0.jsonl line 3, record 1 (source): not valid JSON"), "{said}");
     let refused = run_text(&dir, &pipeline("parquet", "label"), &dir.path("lines"), &[])?;
     let said = String::from_utf8_lossy(&refused.stderr);
     assert_eq!(refused.status.code(), Some(2), "{said}");

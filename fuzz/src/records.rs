@@ -38,6 +38,8 @@ macro_rules! readings {
 readings! {
     NUMBERS: "source: { tfrecord: x, features: { i: { dtype: i64 }, f: { dtype: f32, shape: [3] }, image: { dtype: bytes } } }\n\
         ops: [decode, resize: { size: 8 }, batch: { size: 2 }]",
+    STEPS: "source: { tfrecord: x, defaults: { i: -1 }, features: { i: { dtype: i64 }, m: { key: i, dtype: i64, shape: [-1] }, f: { dtype: f32, shape: [-1, 2] }, image: { dtype: bytes } } }\n\
+        ops: [parse_raw: { field: image, dtype: u16, shape: [-1] }, batch: { size: 2, ragged: true }]",
     MEMBERS: "source: { webdataset: x, features: { i: { key: cls, dtype: i64 }, f: { key: txt;json, dtype: f32, shape: [3] } } }\n\
         ops: [batch: { size: 2 }]",
     PICTURES: "source: { images: x }\nops: [decode: { apply_exif_orientation: true }, random_resized_crop: { size: 16 }, flip, batch: { size: 2 }]",
@@ -103,7 +105,7 @@ pub fn webdataset(bytes: &[u8]) {
     file(&MEMBERS, bytes);
 }
 
-/// `tf.Example` messages, framed so that they reach the reader.
+/// `tf.Example` and `tf.SequenceExample` messages, framed so that they reach the reader.
 pub fn example(bytes: &[u8]) {
     let masked = |bytes: &[u8]| {
         crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8).to_le_bytes()
@@ -111,6 +113,7 @@ pub fn example(bytes: &[u8]) {
     let length = (bytes.len() as u64).to_le_bytes();
     let record = [&length[..], &masked(&length), bytes, &masked(bytes)].concat();
     file(&NUMBERS, &record);
+    file(&STEPS, &record);
 }
 
 /// JPEGs, decoded, cropped and stacked. If our decoder accepts one, libjpeg-turbo-rs must produce the same

@@ -1203,8 +1203,8 @@ class Operators:
         keep_position: bool = False,
         assume_commutes: bool = False,
     ) -> Self:
-        """bytes (one serialised `tf.train.Example`) -> a field for each of `features`, as the source
-        `tfrecord` finds them: of a `shape` as TensorFlow's `FixedLenFeature`, of `[-1]` as its
+        """bytes (one serialised `tf.train.Example` or `SequenceExample`) -> a field for each of `features`,
+        as the source `tfrecord` finds them: of a `shape` as TensorFlow's `FixedLenFeature`, of `[-1]` as its
         `RaggedFeature`. A feature that is missing or of another type is an error of its record.
 
         Args:
@@ -1218,6 +1218,33 @@ class Operators:
             array([0, 1, 2])
         """
         return self._op("parse_example", locals())
+
+    def parse_raw(
+        self,
+        *,
+        field: str,
+        dtype: Literal["u8", "u16", "u32", "u64", "i32", "i64", "f16", "bf16", "f32", "f64"],
+        shape: Sequence[int],
+        keep_position: bool = False,
+        assume_commutes: bool = False,
+    ) -> Self:
+        """bytes -> the numbers `[shape]` of `dtype` that they are, little-endian and in the order of the
+        dimensions, as `numpy.frombuffer(value, dtype).reshape(shape)` takes them. The first dimension may be
+        `-1`, which follows from the length. A byte string of another length is an error of its record, which
+        names both.
+
+        Args:
+            field: The byte string.
+            dtype: The type of the numbers.
+            shape: The dimensions: whole numbers, of which the first may be -1 where elements differ; `[]` for
+                one number. A list of dimensions.
+
+        Example:
+            >>> digits = gm.webdataset("shards.tar", digit=gm.bytes("cls"))
+            >>> digits.parse_raw(field="digit", dtype="u8", shape=[1]).batch(3).peek()["digit"].tolist()
+            [[48], [49], [50]]
+        """
+        return self._op("parse_raw", locals())
 
     def copy(
         self,

@@ -16,13 +16,23 @@ __all__ = ["csv", "images", "jsonl", "npy", "npz", "parquet", "tfrecord", "tsv",
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
-def tfrecord(path: Paths, /, *, features: Mapping[str, Feature] | None = None, **fields: Feature) -> Pipeline:
+def tfrecord(
+    path: Paths,
+    /,
+    *,
+    defaults: Mapping[str, float | str | Sequence[float]] | None = None,
+    features: Mapping[str, Feature] | None = None,
+    **fields: Feature,
+) -> Pipeline:
     """Begins a pipeline with files of the format `tfrecord`.
 
-    Records: `tf.Example` messages. Keys of features: keys of the example.
+    Records: `tf.Example` or `tf.SequenceExample` messages. Keys of features: keys of the example; of a
+    sequence, those of its context and of its lists.
 
     Args:
         path: A file, a directory, a glob, an address such as s3://bucket/prefix, or a list of them.
+        defaults: By field, the value to read in place of one that is missing or null. Without it the record
+            is bad. Each: a number, a text or a list of numbers.
         features: By the name of the field; for those whose names are parameters.
         fields: The fields of an element, such as `label=gm.i64("class")`.
 
@@ -34,7 +44,12 @@ def tfrecord(path: Paths, /, *, features: Mapping[str, Feature] | None = None, *
 
 
 def webdataset(
-    path: Paths, /, *, features: Mapping[str, Feature] | None = None, **fields: Feature
+    path: Paths,
+    /,
+    *,
+    defaults: Mapping[str, float | str | Sequence[float]] | None = None,
+    features: Mapping[str, Feature] | None = None,
+    **fields: Feature,
 ) -> Pipeline:
     """Begins a pipeline with files of the format `webdataset`.
 
@@ -44,6 +59,8 @@ def webdataset(
 
     Args:
         path: A file, a directory, a glob, an address such as s3://bucket/prefix, or a list of them.
+        defaults: By field, the value to read in place of one that is missing or null. Without it the record
+            is bad. Each: a number, a text or a list of numbers.
         features: By the name of the field; for those whose names are parameters.
         fields: The fields of an element, such as `label=gm.i64("class")`.
 
@@ -82,7 +99,14 @@ def images(
     return Pipeline._source(images, locals())
 
 
-def jsonl(path: Paths, /, *, features: Mapping[str, Feature] | None = None, **fields: Feature) -> Pipeline:
+def jsonl(
+    path: Paths,
+    /,
+    *,
+    defaults: Mapping[str, float | str | Sequence[float]] | None = None,
+    features: Mapping[str, Feature] | None = None,
+    **fields: Feature,
+) -> Pipeline:
     """Begins a pipeline with files of the format `jsonl`.
 
     Records: lines that are not blank, each a JSON object. Keys of features: keys of the object; `a.b` is `b`
@@ -90,12 +114,16 @@ def jsonl(path: Paths, /, *, features: Mapping[str, Feature] | None = None, **fi
 
     Args:
         path: A file, a directory, a glob, an address such as s3://bucket/prefix, or a list of them.
+        defaults: By field, the value to read in place of one that is missing or null. Without it the record
+            is bad. Each: a number, a text or a list of numbers.
         features: By the name of the field; for those whose names are parameters.
         fields: The fields of an element, such as `label=gm.i64("class")`.
 
     Example:
         >>> gm.jsonl("numbers.jsonl", x=gm.i64()).batch(4).peek()["x"]
         array([0, 1, 2, 3])
+        >>> gm.jsonl("numbers.jsonl", y=gm.i64(shape=[2]), defaults={"y": [0, 1]}).batch(2).peek()["y"].tolist()
+        [[0, 1], [0, 1]]
     """
     return Pipeline._source(jsonl, locals())
 
@@ -109,7 +137,7 @@ def csv(
     quotes: bool = True,
     columns: Sequence[str] | None = None,
     missing: Sequence[str] = (),
-    defaults: Mapping[str, float | str] | None = None,
+    defaults: Mapping[str, float | str | Sequence[float]] | None = None,
     features: Mapping[str, Feature] | None = None,
     **fields: Feature,
 ) -> Pipeline:
@@ -125,8 +153,8 @@ def csv(
         quotes: Whether values may be quoted with `"`.
         columns: The names of all columns, with `header=False`.
         missing: Texts, beside an empty one, that stand for a missing value.
-        defaults: By field, the value to read in place of a missing one. Without it the record is bad. Each: a
-            number or a text.
+        defaults: By field, the value to read in place of one that is missing or null. Without it the record
+            is bad. Each: a number, a text or a list of numbers.
         features: By the name of the field; for those whose names are parameters.
         fields: The fields of an element, such as `label=gm.i64("class")`.
 
@@ -146,7 +174,7 @@ def tsv(
     quotes: bool | None = None,
     columns: Sequence[str] | None = None,
     missing: Sequence[str] | None = None,
-    defaults: Mapping[str, float | str] | None = None,
+    defaults: Mapping[str, float | str | Sequence[float]] | None = None,
     features: Mapping[str, Feature] | None = None,
     **fields: Feature,
 ) -> Pipeline:
@@ -162,8 +190,8 @@ def tsv(
         quotes: Whether values may be quoted with `"`.
         columns: The names of all columns, with `header=False`.
         missing: Texts, beside an empty one, that stand for a missing value.
-        defaults: By field, the value to read in place of a missing one. Without it the record is bad. Each: a
-            number or a text.
+        defaults: By field, the value to read in place of one that is missing or null. Without it the record
+            is bad. Each: a number, a text or a list of numbers.
         features: By the name of the field; for those whose names are parameters.
         fields: The fields of an element, such as `label=gm.i64("class")`.
 
@@ -174,13 +202,22 @@ def tsv(
     return Pipeline._source(tsv, locals())
 
 
-def parquet(path: Paths, /, *, features: Mapping[str, Feature] | None = None, **fields: Feature) -> Pipeline:
+def parquet(
+    path: Paths,
+    /,
+    *,
+    defaults: Mapping[str, float | str | Sequence[float]] | None = None,
+    features: Mapping[str, Feature] | None = None,
+    **fields: Feature,
+) -> Pipeline:
     """Begins a pipeline with files of the format `parquet`.
 
     Records: rows. Keys of features: columns; `a.b` is the field `b` of `a`.
 
     Args:
         path: A file, a directory, a glob, an address such as s3://bucket/prefix, or a list of them.
+        defaults: By field, the value to read in place of one that is missing or null. Without it the record
+            is bad. Each: a number, a text or a list of numbers.
         features: By the name of the field; for those whose names are parameters.
         fields: The fields of an element, such as `label=gm.i64("class")`.
 

@@ -260,3 +260,15 @@ def test_a_name_that_is_not_utf_8_is_refused(name: bytes, pattern: str, tmp_path
         assert got == [(1, b"a")]
     else:
         assert isinstance(got, str) and "its name is not UTF-8" in got
+
+
+def test_defaults_stand_in_for_missing_and_null_values(tmp_path: Path) -> None:
+    rows = [{"id": 1, "v": [1, 2.5]}, {"id": None}, {"v": None, "id": 3.0}]
+    (tmp_path / "d.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "d.csv").write_text('id,v\n1,"1,2.5"\n,\n3.0,\n')
+    wanted: dict[str, Any] = {"id": gm.i64(), "v": gm.f32(shape=[2])}
+    wanted["defaults"] = {"id": -1, "v": [float("nan"), 7]}
+    for source in (gm.jsonl(tmp_path / "d.jsonl", **wanted), gm.csv(tmp_path / "d.csv", **wanted)):
+        batch = source.batch(3).peek()
+        assert batch["id"].tolist() == [1, -1, 3]
+        assert str(batch["v"].tolist()) == "[[1.0, 2.5], [nan, 7.0], [nan, 7.0]]"

@@ -119,7 +119,7 @@ operators! {
     number::scale: OneHot;
     sequence::length: Length, Truncate, PadSequence;
     sequence::tokenise: Tokenise;
-    parse: ParseJson, ParseCsv, ParseExample;
+    parse: ParseJson, ParseCsv, ParseExample, ParseRaw;
     element::whole: CopyField, DropFields;
     element::filter: Filter;
     element::whole: Duplicate, FlatMap;

@@ -1,4 +1,5 @@
-//! Operators that extract several fields from one byte string: `parse_json`, `parse_csv` and `parse_example`.
+//! Operators that read a byte string: `parse_json`, `parse_csv` and `parse_example` find several fields in it, and
+//! `parse_raw` takes it for numbers.
 
 use crate::prelude::*;
 
@@ -187,9 +188,9 @@ fn columns(params: &MappingReader<'_>, node: &SyntaxNode) -> Result<Vec<String>,
     }
 }
 
-/// bytes (one serialised `tf.train.Example`) -> a field for each of `features`, read as by the source
-/// `tfrecord`: with a `shape` as TensorFlow's `FixedLenFeature`, with `[-1]` as its `RaggedFeature`. A
-/// missing feature, or one of another type, is an error of its record.
+/// bytes (one serialised `tf.train.Example` or `SequenceExample`) -> a field for each of `features`, read as by the
+/// source `tfrecord`: with a `shape` as TensorFlow's `FixedLenFeature`, with `[-1]` as its `RaggedFeature`.
+/// A missing feature, or one of another type, is an error of its record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ParseExample {
     pub field: String,
@@ -204,6 +205,78 @@ parsing_operator!(
     gristmill_sources::tfrecord::example::ExampleExtractor
 );
 
+/// Most numbers of a byte string.
+const MAX_RAW_VALUES: u32 = 1 << 28;
+
+/// bytes -> the numbers `[shape]` of `dtype` that they are, little-endian and in the order of the dimensions, as
+/// `numpy.frombuffer(value, dtype).reshape(shape)`. The first dimension may be `-1`: it follows from the length. A
+/// byte string of another length is an error of its record.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ParseRaw {
+    pub field: String,
+    pub dtype: FieldDType,
+    #[serde(serialize_with = "gristmill_sources::serialize_shape")]
+    pub shape: Vec<Option<u32>>,
+}
+
+impl ParseRaw {
+    fn output(&self) -> FieldSchema {
+        FieldSchema { dtype: self.dtype, shape: self.shape.clone(), range: None }
+    }
+}
+
+impl OperatorDefinition for ParseRaw {
+    const DECLARATION: OperatorDeclaration = element_wise("parse_raw", 1).costs(100, 100);
+
+    const PARAMETERS: &'static [Parameter] = &[
+        required("field", ParameterKind::Field, "The byte string."),
+        required(
+            "dtype",
+            ParameterKind::Choice(&[
+                "u8", "u16", "u32", "u64", "i32", "i64", "f16", "bf16", "f32", "f64",
+            ]),
+            "The type of the numbers.",
+        ),
+        required(
+            "shape",
+            ParameterKind::Other("a list of dimensions"),
+            "The dimensions: whole numbers, of which the first may be -1 where elements differ; `[]` for one number.",
+        ),
+    ];
+
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
+        use FieldDType::{BF16, F16, F32, F64, I32, I64, U8, U16, U32, U64};
+        let field = required_field(params)?;
+        let dtype =
+            params.read_choice("dtype", &[U8, U16, U32, U64, I32, I64, F16, BF16, F32, F64])?;
+        let node = params.require("shape")?;
+        let shape = gristmill_sources::dimensions("`parse_raw`", node, MAX_RAW_VALUES)?;
+        Ok(ParseRaw { field, dtype, shape })
+    }
+}
+
+impl Operator for ParseRaw {
+    fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
+        if flow.field("parse_raw", &self.field)?.dtype != FieldDType::Bytes {
+            return Err(flow.needs("parse_raw", "a byte string", &self.field));
+        }
+        flow.write("parse_raw", &self.field, self.output());
+        Ok(())
+    }
+
+    replaces_field!();
+
+    #[cfg(feature = "kernels")]
+    fn kernel(&self, _: &KernelInput<'_>) -> Result<Kernel, String> {
+        let (field, schema) = (self.field.clone(), self.output());
+        Ok(transform(move |ValueView { bytes, size }, output, _, _| {
+            kernel::check_raw(&schema, bytes.len()).map_err(|what| format!("`{field}` {what}"))?;
+            output.take(bytes.len())?.copy_from_slice(bytes);
+            Ok(OutputSize { bytes: bytes.len(), size })
+        }))
+    }
+}
+
 #[cfg(feature = "kernels")]
 pub(crate) mod kernel {
     use super::*;
@@ -211,6 +284,20 @@ pub(crate) mod kernel {
     use csv_core::{ReadRecordResult, Reader, ReaderBuilder};
     use gristmill_kernel::*;
     use gristmill_sources::words;
+
+    /// Checks that so many bytes are numbers of a shape.
+    pub(super) fn check_raw(schema: &FieldSchema, bytes: usize) -> Result<(), String> {
+        let (of_all, of_item) = (schema.element_bytes(), schema.item_bytes());
+        match (of_all, of_item) {
+            (Some(all), _) if bytes as u64 != all => {
+                Err(format!("has {bytes} bytes, and {schema} takes {all}"))
+            }
+            (None, Some(item)) if !(bytes as u64).is_multiple_of(item) => {
+                Err(format!("has {bytes} bytes, and each item of {schema} takes {item}"))
+            }
+            _ => Ok(()),
+        }
+    }
 
     /// A reader reused from line to line: building its tables takes longer than reading most lines.
     #[derive(Debug, Default)]

@@ -90,7 +90,7 @@ impl SplitSource {
         self.zipped.iter().zip(&opened.zipped).map(zipped).collect()
     }
 
-    /// Location of a record for messages: the image, or the file with the record's number.
+    /// Location of a record for messages: the image, or the file with the record's number, and its line.
     pub fn describe(&self, key: RecordKey) -> String {
         let of_file = |part: &&FetchedRecords| part.first.file == key.file;
         let Some(FetchedRecords { file, .. }) = self.first.fetched.iter().find(of_file) else {
@@ -101,7 +101,9 @@ impl SplitSource {
             Some(ObjectPath::new(&pack.bucket, &image.key).to_string())
         };
         let image = file.pack.as_ref().and_then(image);
-        image.unwrap_or_else(|| format!("{} record {}", file.path, key.record))
+        let line =
+            file.index.line(key.record).map_or(String::new(), |line| format!(" line {line},"));
+        image.unwrap_or_else(|| format!("{}{line} record {}", file.path, key.record))
     }
 }
 

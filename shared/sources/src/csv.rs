@@ -3,7 +3,7 @@
 #[cfg(feature = "readers")]
 pub(crate) mod reader;
 
-use crate::{FeatureDType, FeatureMap, FileNameRules, FormatDefinition, SourceFormat};
+use crate::{FeatureMap, FileNameRules, FormatDefinition, SourceFormat, format::DEFAULTS};
 use gristmill_model::DeclaredCost;
 use gristmill_syntax::{
     MappingReader, Parameter, ParameterKind, PipelineError, SyntaxNode,
@@ -11,7 +11,6 @@ use gristmill_syntax::{
     table::{absent, or},
 };
 use serde::ser::SerializeMap;
-use std::collections::BTreeMap;
 
 /// The key under which tables with tabs between values are named.
 const TSV: &str = "tsv";
@@ -38,12 +37,7 @@ const PARAMETERS: &[Parameter] = &[
         "[]",
         "Texts, beside an empty one, that stand for a missing value.",
     ),
-    or(
-        "defaults",
-        ParameterKind::Map(&ParameterKind::Other("a number or a text")),
-        "{}",
-        "By field, the value to read in place of a missing one. Without it the record is bad.",
-    ),
+    DEFAULTS,
 ];
 
 /// How a file of lines is divided into values.
@@ -65,8 +59,6 @@ pub struct Csv {
     pub columns: Vec<String>,
     /// Texts, beside none at all, that stand for a value that is missing.
     pub missing: Vec<String>,
-    /// By field: what is read in place of a value that is missing. Without it the record is bad.
-    pub defaults: BTreeMap<String, String>,
 }
 
 impl SourceFormat for Csv {
@@ -99,9 +91,7 @@ impl SourceFormat for Csv {
         let quotes = table.bool("quotes", true)?;
         let columns = columns(table, header, features)?;
         let missing = texts(table, "missing", MAX_COLUMNS)?;
-        let defaults = table.get("defaults").map(|node| defaults(node, features)).transpose()?;
-        let defaults = defaults.unwrap_or_default();
-        Ok(Csv { layout: CsvLayout { delimiter, header, quotes }, columns, missing, defaults })
+        Ok(Csv { layout: CsvLayout { delimiter, header, quotes }, columns, missing })
     }
 
     fn index_name(&self) -> String {
@@ -110,14 +100,12 @@ impl SourceFormat for Csv {
     }
 
     fn write<M: SerializeMap>(&self, map: &mut M) -> Result<(), M::Error> {
-        let Csv { layout: CsvLayout { delimiter, header, quotes }, columns, missing, defaults } =
-            self;
+        let Csv { layout: CsvLayout { delimiter, header, quotes }, columns, missing } = self;
         map.serialize_entry("delimiter", &char::from(*delimiter))?;
         map.serialize_entry("header", header)?;
         map.serialize_entry("quotes", quotes)?;
         map.serialize_entry("columns", columns)?;
-        map.serialize_entry("missing", missing)?;
-        map.serialize_entry("defaults", defaults)
+        map.serialize_entry("missing", missing)
     }
 }
 
@@ -181,52 +169,6 @@ fn columns(
             .error(format!("key {} of `features` is not one of `columns`", shown(&feature.key))));
     }
     Ok(columns)
-}
-
-/// The values that stand in for missing ones.
-fn defaults(
-    node: &SyntaxNode,
-    features: &FeatureMap,
-) -> Result<BTreeMap<String, String>, PipelineError> {
-    let mut defaults = BTreeMap::new();
-    for (name, key, value) in MappingReader::new("`defaults`", node)?.entries()? {
-        let Some(feature) = features.get(&name) else {
-            return Err(key.error(format!("{} is none of `features`", shown(&name))));
-        };
-        let text = default(value)?;
-        if let Some(word) = unreadable(feature.dtype, &text) {
-            let (dtype, name) = (feature.dtype.dtype(), shown(&name));
-            return Err(value.error(format!(
-                "the default of {name} must be {dtype}, as the feature is, not `{word}`"
-            )));
-        }
-        defaults.insert(name, text);
-    }
-    Ok(defaults)
-}
-
-/// The first word of a default that is no number of `dtype`; words stand apart as those of values do.
-fn unreadable(dtype: FeatureDType, text: &str) -> Option<&str> {
-    let is_number = |word: &&str| match dtype {
-        FeatureDType::I64 => word.parse::<i64>().is_ok(),
-        FeatureDType::U64 => word.parse::<u64>().is_ok(),
-        FeatureDType::F32 | FeatureDType::F64 => word.parse::<f64>().is_ok(),
-        FeatureDType::Bytes => true,
-    };
-    let mut words = text.split(|c: char| c.is_whitespace() || c == ',');
-    words.find(|word| !word.is_empty() && !is_number(word))
-}
-
-fn default(node: &SyntaxNode) -> Result<String, PipelineError> {
-    match &node.value {
-        NodeValue::Str(text) => Ok(text.clone()),
-        NodeValue::Int(number) => Ok(number.to_string()),
-        NodeValue::Float(number) => Ok(number.to_string()),
-        _ => {
-            let found = node.shown();
-            Err(node.error(format!("a default is a number or a text, not {found}")))
-        }
-    }
 }
 
 /// The texts of a list, which are any; none if it is left out.

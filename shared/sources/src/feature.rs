@@ -1,5 +1,6 @@
 //! Features of records: which of a record's values are kept, as which fields.
 
+use crate::words;
 use gristmill_syntax::{
     COPY_FIELD, FieldDType, KEY_FIELD, MappingReader, PipelineError, SyntaxNode,
     node::{NodeValue, shown},
@@ -57,6 +58,10 @@ pub struct Feature {
     /// serialises as -1.
     #[serde(serialize_with = "serialize_shape")]
     pub shape: Vec<Option<u32>>,
+    /// The value to read in place of one that a record lacks: a text, or numbers with spaces between them. A
+    /// source writes it beside its features.
+    #[serde(skip)]
+    pub default: Option<String>,
 }
 
 impl Feature {
@@ -89,7 +94,11 @@ impl Feature {
     }
 }
 
-fn serialize_shape<S: Serializer>(shape: &[Option<u32>], serializer: S) -> Result<S::Ok, S::Error> {
+/// Writes a shape with -1 for a dimension in which records differ.
+pub fn serialize_shape<S: Serializer>(
+    shape: &[Option<u32>],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     serializer.collect_seq(shape.iter().map(|dim| dim.map_or(i64::from(UNKNOWN), i64::from)))
 }
 
@@ -139,57 +148,98 @@ fn feature(name: &str, node: &SyntaxNode) -> Result<Feature, PipelineError> {
         None => Vec::new(),
     };
     table.finish()?;
-    Ok(Feature { key, dtype, shape })
+    Ok(Feature { key, dtype, shape, default: None })
 }
 
-/// The `shape` of a feature: whole numbers, of which the first may be -1.
+/// Reads the `defaults` of a source into its features.
+///
+/// # Errors
+/// The first that is none of a feature, with its line.
+pub(crate) fn defaults(node: &SyntaxNode, features: &mut FeatureMap) -> Result<(), PipelineError> {
+    for (name, key, value) in MappingReader::new("`defaults`", node)?.entries()? {
+        let Some(feature) = features.get_mut(&name) else {
+            return Err(key.error(format!("{} is none of `features`", shown(&name))));
+        };
+        let text = match &value.value {
+            NodeValue::Seq(items) if feature.dtype != FeatureDType::Bytes => {
+                items.iter().map(default).collect::<Result<Vec<_>, _>>()?.join(" ")
+            }
+            _ => default(value)?,
+        };
+        if feature.dtype != FeatureDType::Bytes {
+            words::read(feature, &text, &mut Vec::new())
+                .map_err(|what| value.error(format!("the default of {} {what}", shown(&name))))?;
+        }
+        feature.default = Some(text);
+    }
+    Ok(())
+}
+
+fn default(node: &SyntaxNode) -> Result<String, PipelineError> {
+    match &node.value {
+        NodeValue::Str(text) => Ok(text.clone()),
+        NodeValue::Int(number) => Ok(number.to_string()),
+        NodeValue::Float(number) => Ok(number.to_string()),
+        _ => {
+            let found = node.shown();
+            Err(node.error(format!(
+                "a default is a number, a text, or for a feature with a `shape` a list of numbers, not \
+                 {found}"
+            )))
+        }
+    }
+}
+
+/// The `shape` of a feature.
 fn shape(
     name: &str,
     dtype: FeatureDType,
     node: &SyntaxNode,
 ) -> Result<Vec<Option<u32>>, PipelineError> {
-    let feature = || format!("feature {}", shown(name));
+    let what = format!("feature {}", shown(name));
+    let shape = dimensions(&what, node, MAX_VALUES)?;
+    if dtype == FeatureDType::Bytes && !shape.is_empty() {
+        return Err(
+            node.error(format!("{what} is bytes, which is one byte string: leave out `shape`"))
+        );
+    }
+    Ok(shape)
+}
+
+/// Reads a `shape` of at most `most` values: whole numbers, of which the first may be -1. `what` has it, in messages.
+///
+/// # Errors
+/// The dimension that is wrong, with its line.
+pub fn dimensions(
+    what: &str,
+    node: &SyntaxNode,
+    most: u32,
+) -> Result<Vec<Option<u32>>, PipelineError> {
     let NodeValue::Seq(items) = &node.value else {
         let found = node.shown();
         return Err(node.error(format!(
-            "{} `shape` must be a list of dimensions such as [3] or [-1, 80], not {found}",
-            feature()
+            "{what} `shape` must be a list of dimensions such as [3] or [-1, 80], not {found}"
         )));
     };
     let mut shape = Vec::new();
     for (i, item) in items.iter().enumerate() {
-        let known = match item.value {
+        shape.push(match item.value {
             NodeValue::Int(dim) if i == 0 && dim == i128::from(UNKNOWN) => None,
-            NodeValue::Int(dim) => {
-                Some(u32::try_from(dim).ok().filter(|dim| (1..=MAX_VALUES).contains(dim)))
-            }
-            _ => Some(None),
-        };
-        shape.push(match known {
-            None => None,
-            Some(Some(dim)) => Some(dim),
-            Some(None) => {
+            NodeValue::Int(dim) if (1..=i128::from(most)).contains(&dim) => Some(dim as u32),
+            _ => {
                 return Err(item.error(format!(
-                    "{} `shape` must be a whole number from 1 to {MAX_VALUES}, the first also -1 \
-                     where records differ, not {}",
-                    feature(),
+                    "{what} `shape` must be a whole number from 1 to {most}, the first also -1 where \
+                     records differ, not {}",
                     item.shown()
                 )));
             }
         });
     }
     let values = shape.iter().flatten().try_fold(1_u32, |n, dim| n.checked_mul(*dim));
-    if shape.len() > MAX_DIMS || values.is_none_or(|n| n > MAX_VALUES) {
-        return Err(node.error(format!(
-            "{} has more than {MAX_DIMS} dimensions or {MAX_VALUES} values",
-            feature()
-        )));
-    }
-    if dtype == FeatureDType::Bytes && !shape.is_empty() {
-        return Err(node.error(format!(
-            "{} is bytes, which is one byte string: leave out `shape`",
-            feature()
-        )));
+    if shape.len() > MAX_DIMS || values.is_none_or(|n| n > most) {
+        return Err(
+            node.error(format!("{what} has more than {MAX_DIMS} dimensions or {most} values"))
+        );
     }
     Ok(shape)
 }

@@ -32,6 +32,8 @@ const HAS_LINKS: u32 = 4;
 const IS_DAMAGED: u32 = 32;
 /// Longest such text.
 const MAX_LOST_BYTES: usize = 2000;
+/// In the same number: counts of blank lines follow.
+const HAS_BLANK_LINES: u32 = 8;
 /// Bytes before the content: magic, version, packing, record count, size of the content before
 /// compression.
 const HEAD_BYTES: usize = 28;
@@ -51,7 +53,13 @@ pub struct FileIndex {
     lost: Option<String>,
     /// Records that have been opened and cannot be read, in order, and why. Not stored.
     faults: Vec<(u32, String)>,
+    /// Those of a file whose lines are records, unless an older build made the index.
+    blank_lines: Option<BlankLines>,
 }
+
+/// Blank lines between records: by record that has some right before it, how many there are up to it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct BlankLines(Vec<(u32, u32)>);
 
 /// The step that makes records lie end to end.
 #[derive(Clone, Debug, PartialEq)]
@@ -99,6 +107,7 @@ impl FileIndex {
             links: TarLinks::default(),
             lost: None,
             faults: Vec::new(),
+            blank_lines: None,
         }
     }
 
@@ -386,7 +395,8 @@ impl FileIndex {
             Packing::Npy(layout) => layout.memory_bytes(),
         };
         let table = self.table.as_ref().map_or(0, |table| table.memory_bytes());
-        self.lengths.memory_bytes() + packing + table + self.links.memory_bytes()
+        let blank_lines = self.blank_lines.as_ref().map_or(0, |lines| lines.0.capacity() * 8);
+        self.lengths.memory_bytes() + packing + table + self.links.memory_bytes() + blank_lines
     }
 
     /// The stored form: head, content compressed with zstd, CRC-32C of all. The content is the
@@ -425,6 +435,10 @@ impl FileIndex {
         if !self.links.is_empty() {
             self.links.encode(&mut content);
             packing |= HAS_LINKS;
+        }
+        if let Some(lines) = &self.blank_lines {
+            lines.encode(&mut content);
+            packing |= HAS_BLANK_LINES;
         }
         let mut out = Vec::with_capacity(HEAD_BYTES + 4);
         out.extend_from_slice(&MAGIC);
@@ -475,6 +489,8 @@ impl FileIndex {
         let packing = if has_links { packing & !HAS_LINKS } else { packing };
         let is_damaged = packing & IS_DAMAGED != 0;
         let packing = packing & !IS_DAMAGED;
+        let has_blanks = packing & HAS_BLANK_LINES != 0 && matches!(format, FileFormat::Jsonl(_));
+        let packing = if has_blanks { packing & !HAS_BLANK_LINES } else { packing };
         let raw_bytes = head[20..].first_chunk().map_or(0, |n| u64::from_le_bytes(*n));
         if version != VERSION {
             return Err(format!("it has version {version}, this build reads {VERSION}"));
@@ -501,7 +517,8 @@ impl FileIndex {
         let table = layout.map_or(0, |_| csv::CsvTableIndex::most_stored(records));
         let links = if has_links { links::MAX_STORED_BYTES } else { 0 };
         let lost = if is_damaged { MAX_LOST_BYTES + 10 } else { 0 };
-        let most = records as usize * MAX_LENGTH_BYTES + most + table + links + lost;
+        let blanks = if has_blanks { (records as usize + 1) * 2 * MAX_LENGTH_BYTES } else { 0 };
+        let most = records as usize * MAX_LENGTH_BYTES + most + table + links + lost + blanks;
         let raw_bytes = usize::try_from(raw_bytes).ok().filter(|bytes| *bytes <= most);
         let raw_bytes = raw_bytes.ok_or("its size is not that of its records")?;
         let unpacked;
@@ -524,10 +541,61 @@ impl FileIndex {
         } else {
             TarLinks::default()
         };
+        let blank_lines = has_blanks.then(|| BlankLines::decode(&mut rest, records)).transpose()?;
         match rest {
-            [] => Ok(FileIndex { lengths, packing, table, links, lost, faults: Vec::new() }),
+            [] => Ok(FileIndex {
+                lengths,
+                packing,
+                table,
+                links,
+                lost,
+                faults: Vec::new(),
+                blank_lines,
+            }),
             _ => Err("it has more than its records need".into()),
         }
+    }
+}
+
+impl BlankLines {
+    /// Notes that the file has `lines` blank lines before `record`.
+    pub(crate) fn add(&mut self, record: u32, lines: u32) {
+        self.0.push((record, lines));
+    }
+
+    fn encode(&self, out: &mut Vec<u8>) {
+        varint::put(out, self.0.len() as u64);
+        for (record, lines) in &self.0 {
+            varint::put(out, u64::from(*record));
+            varint::put(out, u64::from(*lines));
+        }
+    }
+
+    fn decode(rest: &mut &[u8], records: u32) -> Result<Self, String> {
+        let count = varint::take(rest)?;
+        if count > u64::from(records) {
+            return Err("it has more blank lines than records".into());
+        }
+        let mut next = || u32::try_from(varint::take(rest)?).map_err(|error| error.to_string());
+        let lines =
+            (0..count).map(|_| Ok((next()?, next()?))).collect::<Result<Vec<_>, String>>()?;
+        let in_order = lines.is_sorted_by_key(|(record, _)| *record);
+        in_order
+            .then_some(BlankLines(lines))
+            .ok_or_else(|| "its blank lines are not in order".into())
+    }
+}
+
+impl FileIndex {
+    pub(crate) fn blank_lines(self, blank_lines: BlankLines) -> Self {
+        FileIndex { blank_lines: Some(blank_lines), ..self }
+    }
+
+    /// The line that a record is, counted from 1, if lines are records and the index knows of blank ones.
+    pub fn line(&self, record: u32) -> Option<u64> {
+        let BlankLines(blank) = self.blank_lines.as_ref()?;
+        let before = blank.partition_point(|(first, _)| *first <= record).checked_sub(1);
+        Some(u64::from(record) + 1 + before.map_or(0, |at| u64::from(blank[at].1)))
     }
 }
 

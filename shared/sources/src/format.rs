@@ -2,7 +2,7 @@
 
 use crate::{Feature, FeatureDType, FeatureMap, FileFormat};
 use gristmill_model::DeclaredCost;
-use gristmill_syntax::{MappingReader, Parameter, PipelineError};
+use gristmill_syntax::{MappingReader, Parameter, ParameterKind, PipelineError, table::or};
 use serde::{Serialize, ser::SerializeMap};
 
 /// A way to store records in files.
@@ -41,6 +41,14 @@ pub trait SourceFormat: Clone + std::fmt::Debug + PartialEq + Eq + Send + Sync +
         Ok(())
     }
 }
+
+/// The parameter of every format whose records may lack a value.
+pub(crate) const DEFAULTS: Parameter = or(
+    "defaults",
+    ParameterKind::Map(&ParameterKind::Other("a number, a text or a list of numbers")),
+    "{}",
+    "By field, the value to read in place of one that is missing or null. Without it the record is bad.",
+);
 
 /// The format and the features that a source reads.
 #[derive(Clone, Copy, Debug)]
@@ -121,10 +129,18 @@ impl FormatDefinition {
         }
     }
 
+    /// Whether a source may say what to read in place of missing values.
+    pub(crate) fn has_defaults(&self) -> bool {
+        self.parameters.contains(&DEFAULTS)
+    }
+
     /// Its features by default, if it has such.
     pub fn default_features(&self) -> Option<FeatureMap> {
         let feature = |&(key, dtype): &(&str, FeatureDType)| {
-            (key.to_owned(), Feature { key: key.to_owned(), dtype, shape: Vec::new() })
+            (
+                key.to_owned(),
+                Feature { key: key.to_owned(), dtype, shape: Vec::new(), default: None },
+            )
         };
         (!self.features.is_empty()).then(|| self.features.iter().map(feature).collect())
     }

@@ -133,7 +133,7 @@ impl SourceFormat for Images {
     }
 
     fn check(feature: &Feature) -> Result<(), String> {
-        let Feature { key, dtype, shape } = feature;
+        let Feature { key, dtype, shape, .. } = feature;
         match (key.as_str(), dtype) {
             (IMAGE_KEY, FeatureDType::Bytes) | (LABEL_KEY, FeatureDType::I64)
                 if shape.is_empty() =>

@@ -6,7 +6,7 @@ pub(crate) mod reader;
 #[cfg(feature = "readers")]
 pub use reader::JsonlRecordReader;
 
-use crate::{FeatureMap, FileNameRules, FormatDefinition, SourceFormat};
+use crate::{FeatureMap, FileNameRules, FormatDefinition, SourceFormat, format::DEFAULTS};
 use gristmill_model::DeclaredCost;
 use gristmill_syntax::{MappingReader, PipelineError};
 
@@ -19,8 +19,9 @@ impl SourceFormat for Jsonl {
     const DEFINITION: FormatDefinition = FormatDefinition {
         record: "lines that are not blank, each a JSON object",
         keys: "keys of the object; `a.b` is `b` of the object under `a`",
-        example: "{ jsonl: x, features: { i: { dtype: i64 }, \
+        example: "{ jsonl: x, defaults: { i: 0 }, features: { i: { dtype: i64 }, \
                   f: { key: a.f, dtype: f32, shape: [2, 2] }, image: { dtype: bytes } } }",
+        parameters: &[DEFAULTS],
         cost: DeclaredCost::new(500, 2_500),
         ..FormatDefinition::new(
             "jsonl",

@@ -34,11 +34,11 @@ pub mod tfrecord;
 #[cfg(feature = "readers")]
 mod varint;
 pub mod webdataset;
-#[cfg(feature = "readers")]
 pub mod words;
 
 pub use feature::{
-    Feature, FeatureDType, FeatureMap, MAX_FEATURES, MAX_VALUES, check_name, features,
+    Feature, FeatureDType, FeatureMap, MAX_FEATURES, MAX_VALUES, check_name, dimensions, features,
+    serialize_shape,
 };
 #[cfg(feature = "readers")]
 pub use file_index::{BlockRange, FileIndex, OpenedRecords};

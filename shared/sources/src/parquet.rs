@@ -6,7 +6,7 @@ pub(crate) mod reader;
 #[cfg(feature = "readers")]
 pub use reader::ParquetIndexer;
 
-use crate::{FeatureMap, FileNameRules, FormatDefinition, SourceFormat};
+use crate::{FeatureMap, FileNameRules, FormatDefinition, SourceFormat, format::DEFAULTS};
 use gristmill_model::DeclaredCost;
 use gristmill_syntax::{MappingReader, PipelineError};
 
@@ -18,8 +18,9 @@ impl SourceFormat for Parquet {
     const DEFINITION: FormatDefinition = FormatDefinition {
         record: "rows",
         keys: "columns; `a.b` is the field `b` of `a`",
-        example: "{ parquet: x, features: { i: { dtype: i64 }, \
+        example: "{ parquet: x, defaults: { i: 0 }, features: { i: { dtype: i64 }, \
                   f: { key: a.f, dtype: f32, shape: [2] }, image: { dtype: bytes } } }",
+        parameters: &[DEFAULTS],
         cost: DeclaredCost::new(500, 1_500),
         ..FormatDefinition::new(
             "parquet",

@@ -3,7 +3,7 @@
 #[cfg(test)]
 mod tests;
 
-use crate::{FORMATS, FeatureMap, FormatDefinition, READERS, feature};
+use crate::{FORMATS, FeatureMap, FormatDefinition, READERS, feature, format::DEFAULTS};
 
 use gristmill_syntax::{
     MappingReader, Parameter, PipelineError, SyntaxNode,
@@ -11,7 +11,7 @@ use gristmill_syntax::{
     table::{nearest, one_of},
 };
 use serde::ser::SerializeMap;
-use std::fmt::Write;
+use std::{collections::BTreeMap, fmt::Write};
 
 /// Most paths of a source.
 const MAX_PATHS: usize = 1024;
@@ -168,6 +168,18 @@ pub(crate) struct FormatReader {
         fn(&str, &mut MappingReader<'_>, &FeatureMap) -> Result<crate::FileFormat, PipelineError>,
 }
 
+impl FormatReader {
+    /// Reads what stands in for missing values, if its records may lack some.
+    fn defaults(
+        &self,
+        table: &mut MappingReader<'_>,
+        features: &mut FeatureMap,
+    ) -> Result<(), PipelineError> {
+        let asked = self.definition.has_defaults().then(|| table.get(DEFAULTS.name)).flatten();
+        asked.map_or(Ok(()), |node| feature::defaults(node, features))
+    }
+}
+
 /// One dataset of a pipeline file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParsedSource {
@@ -228,11 +240,12 @@ impl crate::FileFormat {
             }
             _ => vec![table.text(key, path)?],
         };
-        let features = match (table.get("features"), reader.definition.default_features()) {
+        let mut features = match (table.get("features"), reader.definition.default_features()) {
             (Some(node), _) => feature::features(node, reader.check)?,
             (None, Some(features)) => features,
             (None, None) => feature::features(table.require("features")?, reader.check)?,
         };
+        reader.defaults(table, &mut features)?;
         let format = (reader.parse)(key, table, &features)?;
         Ok(ParsedSource { paths, format, features })
     }
@@ -246,7 +259,7 @@ impl crate::FileFormat {
         table: &mut MappingReader<'_>,
     ) -> Result<ParsedSource, PipelineError> {
         let (key, reader, node) = named(what, table, false)?;
-        let features = feature::features(node, reader.check)?;
+        let mut features = feature::features(node, reader.check)?;
         let empty = SyntaxNode { value: NodeValue::Null, line: None, column: None };
         let written = match reader.definition.parameters {
             [] => None,
@@ -254,6 +267,7 @@ impl crate::FileFormat {
         };
         let mut parameters =
             MappingReader::new(format!("`{PARAMETERS}`"), written.unwrap_or(&empty))?;
+        reader.defaults(&mut parameters, &mut features)?;
         let format = (reader.parse)(key, &mut parameters, &features)?;
         parameters.finish()?;
         Ok(ParsedSource { paths: Vec::new(), format, features })
@@ -266,22 +280,33 @@ impl crate::FileFormat {
         map: &mut M,
     ) -> Result<(), M::Error> {
         map.serialize_entry(self.name(), features)?;
-        match self.definition().parameters {
-            [] => Ok(()),
-            // They had no parameters once, and keep their fingerprint.
-            _ if Self::with_defaults("images").as_ref() == Some(self) => Ok(()),
-            _ => map.serialize_entry(PARAMETERS, &Written(self)),
+        let defaults: BTreeMap<&str, &str> = features
+            .iter()
+            .filter_map(|(name, feature)| Some((name.as_str(), feature.default.as_deref()?)))
+            .collect();
+        // Formats that had no parameters once keep their fingerprint.
+        let is_plain =
+            defaults.is_empty() && Self::with_defaults(self.name()).as_ref() == Some(self);
+        if is_plain && self.name() != "csv" {
+            return Ok(());
         }
+        map.serialize_entry(PARAMETERS, &Written { format: self, defaults })
     }
 }
 
 /// The parameters of a format.
-struct Written<'a>(&'a crate::FileFormat);
+struct Written<'a> {
+    format: &'a crate::FileFormat,
+    defaults: BTreeMap<&'a str, &'a str>,
+}
 
 impl serde::Serialize for Written<'_> {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
-        self.0.write(&mut map)?;
+        self.format.write(&mut map)?;
+        if self.format.definition().has_defaults() {
+            map.serialize_entry(DEFAULTS.name, &self.defaults)?;
+        }
         map.end()
     }
 }

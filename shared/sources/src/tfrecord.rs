@@ -1,24 +1,28 @@
-//! `tfrecord`: TFRecord files of `tf.Example` messages.
+//! `tfrecord`: TFRecord files of `tf.Example` and `tf.SequenceExample` messages.
 
 #[cfg(feature = "readers")]
 pub mod example;
 #[cfg(feature = "readers")]
 pub(crate) mod reader;
 
-use crate::{Feature, FeatureDType, FeatureMap, FileNameRules, FormatDefinition, SourceFormat};
+use crate::{
+    Feature, FeatureDType, FeatureMap, FileNameRules, FormatDefinition, SourceFormat,
+    format::DEFAULTS,
+};
 use gristmill_model::DeclaredCost;
 use gristmill_syntax::{MappingReader, PipelineError};
 
-/// TFRecord files of `tf.Example` messages; keys are those of the example.
+/// TFRecord files of `tf.Example` or `tf.SequenceExample` messages; keys are those of the example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TfRecord;
 
 impl SourceFormat for TfRecord {
     const DEFINITION: FormatDefinition = FormatDefinition {
-        record: "`tf.Example` messages",
-        keys: "keys of the example",
-        example: "{ tfrecord: x, features: { i: { dtype: i64 }, f: { dtype: f32, shape: [3] }, \
+        record: "`tf.Example` or `tf.SequenceExample` messages",
+        keys: "keys of the example; of a sequence, those of its context and of its lists",
+        example: "{ tfrecord: x, defaults: { i: 0 }, features: { i: { dtype: i64 }, f: { dtype: f32, shape: [3] }, \
                   image: { dtype: bytes } } }",
+        parameters: &[DEFAULTS],
         cost: DeclaredCost::new(300, 300),
         ..FormatDefinition::new(
             "tfrecord",

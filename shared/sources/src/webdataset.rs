@@ -7,7 +7,7 @@ pub(crate) mod reader;
 #[cfg(feature = "readers")]
 mod tar;
 
-use crate::{Feature, FeatureMap, FileNameRules, FormatDefinition, SourceFormat};
+use crate::{Feature, FeatureMap, FileNameRules, FormatDefinition, SourceFormat, format::DEFAULTS};
 use gristmill_model::DeclaredCost;
 use gristmill_syntax::{MappingReader, PipelineError, node::shown};
 
@@ -21,8 +21,9 @@ impl SourceFormat for WebDataset {
         record: "members of a tar file that share a name up to its first dot",
         keys: "the rest of the name, in lower case: `jpg`, `cls`; `jpg;png` is whichever is present, `*.png` \
                the one that ends so; numbers are text or `.npy`",
-        example: "{ webdataset: x, features: { i: { key: cls, dtype: i64 }, \
+        example: "{ webdataset: x, defaults: { i: 0 }, features: { i: { key: cls, dtype: i64 }, \
                   f: { key: txt;json, dtype: f32, shape: [3] } } }",
+        parameters: &[DEFAULTS],
         cost: DeclaredCost::new(1_000, 200),
         ..FormatDefinition::new(
             "webdataset",

@@ -323,17 +323,15 @@ impl RecordScanner for CsvScanner {
 #[derive(Debug)]
 pub struct CsvRecordReader {
     layout: CsvLayout,
-    /// In the order of the field names: the feature, and what stands in for a missing value.
-    wanted: Vec<(Feature, Option<String>)>,
+    /// In the order of the field names.
+    wanted: Vec<Feature>,
     missing: Vec<String>,
 }
 
 impl CsvRecordReader {
     pub(crate) fn new(format: &Csv, features: &FeatureMap) -> Self {
-        let Csv { layout, defaults, missing, .. } = format;
-        let wanted =
-            |(name, feature): (&String, &Feature)| (feature.clone(), defaults.get(name).cloned());
-        let wanted = features.iter().map(wanted).collect();
+        let Csv { layout, missing, .. } = format;
+        let wanted = features.values().cloned().collect();
         CsvRecordReader { layout: *layout, wanted, missing: missing.clone() }
     }
 
@@ -345,7 +343,6 @@ impl CsvRecordReader {
     fn read(
         &self,
         feature: &Feature,
-        default: Option<&str>,
         value: &[u8],
         stored: &[u8],
         cell: &mut FieldCell,
@@ -353,10 +350,9 @@ impl CsvRecordReader {
         let trimmed = value.trim_ascii();
         let is_missing =
             trimmed.is_empty() || self.missing.iter().any(|text| text.as_bytes() == trimmed);
-        let value = match default {
-            Some(default) if is_missing => default.as_bytes(),
-            _ => value,
-        };
+        if is_missing && words::put_default(feature, cell) {
+            return Ok(());
+        }
         match feature.dtype {
             FeatureDType::Bytes => {
                 let start = value.as_ptr().addr().wrapping_sub(stored.as_ptr().addr());
@@ -371,7 +367,7 @@ impl CsvRecordReader {
                     Ok(())
                 })
             }
-            _ if is_missing && default.is_none() && feature.values().is_some() => {
+            _ if is_missing && feature.values().is_some() => {
                 Err("is missing; `defaults` may say what to read in its place".to_owned())
             }
             _ => words::numbers(feature, value, cell).map(|_| ()),
@@ -385,18 +381,20 @@ impl ReadRecord for CsvRecordReader {
             let bytes = stored.get(at..).and_then(|rest| rest.first_chunk());
             bytes.map_or(0, |bytes| u32::from_le_bytes(*bytes)) as usize
         };
-        let at_line = |what: String| format!("line {}: {what}", number(0));
         let line = self.line(stored);
+        // Blank lines stand before it.
+        let blank = line.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
+        let first = number(0) + count_lines(&line[..blank]) as usize;
+        let at_line = |what: String| format!("line {first}: {what}");
         let values = values(line, self.layout).map_err(at_line)?;
         let columns = number(4);
         if values.len() != columns {
             let found = values.len();
             return Err(at_line(format!("it has {found} values, and there are {columns} columns")));
         }
-        for (i, ((feature, default), cell)) in self.wanted.iter().zip(cells.iter_mut()).enumerate()
-        {
+        for (i, (feature, cell)) in self.wanted.iter().zip(cells.iter_mut()).enumerate() {
             let value = values.get(number(8 + 4 * i)).map_or(&b""[..], |value| &**value);
-            let read = self.read(feature, default.as_deref(), value, stored, cell);
+            let read = self.read(feature, value, stored, cell);
             read.map_err(|what| at_line(format!("column `{}` {what}", feature.key)))?;
         }
         Ok(cells.iter().take(self.wanted.len()).map(|cell| cell.place.bytes()).sum())

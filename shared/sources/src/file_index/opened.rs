@@ -1,6 +1,6 @@
 //! Records that have been opened, and those that cannot be, because their file is damaged.
 
-use super::{FileIndex, MAX_LOST_BYTES, RecordLengths};
+use super::{BlankLines, FileIndex, MAX_LOST_BYTES, RecordLengths};
 use crate::{RecordReaderInput, SourceError, varint};
 use bytes::Bytes;
 use std::ops::Range;
@@ -102,6 +102,9 @@ impl FileIndex {
         self.lengths.truncate(records);
         if let Some(table) = &mut self.table {
             table.truncate(records);
+        }
+        if let Some(BlankLines(lines)) = &mut self.blank_lines {
+            lines.retain(|(record, _)| *record < records);
         }
         self.links.retain_before(self.start() + end);
         self

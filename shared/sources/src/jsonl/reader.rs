@@ -8,7 +8,7 @@ mod value;
 
 pub use extract::JsonlRecordReader;
 
-use crate::{FileIndex, RecordScanner, SourceError, SourceLimits};
+use crate::{FileIndex, RecordScanner, SourceError, SourceLimits, file_index::BlankLines};
 
 /// Builds the index of a file from its bytes, pushed in order in pieces of any size.
 #[derive(Debug)]
@@ -19,11 +19,15 @@ pub(crate) struct JsonlScanner {
     bytes: u64,
     /// Whether there is anything in the line at hand.
     begun: bool,
+    blank_lines: BlankLines,
+    /// How many were met, and how many of them are noted.
+    blank: [u32; 2],
 }
 
 impl JsonlScanner {
     pub(crate) fn new(limits: SourceLimits) -> Self {
-        JsonlScanner { limits, index: FileIndex::new(0), bytes: 0, begun: false }
+        let (index, blank_lines) = (FileIndex::new(0), BlankLines::default());
+        JsonlScanner { limits, index, bytes: 0, begun: false, blank_lines, blank: [0; 2] }
     }
 
     /// Takes more of a line.
@@ -39,6 +43,11 @@ impl JsonlScanner {
     }
 
     fn close(&mut self) -> Result<(), SourceError> {
+        let [met, noted] = self.blank;
+        if met > noted {
+            self.blank_lines.add(self.index.len(), met);
+            self.blank = [met; 2];
+        }
         // In range: `take` compared it with a limit of this type.
         let pushed = self.index.push(self.bytes as u32, self.limits);
         pushed.map_err(|what| self.index.fault(&what))?;
@@ -55,6 +64,8 @@ impl RecordScanner for JsonlScanner {
             start = end + 1;
             if self.begun {
                 self.close()?;
+            } else {
+                self.blank[0] = self.blank[0].saturating_add(1);
             }
         }
         self.take(&bytes[start..])
@@ -65,14 +76,14 @@ impl RecordScanner for JsonlScanner {
     }
 
     fn stop(self: Box<Self>) -> FileIndex {
-        self.index
+        self.index.blank_lines(self.blank_lines)
     }
 
     fn finish(mut self: Box<Self>) -> Result<FileIndex, SourceError> {
         if self.begun {
             self.close()?;
         }
-        Ok(self.index)
+        Ok(self.stop())
     }
 }
 
@@ -101,6 +112,10 @@ mod tests {
         assert_eq!(records(""), [""; 0]);
         assert_eq!(records("\n \r\n"), [""; 0]);
         assert_eq!(records(" x"), [" x"]);
+        let index = index(&[b"\n1\n \n\n2\n3\n\n4"]).unwrap();
+        assert_eq!([0, 1, 2, 3].map(|record| index.line(record)), [2, 5, 6, 8].map(Some));
+        let again = FileIndex::decode(&index.encode(), &crate::jsonl::Jsonl.into());
+        assert_eq!(again, Ok(index));
     }
 
     #[test]

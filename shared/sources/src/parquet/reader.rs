@@ -32,7 +32,7 @@ use ::parquet::{
 };
 use bytes::Bytes;
 use gristmill_kernel::{CellStorage, FieldCell};
-use page_header::check_structure;
+use page_header::{check_structure, encrypted_chunks};
 use reading::ColumnValues;
 use std::{
     ops::Range,
@@ -62,6 +62,8 @@ pub(crate) struct ParquetLayout {
     /// be read whole.
     pages: Vec<Vec<PageLocation>>,
     n_pages: usize,
+    /// Whether each column chunk is encrypted; none of its pages are known.
+    encrypted: Vec<bool>,
 }
 
 /// Without `metadata`: that is the footer read, and its statistics may hold what does not equal itself.
@@ -105,9 +107,10 @@ fn chunk_range(chunk: &ColumnChunkMetaData, file_bytes: u64) -> Option<Range<u64
 impl ParquetLayout {
     /// Reads and checks a footer; no pages are known yet.
     fn from_footer(footer: Bytes, limits: SourceLimits) -> Result<ParquetLayout, String> {
-        let metadata = guarded(|| {
+        let (metadata, encrypted) = guarded(|| {
             check_structure(&footer)?;
-            ParquetMetaDataReader::decode_metadata(&footer).map_err(|error| one_line(&error))
+            let metadata = ParquetMetaDataReader::decode_metadata(&footer);
+            Ok((metadata.map_err(|error| one_line(&error))?, encrypted_chunks(&footer)?))
         })?;
         let (mut rows, mut first_rows) = (0_u64, vec![0]);
         for group in metadata.row_groups() {
@@ -122,6 +125,9 @@ impl ParquetLayout {
         let chunks = metadata.num_row_groups().saturating_mul(leaves);
         if chunks > MAX_CHUNKS {
             return Err(format!("it has {chunks} column chunks; the limit is {MAX_CHUNKS}"));
+        }
+        if encrypted.len() != chunks {
+            return Err("its row groups do not have the columns of the file".into());
         }
         for (i, group) in metadata.row_groups().iter().enumerate() {
             if group.num_columns() != leaves {
@@ -141,6 +147,7 @@ impl ParquetLayout {
             first_rows,
             pages: vec![Vec::new(); chunks],
             n_pages: 0,
+            encrypted,
         })
     }
 

@@ -57,6 +57,7 @@ fn declared_defaults_change_nothing() {
         let node = SyntaxNode::parse(&format!("{{ {} }}", said.join(", "))).unwrap();
         let mut table = MappingReader::new("`source`", &node).unwrap();
         let reader = READERS.iter().find(|reader| reader.definition.name == format.name).unwrap();
+        reader.defaults(&mut table, &mut FeatureMap::new()).unwrap();
         assert_eq!((reader.parse)(format.name, &mut table, &FeatureMap::new()), Ok(defaults));
         table.finish().unwrap();
     }

@@ -1,11 +1,13 @@
-//! `tf.Example` messages: a map from key to a list of byte strings, floats or integers.
+//! `tf.Example` messages: a map from key to a list of byte strings, floats or integers. `tf.SequenceExample` messages,
+//! whose context is such a map, and whose other map has a list of features for a key: one for each step of a sequence.
 //!
 //! Source: TensorFlow's `example.proto` and `feature.proto`, and the protocol buffer encoding. Only
 //! the features a pipeline names are looked at, and byte strings are not copied: a message has
 //! dozens of features of which two are wanted, and building all of them would cost more than the
-//! rest of a token pipeline. Of a key given twice the last counts.
+//! rest of a token pipeline. Of a key given twice the last counts; of a feature given twice, its lists of the last kind
+//! are one, as protocol buffers are merged.
 
-use crate::{Feature, FeatureDType, FeatureMap, MAX_VALUES};
+use crate::{Feature, FeatureDType, FeatureMap, MAX_VALUES, words};
 use gristmill_kernel::{CellStorage, ExtractKernel, FieldCell, KernelScratch};
 use std::ops::Range;
 
@@ -107,34 +109,44 @@ impl ExampleExtractor {
         for cell in cells.iter_mut() {
             cell.place = CellStorage::Record(0..0);
         }
-        let mut found = 0_usize;
-        // A bit for each of the at most 256 features of a pipeline.
-        let mut seen = [0_u64; 4];
+        // For the context and for the lists: a bit for each of the at most 256 features of a pipeline, if it is there.
+        let mut seen = [[0_u64; 4]; 2];
         let mut message = Slice { record, start: 0, end: record.len() };
         while let Some(piece) = message.piece()? {
-            let Piece::Bytes(1, mut features) = piece else { continue };
-            while let Some(piece) = features.piece()? {
+            let Piece::Bytes(part @ 1..=2, mut entries) = piece else { continue };
+            while let Some(piece) = entries.piece()? {
                 let Piece::Bytes(1, entry) = piece else { continue };
-                let Some((key, feature)) = map_entry(entry)? else { continue };
+                let key = map_key(entry)?;
                 for (i, wanted) in self.wanted.iter().enumerate() {
-                    if wanted.key.as_bytes() != key {
-                        continue;
+                    if wanted.key.as_bytes() == key {
+                        cells[i].place = CellStorage::Record(entry.range());
+                        seen[part as usize - 1][i / 64 % 4] |= 1 << (i % 64);
                     }
-                    // A key that comes again replaces what it said before.
-                    if seen[i / 64 % 4] & 1 << (i % 64) != 0 {
-                        found -= cells[i].place.bytes();
-                    }
-                    found += read(wanted, feature, &mut cells[i])?;
-                    seen[i / 64 % 4] |= 1 << (i % 64);
                 }
             }
         }
-        for (i, wanted) in self.wanted.iter().enumerate() {
-            if seen[i / 64 % 4] & 1 << (i % 64) == 0 {
-                return Err(format!("feature `{}` is missing", wanted.key));
+        for (i, (wanted, cell)) in self.wanted.iter().zip(cells.iter_mut()).enumerate() {
+            let [in_context, in_lists] = seen.map(|seen| seen[i / 64 % 4] & 1 << (i % 64) != 0);
+            let (start, end) = match &cell.place {
+                CellStorage::Record(range) => (range.start, range.end),
+                _ => (0, 0),
+            };
+            let entry = Slice { record, start, end };
+            let key = &wanted.key;
+            let is_there = match (in_context, in_lists) {
+                (true, true) => {
+                    return Err(format!("feature `{key}` is in the context and in the lists"));
+                }
+                (true, false) => read(wanted, entry, cell)?,
+                (false, true) => read_steps(wanted, entry, cell)?,
+                (false, false) => false,
+            };
+            if !is_there && !words::put_default(wanted, cell) {
+                let what = if in_context { "empty" } else { "missing" };
+                return Err(format!("feature `{key}` is {what}"));
             }
         }
-        Ok(found)
+        Ok(cells.iter().take(self.wanted.len()).map(|cell| cell.place.bytes()).sum())
     }
 }
 
@@ -149,83 +161,151 @@ impl ExtractKernel for ExampleExtractor {
     }
 }
 
-/// Key and value of a map entry; none if it lacks one.
-fn map_entry(mut entry: Slice<'_>) -> Result<Option<(&[u8], Slice<'_>)>, String> {
-    let (mut key, mut value) = (None, None);
+/// The key of a map entry.
+fn map_key(mut entry: Slice<'_>) -> Result<&[u8], String> {
+    let mut key = &b""[..];
     while let Some(piece) = entry.piece()? {
+        if let Piece::Bytes(1, bytes) = piece {
+            key = bytes.bytes();
+        }
+    }
+    Ok(key)
+}
+
+/// Calls `each` for every message at field `number`.
+fn messages<'a>(
+    mut message: Slice<'a>,
+    number: u32,
+    mut each: impl FnMut(Slice<'a>) -> Result<(), String>,
+) -> Result<(), String> {
+    while let Some(piece) = message.piece()? {
         match piece {
-            Piece::Bytes(1, bytes) => key = Some(bytes.bytes()),
-            Piece::Bytes(2, message) => value = Some(message),
+            Piece::Bytes(found, inner) if found == number => each(inner)?,
             _ => {}
         }
     }
-    Ok(key.zip(value))
+    Ok(())
 }
 
-/// Reads the value of a feature into `cell`; returns its bytes.
-fn read(wanted: &Feature, mut feature: Slice<'_>, cell: &mut FieldCell) -> Result<usize, String> {
-    let mut list = None;
-    while let Some(piece) = feature.piece()? {
-        if let Piece::Bytes(kind @ 1..=3, values) = piece {
-            list = Some((kind, values));
-        }
-    }
-    let asked = match wanted.dtype {
+/// The kind of list that a feature of this type is read from: its field in the message.
+fn kind_of(dtype: FeatureDType) -> u32 {
+    match dtype {
         FeatureDType::Bytes => 1,
         FeatureDType::F32 | FeatureDType::F64 => 2,
         FeatureDType::I64 | FeatureDType::U64 => 3,
-    };
-    let key = &wanted.key;
-    let (kind, list) = match list {
-        Some(list) => list,
-        // A list without values may be left out of its feature.
-        None if wanted.values().is_none() => (asked, Slice { end: feature.start, ..feature }),
-        None => return Err(format!("feature `{key}` is empty")),
-    };
-    if kind != asked {
-        let (is, asked) = (["bytes", "f32", "i64"][kind as usize - 1], wanted.dtype.dtype());
-        return Err(format!("feature `{key}` is {is}, the pipeline reads {asked}"));
-    }
-    match wanted.dtype {
-        FeatureDType::Bytes => read_bytes(wanted, list, cell),
-        FeatureDType::F32 => read_numbers(wanted, list, cell, float_list),
-        FeatureDType::I64 => read_numbers(wanted, list, cell, int_list),
-        // The pipeline has none of these in examples.
-        other => Err(format!("feature `{key}` cannot be read as {}", other.dtype())),
     }
 }
 
-fn check_count(wanted: &Feature, count: usize) -> Result<(), String> {
-    wanted.check_values(count).map_err(|what| format!("feature `{}` {what}", wanted.key))
+/// The values that have been found of a feature.
+#[derive(Default)]
+struct FoundValues {
+    /// The length of the buffer before its numbers.
+    start: usize,
+    /// The field of the list it has, if it has one.
+    kind: Option<u32>,
+    count: usize,
+    /// The last of its byte strings.
+    bytes: Range<usize>,
 }
 
-fn read_bytes(
-    wanted: &Feature,
-    mut list: Slice<'_>,
-    cell: &mut FieldCell,
-) -> Result<usize, String> {
-    let (mut count, mut range) = (0, 0..0);
-    while let Some(piece) = list.piece()? {
-        if let Piece::Bytes(1, value) = piece {
-            count += 1;
-            range = value.range();
+impl FoundValues {
+    /// Takes in a message `Feature`, whose numbers are appended to `out` up to `most`.
+    fn merge(
+        &mut self,
+        wanted: &Feature,
+        mut feature: Slice<'_>,
+        most: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<(), String> {
+        while let Some(piece) = feature.piece()? {
+            let Piece::Bytes(kind @ 1..=3, list) = piece else { continue };
+            if self.kind.replace(kind) != Some(kind) {
+                *self = FoundValues { start: self.start, kind: self.kind, ..Self::default() };
+                out.truncate(self.start);
+            }
+            let most = most.saturating_sub(self.count);
+            self.count += match kind {
+                _ if kind != kind_of(wanted.dtype) => 0,
+                1 => self.byte_list(list)?,
+                2 => float_list(list, most, out)?,
+                _ => int_list(list, most, out)?,
+            };
+        }
+        Ok(())
+    }
+
+    fn byte_list(&mut self, mut list: Slice<'_>) -> Result<usize, String> {
+        let mut count = 0;
+        while let Some(piece) = list.piece()? {
+            if let Piece::Bytes(1, value) = piece {
+                count += 1;
+                self.bytes = value.range();
+            }
+        }
+        Ok(count)
+    }
+
+    /// Checks that its list, if there is one, is of the kind that is wanted.
+    fn check_kind(&self, wanted: &Feature) -> Result<(), String> {
+        match self.kind {
+            Some(kind) if kind != kind_of(wanted.dtype) => {
+                let (is, asked) =
+                    (["bytes", "f32", "i64"][kind as usize - 1], wanted.dtype.dtype());
+                Err(format!("feature `{}` is {is}, the pipeline reads {asked}", wanted.key))
+            }
+            _ => Ok(()),
         }
     }
-    check_count(wanted, count)?;
-    let bytes = range.len();
-    cell.place = CellStorage::Record(range);
-    Ok(bytes)
 }
 
-fn read_numbers(
-    wanted: &Feature,
-    list: Slice<'_>,
-    cell: &mut FieldCell,
-    read: fn(Slice<'_>, usize, &mut Vec<u8>) -> Result<usize, String>,
-) -> Result<usize, String> {
+/// Reads the feature of a map entry into `cell`. Returns whether it has a value; a list without values may be left
+/// out of its feature.
+fn read(wanted: &Feature, entry: Slice<'_>, cell: &mut FieldCell) -> Result<bool, String> {
     let most = wanted.values().unwrap_or(MAX_VALUES as usize);
-    cell.fill(|buffer| check_count(wanted, read(list, most, buffer)?))?;
-    Ok(cell.place.bytes())
+    let mut found = FoundValues::default();
+    cell.fill(|buffer| {
+        // A feature that is given in parts is merged.
+        messages(entry, 2, |feature| found.merge(wanted, feature, most, buffer))
+    })?;
+    found.check_kind(wanted)?;
+    if found.kind.is_none() && (wanted.default.is_some() || wanted.values().is_some()) {
+        return Ok(false);
+    }
+    put(wanted, found, cell)
+}
+
+/// Reads the steps of a map entry of a sequence into `cell`: each is an item of the first dimension.
+fn read_steps(wanted: &Feature, entry: Slice<'_>, cell: &mut FieldCell) -> Result<bool, String> {
+    let most = wanted.values().unwrap_or(MAX_VALUES as usize);
+    let (inner, mut all) = (wanted.inner_values(), FoundValues::default());
+    cell.fill(|buffer| {
+        messages(entry, 2, |steps| {
+            messages(steps, 1, |feature| {
+                let mut step = FoundValues { start: buffer.len(), ..FoundValues::default() };
+                step.merge(wanted, feature, most.saturating_sub(all.count), buffer)?;
+                step.check_kind(wanted)?;
+                if step.count != inner {
+                    let (key, has) = (&wanted.key, step.count);
+                    return Err(format!(
+                        "feature list `{key}` has a step of {has} values, the pipeline reads {inner}"
+                    ));
+                }
+                all = FoundValues { count: all.count + step.count, ..step };
+                Ok(())
+            })
+        })
+    })?;
+    put(wanted, all, cell)
+}
+
+/// Checks how many values were found, and has `cell` refer to them.
+fn put(wanted: &Feature, found: FoundValues, cell: &mut FieldCell) -> Result<bool, String> {
+    let checked = wanted.check_values(found.count);
+    checked.map_err(|what| format!("feature `{}` {what}", wanted.key))?;
+    if wanted.dtype == FeatureDType::Bytes {
+        cell.place = CellStorage::Record(found.bytes);
+    }
+    Ok(true)
 }
 
 /// Appends the floats of a list, of which `most` are wanted; returns how many there are.

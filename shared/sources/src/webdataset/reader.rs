@@ -229,7 +229,13 @@ impl ReadRecord for WebDatasetRecordReader {
                      with `tar --sort=name`"
                 )
             };
-            let Found { rank, content: range, target } = found.ok_or_else(missing)?;
+            let Some(Found { rank, content: range, target }) = found else {
+                if words::put_default(&wanted.feature, cell) {
+                    bytes += cell.place.bytes();
+                    continue;
+                }
+                return Err(missing());
+            };
             if let Some(target) = target {
                 let key = dotted(&wanted.keys[rank]);
                 return Err(format!(

@@ -63,7 +63,10 @@ fn index(format: &FileFormat, file: &Bytes) -> FileIndex {
 
 fn source(format: &FileFormat) -> ParsedSource {
     let feature = |key: &str, dtype, shape: &[Option<u32>]| {
-        (key.to_owned(), Feature { key: key.to_owned(), dtype, shape: shape.to_vec() })
+        (
+            key.to_owned(),
+            Feature { key: key.to_owned(), dtype, shape: shape.to_vec(), default: None },
+        )
     };
     let features = [
         feature("tokens", FeatureDType::I64, &[None]),

@@ -149,7 +149,7 @@ fn bad_input_is_the_records_error() {
         ("parse_json", "", "not valid JSON"),
         ("parse_json", "[1]", "it is a list, not a JSON object"),
         ("parse_json", "{\"tokens\": [1], \"weights\": [1, 2]}", "key `text` is missing"),
-        ("parse_json", "{\"tokens\": [1.5]}", "key `tokens` holds 1.5, which is no i64"),
+        ("parse_json", "{\"tokens\": [1.5]}", "key `tokens` holds `1.5`, which is no i64"),
         ("parse_csv", "", "the line is blank"),
         ("parse_csv", "\r\n\r\n", "the line is blank"),
         ("parse_csv", "a,b,1", "the line has 3 values, the pipeline reads 4 columns"),
@@ -185,4 +185,35 @@ fn bad_input_is_the_records_error() {
     assert_eq!((output.rows, output.skipped.len()), (2, 2));
     let texts = &frames(&output)[0];
     assert_eq!(texts.get("text").unwrap().row(1).unwrap(), b"a");
+}
+
+/// A pipeline over byte strings that are numbers.
+fn raw(dtype: &str, shape: &str, batch: &str) -> String {
+    format!(
+        "source: {{ tfrecord: x, features: {{ line: {{ dtype: bytes }} }} }}\n\
+         ops:\n  - parse_raw: {{ field: line, dtype: {dtype}, shape: {shape} }}\n  - batch: {{ {batch} }}\n"
+    )
+}
+
+#[test]
+fn bytes_are_taken_for_numbers() {
+    let record = |line: &[u8]| example([("line", bytes(line))]);
+    let lines = [[1.5, -0.0, f32::NAN, 1e-45], [f32::MAX, 2.0, 3.0, 4.0]];
+    let lines = lines.map(|numbers| numbers.map(f32::to_le_bytes).concat());
+    let output = Bench::new(&raw("f32", "[2, 2]", "size: 2"), &lines.each_ref().map(|l| record(l)));
+    let output = output.all();
+    let batch = &frames(&output)[0];
+    assert_eq!(batch.get("line").unwrap().values(), lines.concat());
+    let ragged = raw("u16", "[-1, 2]", "size: 2, ragged: true");
+    let output = Bench::new(&ragged, &[record(&lines[0][..8]), record(b"")]).all();
+    assert_eq!(frames(&output)[0].get("line").unwrap().row(0).unwrap(), &lines[0][..8]);
+    for (dtype, shape, length, wanted) in [
+        ("f32", "[3]", 10, "`line` has 10 bytes, and f32 [3] takes 12"),
+        ("f64", "[]", 4, "`line` has 4 bytes, and f64 takes 8"),
+        ("i32", "[-1, 3]", 25, "`line` has 25 bytes, and each item of i32 [?, 3] takes 12"),
+    ] {
+        let yaml = raw(dtype, shape, "size: 1, ragged: true");
+        let (op, reason) = Bench::new(&yaml, &[record(&vec![0; length])]).reason();
+        assert_eq!((op.as_str(), reason.as_str()), ("parse_raw", wanted));
+    }
 }

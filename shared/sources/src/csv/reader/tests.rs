@@ -96,6 +96,10 @@ fn bad_records_are_named_by_their_line() {
         "! line 6: it has 3 values, and there are 2 columns",
     ];
     assert_eq!(texts(AB, file), expected);
+    assert_eq!(
+        texts(AB, "\n\na,b\r\n\r\n\n1\n")[0],
+        "! line 6: it has 1 values, and there are 2 columns"
+    );
     let lacks = read(&source(AB), b"a,c\n1,2\n").unwrap_err().to_string();
     assert!(lacks.contains("line 1: it has no column `b`, but a, c"), "{lacks}");
     let twice = read(&source(AB), b"a,b,b\n1,2,3\n").unwrap_err().to_string();
@@ -120,6 +124,44 @@ fn numbers_are_exact_and_missing_ones_have_defaults() {
     assert!(errors[2].contains("line 7: column `i` holds `9223372036854775808`"), "{errors:?}");
 }
 
+#[test]
+fn lists_lack_no_items_and_whole_numbers_may_be_fractions() {
+    let yaml = "csv: x, defaults: { l: [7, 8] }, features: { l: { dtype: i64, shape: [-1] } }";
+    let list = |text: &str| {
+        let file = format!("l\n\"{text}\"\n");
+        let read = read(&source(yaml), file.as_bytes()).unwrap().swap_remove(0);
+        let numbers = |mut values: Vec<Vec<u8>>| {
+            let bytes = values.swap_remove(0);
+            bytes.as_chunks().0.iter().map(|number| i64::from_le_bytes(*number)).collect()
+        };
+        read.map(numbers)
+    };
+    assert_eq!(list("1,2 ,3.0 1e2").unwrap(), [1, 2, 3, 100]);
+    assert_eq!(list(" ").unwrap(), [7, 8]);
+    for text in ["1,,3", ",1", "1,", "1, ,2", ","] {
+        let error: Result<Vec<i64>, String> = list(text);
+        assert_eq!(error.unwrap_err(), "line 2: column `l` lacks an item beside one of its commas");
+    }
+}
+
+#[test]
+fn defaults_are_what_the_feature_is() {
+    for (default, words) in [
+        ("i: a", "the default of `i` holds `a`, which is no i64"),
+        ("i: [1, 2]", "the default of `i` has more than 1 values"),
+        ("i: \"\"", "the default of `i` has 0 values, the pipeline reads 1"),
+        ("i: true", "a default is a number, a text"),
+        ("b: [1]", "a default is a number, a text"),
+        ("x: 1", "`x` is none of `features`"),
+    ] {
+        let yaml = format!(
+            "{{ csv: x, defaults: {{ {default} }}, features: {{ b: {{ dtype: bytes }}, i: {{ dtype: i64 }} }} }}"
+        );
+        let error = ParsedSource::from_yaml(&yaml).unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+    }
+}
+
 proptest! {
     #[test]
     fn pieces_of_any_size_give_the_same_index(
@@ -136,7 +178,6 @@ proptest! {
             layout,
             columns: Vec::new(),
             missing: Vec::new(),
-            defaults: Default::default(),
         });
         let whole = index(format, &[file]);
         prop_assert_eq!(index(format, &pieces), whole.clone());

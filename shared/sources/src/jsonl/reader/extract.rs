@@ -6,7 +6,7 @@
 //! sonic-rs. Nesting deeper than 128 is refused by it.
 
 use super::value::FeatureValueSeed;
-use crate::{Feature, FeatureMap, ReadRecord};
+use crate::{Feature, FeatureMap, ReadRecord, words};
 use gristmill_kernel::{ExtractKernel, FieldCell, KernelScratch};
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
@@ -90,7 +90,7 @@ impl JsonlRecordReader {
         match parsed {
             Ok(()) => Ok(state.seen),
             Err(_) if !state.fault.is_empty() => Err(std::mem::take(&mut state.fault)),
-            Err(error) => Err(not_json(&error)),
+            Err(error) => Err(not_json(text, &error)),
         }
     }
 }
@@ -114,9 +114,9 @@ impl ReadRecord for JsonlRecordReader {
             Err(_) => self.parse(record, cells, false)?,
         };
         // Those beyond are of other fields.
-        let cells = &cells[..self.wanted.len().min(cells.len())];
-        for (i, wanted) in self.wanted.iter().enumerate() {
-            if seen[i / 64 % 4] & 1 << (i % 64) == 0 {
+        let cells = &mut cells[..self.wanted.len()];
+        for (i, (wanted, cell)) in self.wanted.iter().zip(cells.iter_mut()).enumerate() {
+            if seen[i / 64 % 4] & 1 << (i % 64) == 0 && !words::put_default(wanted, cell) {
                 return Err(format!("key `{}` is missing", wanted.key));
             }
         }
@@ -128,11 +128,31 @@ impl ReadRecord for JsonlRecordReader {
     }
 }
 
-/// The parser's message, with the place in its line.
-fn not_json(error: &serde_json::Error) -> String {
-    let text = error.to_string();
-    let what = text.rsplit_once(" at line ").map_or(text.as_str(), |(what, _)| what);
-    format!("not valid JSON: {what} (column {})", error.column())
+/// The fault of `text`, its place in its line, and what to do about it.
+fn not_json(text: &[u8], error: &serde_json::Error) -> String {
+    const COMMA: &str = "remove the comma before it";
+    let (message, column) = (error.to_string(), error.column());
+    let what = message.rsplit_once(" at line ").map_or(message.as_str(), |(what, _)| what);
+    let line = text.split(|byte| *byte == b'\n').nth(error.line().saturating_sub(1));
+    let at = line.and_then(|line| line.split_at_checked(column.saturating_sub(1)));
+    let (before, rest) = at.unwrap_or_default();
+    let remedy = match what {
+        _ if rest.starts_with(b"NaN") || rest.starts_with(b"Infinity") => {
+            "NaN and Infinity are no JSON: write null where a number is missing"
+        }
+        _ if before.trim_ascii_end().ends_with(b",") && rest.starts_with(b"]") => COMMA,
+        _ if before.trim_ascii_end().ends_with(b",") && rest.starts_with(b"}") => COMMA,
+        "key must be a string" => "put keys and strings in double quotes",
+        "EOF while parsing a string" => {
+            "end the string with `\"`, and write a line end within it as `\\n`"
+        }
+        "EOF while parsing an object" | "EOF while parsing a list" => {
+            "is the line cut short, or the object on several lines? write each on one"
+        }
+        _ => "",
+    };
+    let apart = if remedy.is_empty() { "" } else { "; " };
+    format!("not valid JSON: {what} (column {column}){apart}{remedy}")
 }
 
 /// A record being read.
@@ -142,15 +162,17 @@ pub(super) struct JsonlRecordState<'a> {
     pub(super) cells: &'a mut [FieldCell],
     /// A bit for each of the at most 256 features of a pipeline.
     seen: [u64; 4],
-    /// Numbers are read as numbers, and anything else there is an error.
+    /// Numbers are read as the parser makes them, and an error says only that the record is to be read again.
     pub(super) is_plain: bool,
     /// The fault of a record that is valid JSON.
     fault: String,
 }
 
 impl JsonlRecordState<'_> {
-    pub(super) fn saw(&mut self, feature: usize) {
-        self.seen[feature / 64 % 4] |= 1 << (feature % 64);
+    /// Notes whether the value of a key that was met is there: of equal keys the last counts.
+    pub(super) fn set_seen(&mut self, feature: usize, is_there: bool) {
+        let (bits, bit) = (&mut self.seen[feature / 64 % 4], 1 << (feature % 64));
+        *bits = if is_there { *bits | bit } else { *bits & !bit };
     }
 
     /// Stops the parser.

@@ -3,14 +3,18 @@
 //! A list `a` of a list-annotated column is stored as `a.list.element` or the like; features name it `a`.
 //! The stored path works as well.
 
-use crate::{Feature, FeatureDType, MAX_VALUES};
+use crate::{Feature, FeatureDType, MAX_VALUES, words};
 
 use ::parquet::{
     basic::{ConvertedType, LogicalType, Repetition, Type as Physical},
-    schema::types::{ColumnDescPtr, SchemaDescriptor, Type},
+    schema::types::{ColumnDescPtr, ColumnDescriptor, SchemaDescriptor, Type},
 };
 use std::ops::Range;
 
+/// Most digits of a decimal number: what 256 bits hold.
+const MAX_DIGITS: usize = 76;
+/// Most bytes of one.
+const MAX_DECIMAL_BYTES: usize = 32;
 /// Names that a message lists at most.
 const MAX_LISTED: usize = 8;
 
@@ -31,6 +35,8 @@ pub(super) struct FeatureColumn<'a> {
     pub(super) descriptor: ColumnDescPtr,
     /// By definition level below the highest: why there is no value.
     pub(super) absent: Vec<AbsenceReason>,
+    /// Digits after the point, if its numbers are decimal.
+    pub(super) scale: Option<usize>,
 }
 
 impl<'a> FeatureColumn<'a> {
@@ -57,7 +63,10 @@ impl<'a> FeatureColumn<'a> {
             }
         };
         let descriptor = schema.column(leaf);
-        let column = FeatureColumn { feature, leaf, absent: absent(schema, leaf), descriptor };
+        let scale = scale(&descriptor)
+            .map_err(|what| format!("column `{}` is DECIMAL {what}", feature.key))?;
+        let absent = absent(schema, leaf);
+        let column = FeatureColumn { feature, leaf, absent, descriptor, scale };
         column.check()?;
         Ok(column)
     }
@@ -80,28 +89,31 @@ impl<'a> FeatureColumn<'a> {
         }
         let physical = self.descriptor.physical_type();
         let fits = match self.feature.dtype {
+            _ if self.scale.is_some() => true,
             FeatureDType::Bytes => {
                 matches!(physical, Physical::BYTE_ARRAY | Physical::FIXED_LEN_BYTE_ARRAY)
             }
             FeatureDType::I64 | FeatureDType::U64 => {
-                matches!(physical, Physical::BOOLEAN | Physical::INT32 | Physical::INT64)
+                matches!(
+                    physical,
+                    Physical::BOOLEAN | Physical::INT32 | Physical::INT64 | Physical::INT96
+                )
             }
             FeatureDType::F32 | FeatureDType::F64 => {
                 self.is_half()
                     || matches!(
                         physical,
-                        Physical::INT32 | Physical::INT64 | Physical::FLOAT | Physical::DOUBLE
+                        Physical::INT32
+                            | Physical::INT64
+                            | Physical::INT96
+                            | Physical::FLOAT
+                            | Physical::DOUBLE
                     )
             }
         };
-        let decimal = self.descriptor.converted_type() == ConvertedType::DECIMAL
-            || matches!(self.descriptor.logical_type_ref(), Some(LogicalType::Decimal { .. }));
-        if !fits || (decimal && self.feature.dtype != FeatureDType::Bytes) {
-            let (asked, decimal) =
-                (self.feature.dtype.dtype(), if decimal { " DECIMAL" } else { "" });
-            return Err(format!(
-                "column `{key}` is {physical}{decimal}, which cannot be read as {asked}"
-            ));
+        if !fits {
+            let asked = self.feature.dtype.dtype();
+            return Err(format!("column `{key}` is {physical}, which cannot be read as {asked}"));
         }
         Ok(())
     }
@@ -116,6 +128,17 @@ impl<'a> FeatureColumn<'a> {
         use ConvertedType::{UINT_8, UINT_16, UINT_32, UINT_64};
         matches!(self.descriptor.converted_type(), UINT_8 | UINT_16 | UINT_32 | UINT_64)
     }
+}
+
+/// Digits after the point of decimal numbers; none of others.
+fn scale(column: &ColumnDescriptor) -> Result<Option<usize>, String> {
+    let scale = match (column.logical_type_ref(), column.converted_type()) {
+        (Some(LogicalType::Decimal(decimal)), _) => decimal.scale,
+        (_, ConvertedType::DECIMAL) => column.type_scale(),
+        _ => return Ok(None),
+    };
+    let known = usize::try_from(scale).ok().filter(|scale| *scale <= MAX_DIGITS);
+    known.map(Some).ok_or_else(|| format!("with {scale} digits after the point, which is not read"))
 }
 
 fn missing(schema: &SchemaDescriptor, feature: &Feature) -> String {
@@ -193,6 +216,41 @@ fn absent(schema: &SchemaDescriptor, leaf: usize) -> Vec<AbsenceReason> {
     absent
 }
 
+/// The text of a decimal number, as Python's `format(number, "f")` has it: two's complement from the highest byte,
+/// `scale` digits after the point.
+pub(super) fn decimal(bytes: &[u8], scale: usize) -> Result<String, String> {
+    const BASE: u64 = 1_000_000_000;
+    if bytes.len() > MAX_DECIMAL_BYTES {
+        let length = bytes.len();
+        return Err(format!("holds a DECIMAL of {length} bytes; the limit is {MAX_DECIMAL_BYTES}"));
+    }
+    let negative = bytes.first().is_some_and(|byte| *byte >= 0x80);
+    let mut digits = vec![0_u32];
+    let mut take = |factor: u64, more: u8| {
+        let mut carry = u64::from(more);
+        for digit in &mut digits {
+            let value = u64::from(*digit) * factor + carry;
+            (*digit, carry) = ((value % BASE) as u32, value / BASE);
+        }
+        if carry > 0 {
+            digits.push(carry as u32);
+        }
+    };
+    bytes.iter().for_each(|byte| take(256, if negative { !byte } else { *byte }));
+    // The complement and one is the negative number.
+    take(1, u8::from(negative));
+    let mut text = String::new();
+    for digit in digits.iter().rev() {
+        let width =
+            if text.is_empty() { scale.saturating_sub(9 * (digits.len() - 1)) + 1 } else { 9 };
+        text += &format!("{digit:0>width$}");
+    }
+    if scale > 0 {
+        text.insert(text.len() - scale, '.');
+    }
+    Ok(if negative { format!("-{text}") } else { text })
+}
+
 // Puts the numbers of rows together from values and levels, and checks that lists are as the
 // feature says.
 
@@ -265,7 +323,18 @@ impl<'c, 'a> GatheredRows<'c, 'a> {
 
     pub(super) fn absent(&mut self, absent: AbsenceReason) {
         match absent {
-            AbsenceReason::Null { depth: 0 } => self.fail("is null".into()),
+            AbsenceReason::Null { depth: 0 } => {
+                let Some(default) = &self.column.feature.default else {
+                    return self.fail("is null".into());
+                };
+                // It was read when the pipeline was, and its lists are as long as they should be.
+                self.entries[1..].fill(0);
+                let read = words::read(self.column.feature, default, &mut self.bytes);
+                match read {
+                    Ok(count) => self.count = count,
+                    Err(what) => self.fail(what),
+                }
+            }
             AbsenceReason::Null { .. } => self.fail("holds a null".into()),
             // It has no lists within, whose lengths would have to be right.
             AbsenceReason::Empty { depth: 0 } => self.entries[1..].fill(0),

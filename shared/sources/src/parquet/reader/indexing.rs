@@ -104,7 +104,11 @@ impl ParquetIndexer {
         let (before, magic) = bytes.split_last_chunk::<4>().ok_or_else(cut)?;
         match magic {
             b"PAR1" => {}
-            b"PARE" => return Err("its footer is encrypted, which this build cannot read".into()),
+            b"PARE" => {
+                return Err(
+                    "it is encrypted, which is not read: write it without encryption".into()
+                );
+            }
             _ => return Err(cut()),
         }
         let (_, length) = before.split_last_chunk::<4>().ok_or_else(cut)?;
@@ -127,7 +131,8 @@ impl ParquetIndexer {
         let groups = layout.metadata.row_groups().iter();
         let mut whole: Option<Range<u64>> = None;
         let mut indexed = layout.metadata.num_row_groups() > 0;
-        for chunk in groups.flat_map(|group| group.columns()) {
+        let chunks_of_file = groups.flat_map(|group| group.columns());
+        for (chunk, encrypted) in chunks_of_file.zip(&layout.encrypted) {
             if chunk_range(chunk, before).is_none() {
                 return Err(format!("column `{}` reaches beyond the file", chunk.column_path()));
             }
@@ -137,7 +142,8 @@ impl ParquetIndexer {
                 let end = start.checked_add(u64::try_from(length).ok()?)?;
                 (start < end && end <= before).then_some(start..end)
             });
-            indexed &= range.is_some();
+            // The page index of an encrypted column is encrypted as well.
+            indexed &= range.is_some() && !encrypted;
             whole = match (whole, range) {
                 (Some(whole), Some(range)) => {
                     Some(whole.start.min(range.start)..whole.end.max(range.end))
@@ -201,7 +207,8 @@ fn chunks(mut layout: Box<ParquetLayout>) -> Stage {
     let groups = layout.metadata.row_groups().iter();
     for (i, chunk) in groups.flat_map(|group| group.columns()).enumerate() {
         let Some(range) = chunk_range(chunk, i64::MAX as u64) else { continue };
-        if range.is_empty() || range.end - range.start > MAX_CHUNK_BYTES {
+        let too_large = range.end - range.start > MAX_CHUNK_BYTES;
+        if range.is_empty() || too_large || layout.encrypted[i] {
             continue;
         }
         match reads.back_mut() {
@@ -281,7 +288,7 @@ fn scan(
 /// The pages of a part of the file, and where they start.
 ///
 /// # Errors
-/// If they are larger than pages may be, or do not fill it.
+/// If they are larger than pages may be, do not fill it, or differ from their checksums.
 pub(super) fn headers(
     pieces: &FilePieces,
     range: Range<u64>,
@@ -295,11 +302,15 @@ pub(super) fn headers(
     let (mut at, mut headers) = (0, Vec::new());
     while at < part.len() {
         let page = PageHeader::parse(&part[at..])?;
-        headers.push((range.start + at as u64, page));
-        at += page.header_bytes + page.bytes;
-        if at > part.len() {
-            return Err("a page reaches beyond its column".into());
+        let (start, data) = (range.start + at as u64, at + page.header_bytes);
+        at = data + page.bytes;
+        let data = part.get(data..at).ok_or("a page reaches beyond its column")?;
+        if page.checksum.is_some_and(|checksum| checksum != crc32fast::hash(data)) {
+            return Err(format!(
+                "the checksum of its page at byte {start} does not match: the file is damaged"
+            ));
         }
+        headers.push((start, page));
     }
     Ok(headers)
 }

@@ -31,6 +31,8 @@ pub(super) struct PageHeader {
     pub(super) bytes: usize,
     pub(super) unpacked_bytes: usize,
     pub(super) values: u64,
+    /// CRC-32 of the bytes behind the header.
+    pub(super) checksum: Option<u32>,
     /// Its values are numbers of entries of the dictionary page before it.
     pub(super) by_dictionary: bool,
 }
@@ -44,7 +46,7 @@ impl PageHeader {
     /// # Errors
     /// If there is none, or it says something that cannot be.
     pub(super) fn parse(bytes: &[u8]) -> Result<PageHeader, String> {
-        let (mut kind, mut unpacked, mut packed) = (-1, -1, -1);
+        let (mut kind, mut unpacked, mut packed, mut checksum) = (-1, -1, -1, None);
         // By the field of the header that has them.
         let (mut values, mut rows, mut encoding) = (-1, -1, -1);
         let mut rest = bytes;
@@ -53,6 +55,8 @@ impl PageHeader {
                 (1, types::I16..=types::I64) => kind = zigzag(rest)?,
                 (2, types::I16..=types::I64) => unpacked = zigzag(rest)?,
                 (3, types::I16..=types::I64) => packed = zigzag(rest)?,
+                // Stored as a signed number.
+                (4, types::I16..=types::I64) => checksum = Some(zigzag(rest)? as u32),
                 (5 | 7 | 8, types::STRUCT) => fields(rest, |rest, inner, kind_of| {
                     match (inner, kind_of) {
                         (1, types::I16..=types::I64) => values = zigzag(rest)?,
@@ -89,6 +93,7 @@ impl PageHeader {
             bytes: size(packed)?,
             unpacked_bytes: size(unpacked)?,
             values: values.max(0) as u64,
+            checksum,
             by_dictionary: BY_DICTIONARY.contains(&encoding),
         })
     }
@@ -98,6 +103,50 @@ impl PageHeader {
 /// items that take no bytes for as long as their count says.
 pub(super) fn check_structure(mut bytes: &[u8]) -> Result<(), String> {
     fields(&mut bytes, |rest, _, kind| skip(rest, kind, 0))
+}
+
+/// Tells of the column chunks of a footer, in order, whether each is encrypted.
+pub(super) fn encrypted_chunks(mut footer: &[u8]) -> Result<Vec<bool>, String> {
+    let mut found = Vec::new();
+    // `FileMetaData` has row groups, which have column chunks, which say how they are encrypted if they are.
+    fields(&mut footer, |rest, id, kind| match (id, kind) {
+        (4, types::LIST) => structures(rest, |rest, id, kind| match (id, kind) {
+            (1, types::LIST) => {
+                let (count, _) = list_head(rest)?;
+                items(rest, count, |rest| {
+                    let mut encrypted = false;
+                    fields(rest, |rest, id, kind| {
+                        encrypted |= id == 8;
+                        skip(rest, kind, 0)
+                    })?;
+                    found.push(encrypted);
+                    Ok(())
+                })
+            }
+            _ => skip(rest, kind, 0),
+        }),
+        _ => skip(rest, kind, 0),
+    })?;
+    Ok(found)
+}
+
+/// Goes over the fields of all structures of a list.
+fn structures(
+    rest: &mut &[u8],
+    mut field: impl FnMut(&mut &[u8], i64, u8) -> Result<(), String>,
+) -> Result<(), String> {
+    let (count, _) = list_head(rest)?;
+    items(rest, count, |rest| fields(rest, &mut field))
+}
+
+/// Length of a list, and the type of what it holds.
+fn list_head(rest: &mut &[u8]) -> Result<(u64, u8), String> {
+    let head = varint::byte(rest)?;
+    let count = match head >> 4 {
+        15 => varint::take(rest)?,
+        count => u64::from(count),
+    };
+    Ok((count, head & 15))
 }
 
 /// Goes over the fields of a structure.
@@ -140,12 +189,8 @@ fn skip(rest: &mut &[u8], kind: u8, depth: u32) -> Result<(), String> {
             varint::bytes(rest, bytes).map(|_| ())
         }
         types::LIST | types::SET => {
-            let head = varint::byte(rest)?;
-            let count = match head >> 4 {
-                15 => varint::take(rest)?,
-                count => u64::from(count),
-            };
-            items(rest, count, |rest| item(rest, head & 15, depth + 1))
+            let (count, kind) = list_head(rest)?;
+            items(rest, count, |rest| item(rest, kind, depth + 1))
         }
         types::MAP => {
             let count = varint::take(rest)?;

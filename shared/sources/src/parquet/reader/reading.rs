@@ -2,17 +2,22 @@
 
 use super::{
     ParquetLayout, chunk_range,
-    columns::{FeatureColumn, GatheredRows},
+    columns::{FeatureColumn, GatheredRows, decimal},
     indexing::headers,
     one_line,
     page_header::PageKind,
     put_values,
 };
-use crate::{BlockRange, FeatureDType, RecordReaderInput, SourceLimits, lengths::RecordLengths};
+use crate::{
+    BlockRange, FeatureDType, RecordReaderInput, SourceLimits, lengths::RecordLengths, words,
+};
 
 use ::parquet::{
-    column::reader::{ColumnReader, ColumnReaderImpl, get_column_reader},
-    data_type::{ByteArray, DataType, FixedLenByteArray},
+    column::{
+        page::{Page, PageMetadata, PageReader},
+        reader::{ColumnReader, ColumnReaderImpl, get_column_reader},
+    },
+    data_type::{ByteArray, DataType, FixedLenByteArray, Int96},
     errors::{ParquetError, Result as ParquetResult},
     file::reader::{ChunkReader, Length, SerializedPageReader},
 };
@@ -42,7 +47,17 @@ fn columns<'a>(
     source: RecordReaderInput<'a>,
 ) -> Result<Vec<FeatureColumn<'a>>, String> {
     let schema = layout.metadata.file_metadata().schema_descr();
-    source.features.values().map(|feature| FeatureColumn::find(schema, feature)).collect()
+    let find = |feature| {
+        let column = FeatureColumn::find(schema, feature)?;
+        if layout.encrypted.iter().skip(column.leaf).step_by(layout.leaves()).any(|chunk| *chunk) {
+            return Err(format!(
+                "column `{}` is encrypted, which is not read: write it without encryption",
+                column.feature.key
+            ));
+        }
+        Ok(column)
+    };
+    source.features.values().map(find).collect()
 }
 
 /// The parts of a column chunk that some rows of its group are in: its dictionary, its pages.
@@ -168,8 +183,9 @@ impl FeatureColumn<'_> {
         let column = meta.column(self.leaf);
         let pages = SerializedPageReader::new(Arc::clone(pieces), column, all_rows, pages);
         let pages = pages.map_err(|error| one_line(&error))?;
-        let reader = get_column_reader(Arc::clone(&self.descriptor), Box::new(pages));
+        let reader = get_column_reader(Arc::clone(&self.descriptor), Box::new(FilledPages(pages)));
         match reader {
+            reader if self.scale.is_some() => self.decimals(reader, rows),
             ColumnReader::BoolColumnReader(reader) => {
                 self.numbers(reader, rows, |value, out| self.put(i128::from(*value), out))
             }
@@ -189,16 +205,55 @@ impl FeatureColumn<'_> {
             ColumnReader::DoubleColumnReader(reader) => {
                 self.numbers(reader, rows, |value, out| self.put_real(*value, out))
             }
-            ColumnReader::ByteArrayColumnReader(reader) => self.bytes(reader, rows, |value| value),
+            ColumnReader::ByteArrayColumnReader(reader) => self.bytes(reader, rows, Ok),
             ColumnReader::FixedLenByteArrayColumnReader(reader) => match self.feature.dtype {
-                FeatureDType::Bytes => self.bytes(reader, rows, ByteArray::from),
+                FeatureDType::Bytes => self.bytes(reader, rows, |value| Ok(ByteArray::from(value))),
                 _ => self.numbers(reader, rows, |value, out| self.put_real(half(value)?, out)),
             },
-            ColumnReader::Int96ColumnReader(_) => Err("96-bit times cannot be read".into()),
+            ColumnReader::Int96ColumnReader(reader) => {
+                self.numbers(reader, rows, |value, out| self.put(nanoseconds(value), out))
+            }
         }
     }
 
-    /// Appends a whole number of at most 64 bits as what the feature is.
+    /// Reads decimal numbers as their text, or as the numbers that these are.
+    fn decimals(&self, reader: ColumnReader, rows: &Range<usize>) -> Result<ColumnValues, String> {
+        match reader {
+            ColumnReader::Int32ColumnReader(reader) => {
+                self.decimals_of(reader, rows, |value, take| take(&value.to_be_bytes()))
+            }
+            ColumnReader::Int64ColumnReader(reader) => {
+                self.decimals_of(reader, rows, |value, take| take(&value.to_be_bytes()))
+            }
+            ColumnReader::ByteArrayColumnReader(reader) => {
+                self.decimals_of(reader, rows, |value, take| take(value.data()))
+            }
+            ColumnReader::FixedLenByteArrayColumnReader(reader) => {
+                self.decimals_of(reader, rows, |value, take| take(value.data()))
+            }
+            _ => Err("a DECIMAL is stored in numbers that cannot be".into()),
+        }
+    }
+
+    fn decimals_of<T: DataType>(
+        &self,
+        reader: ColumnReaderImpl<T>,
+        rows: &Range<usize>,
+        bytes: impl Fn(&T::T, &dyn Fn(&[u8]) -> Result<String, String>) -> Result<String, String>,
+    ) -> Result<ColumnValues, String> {
+        let (dtype, scale) = (self.feature.dtype, self.scale.unwrap_or(0));
+        let text = |value: &T::T| bytes(value, &|bytes| decimal(bytes, scale));
+        if dtype == FeatureDType::Bytes {
+            return self
+                .bytes(reader, rows, |value| Ok(ByteArray::from(text(&value)?.into_bytes())));
+        }
+        self.numbers(reader, rows, |value, out| {
+            let text = text(value)?;
+            words::add(dtype, &text, out).ok_or_else(|| words::no_number(dtype, &text))
+        })
+    }
+
+    /// Appends a whole number as what the feature is.
     fn put(&self, value: i128, out: &mut Vec<u8>) -> Result<(), String> {
         let dtype = self.feature.dtype;
         let beyond = |_| format!("holds {value}, which is no {}", dtype.dtype());
@@ -232,18 +287,21 @@ impl FeatureColumn<'_> {
         &self,
         reader: ColumnReaderImpl<T>,
         rows: &Range<usize>,
-        bytes: impl Fn(T::T) -> ByteArray,
+        bytes: impl Fn(T::T) -> Result<ByteArray, String>,
     ) -> Result<ColumnValues, String> {
         let Levels { definition, values, .. } = levels(reader, rows)?;
-        let mut values = values.into_iter().map(bytes);
+        let mut values = values.into_iter();
+        let key = &self.feature.key;
+        let default = self.feature.default.as_deref().map(ByteArray::from);
         let max = self.descriptor.max_def_level();
-        let whole = |row: usize| match definition.get(row) {
-            Some(level) if *level < max => Err(format!("column `{}` is null", self.feature.key)),
-            _ => Ok(()),
-        };
-        let mut value = |row| {
-            whole(row)?;
-            values.next().ok_or_else(|| format!("column `{}` has too few values", self.feature.key))
+        let mut value = |row: usize| match (definition.get(row), &default) {
+            (Some(level), Some(default)) if *level < max => Ok(default.clone()),
+            (Some(level), None) if *level < max => Err(format!("column `{key}` is null")),
+            _ => {
+                let value =
+                    values.next().ok_or_else(|| format!("column `{key}` has too few values"))?;
+                bytes(value).map_err(|what| format!("column `{key}` {what}"))
+            }
         };
         Ok(ColumnValues::Bytes((0..rows.len()).map(&mut value).collect()))
     }
@@ -281,10 +339,51 @@ impl FeatureColumn<'_> {
     }
 }
 
+/// A time of 96 bits, nanoseconds of a Julian day, in nanoseconds since 1970.
+fn nanoseconds(time: &Int96) -> i128 {
+    const EPOCH_DAY: i128 = 2_440_588;
+    const NANOSECONDS_A_DAY: i128 = 86_400_000_000_000;
+    let [low, high, day] = [0, 1, 2].map(|i| time.data()[i]);
+    let within = (u64::from(high) << 32 | u64::from(low)) as i64;
+    (i128::from(day as i32) - EPOCH_DAY) * NANOSECONDS_A_DAY + i128::from(within)
+}
+
 /// A half-precision number.
 fn half(value: &FixedLenByteArray) -> Result<f64, String> {
     let bytes = value.data().first_chunk::<2>().ok_or("holds a half that has not two bytes")?;
     Ok(half::f16::from_le_bytes(*bytes).to_f64())
+}
+
+/// The pages of a column without those that hold nothing: the decoder takes one for the end, and pyarrow begins with
+/// one if its pages are small.
+struct FilledPages(SerializedPageReader<FilePieces>);
+
+impl PageReader for FilledPages {
+    fn get_next_page(&mut self) -> ParquetResult<Option<Page>> {
+        self.peek_next_page()?;
+        self.0.get_next_page()
+    }
+
+    fn peek_next_page(&mut self) -> ParquetResult<Option<PageMetadata>> {
+        loop {
+            match self.0.peek_next_page()? {
+                Some(page) if page.num_levels == Some(0) => self.0.skip_next_page()?,
+                page => return Ok(page),
+            }
+        }
+    }
+
+    fn skip_next_page(&mut self) -> ParquetResult<()> {
+        self.0.skip_next_page()
+    }
+}
+
+impl Iterator for FilledPages {
+    type Item = ParquetResult<Page>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.get_next_page().transpose()
+    }
 }
 
 /// The decoder's output for rows.

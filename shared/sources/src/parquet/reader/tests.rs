@@ -1,6 +1,7 @@
 //! Files as writers make them, and what is wrong with others.
 
 mod blocks;
+mod golden;
 
 use super::*;
 use crate::{
@@ -121,7 +122,8 @@ fn file(style: Style) -> Bytes {
 
 fn features(wanted: &[(&str, FeatureDType, &[Option<u32>])]) -> ParsedSource {
     let feature = |(key, dtype, shape): &(&str, FeatureDType, &[Option<u32>])| {
-        let feature = Feature { key: (*key).into(), dtype: *dtype, shape: shape.to_vec() };
+        let feature =
+            Feature { key: (*key).into(), dtype: *dtype, shape: shape.to_vec(), default: None };
         (key.replace('.', "_"), feature)
     };
     let features = wanted.iter().map(feature).collect();

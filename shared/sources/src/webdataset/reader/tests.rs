@@ -380,6 +380,16 @@ fn numbers_are_text() {
 }
 
 #[test]
+fn missing_members_have_defaults() {
+    let extractor = extractor(&format!("{IMAGE} }}, defaults: {{ image: none, label: -1"));
+    let read = |members| values(&extractor, record(&archive(members), 0));
+    let number = |number: i64| number.to_le_bytes().to_vec();
+    assert_eq!(read(&[("a.x", b"")]), Ok(vec![b"none".to_vec(), number(-1)]));
+    assert_eq!(read(&[("a.cls", b"7.0")]), Ok(vec![b"none".to_vec(), number(7)]));
+    assert!(read(&[("a.cls", b"")]).unwrap_err().contains("member `.cls` has 0 values"));
+}
+
+#[test]
 fn records_without_what_is_wanted_say_so() {
     let extractor = extractor(IMAGE);
     let read = |members| values(&extractor, record(&archive(members), 0)).unwrap_err();

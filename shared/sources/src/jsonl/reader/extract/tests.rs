@@ -6,7 +6,7 @@ use gristmill_kernel::CellStorage;
 use proptest::prelude::*;
 
 fn feature(key: &str, dtype: FeatureDType, shape: &[Option<u32>]) -> (String, Feature) {
-    (key.to_owned(), Feature { key: key.to_owned(), dtype, shape: shape.to_vec() })
+    (key.to_owned(), Feature { key: key.to_owned(), dtype, shape: shape.to_vec(), default: None })
 }
 
 /// The bytes of one feature of one line.
@@ -62,16 +62,75 @@ fn wide_numbers_are_exact_or_refused() {
     assert_eq!(of(F64, "-7").unwrap(), (-7.0_f64).to_le_bytes());
     assert_eq!(of(U64, "true").unwrap(), 1_u64.to_le_bytes());
     for (dtype, value, words) in [
-        (I64, "9223372036854775808", "holds 9223372036854775808, which is no i64"),
-        (U64, "-1", "holds -1, which is no u64"),
+        (I64, "9223372036854775808", "holds `9223372036854775808`, which is no i64"),
+        (U64, "-1", "holds `-1`, which is no u64"),
         (U64, "18446744073709551616", "which is no u64"),
-        (I64, "1.0", "holds 1.0, which is no i64"),
-        (U64, "1e3", "holds 1000.0, which is no u64"),
+        (I64, "9007199254740993.5", "holds `9007199254740993.5`, which is no i64"),
+        (U64, "-1e-400", "holds `-1e-400`, which is no u64"),
         (F64, "\"1\"", "holds a string, which is no f64"),
-        (F64, "1e400", "number out of range"),
+        (F64, "1e400", "holds `1e400`, which is no f64"),
     ] {
         let error = of(dtype, value).unwrap_err();
         assert!(error.contains(words), "{value}: {error}");
+    }
+}
+
+#[test]
+fn whole_numbers_may_be_written_as_fractions() {
+    assert_eq!(
+        ints(r#"{"v": [3.0, 1e2, -0.0, 9007199254740993.0]}"#, &[None]).unwrap(),
+        [3, 100, 0, 9_007_199_254_740_993]
+    );
+    // Half way between two f32, or just above it: read as f64 first, both would be half way.
+    let line = r#"{"v": [1.000000059604644775390625, 1.00000005960464477539062500000001]}"#;
+    assert_eq!(floats(line, &[None]).unwrap(), [1.0, 1.000_000_1]);
+    // The largest f32, and what is rounded to it.
+    assert_eq!(
+        floats(r#"{"v": 340282356779733661637539395458142568447.9}"#, &[]).unwrap(),
+        [f32::MAX]
+    );
+}
+
+#[test]
+fn missing_and_null_values_have_defaults() {
+    let yaml = "{ jsonl: x, defaults: { i: -1, t: none, l: [1, 2], f: .nan }, features: {
+        f: { dtype: f32 }, i: { key: a.i, dtype: i64 }, l: { dtype: i64, shape: [2] }, t: { dtype: bytes } } }";
+    let features = crate::ParsedSource::from_yaml(yaml).unwrap().features;
+    let reader = JsonlRecordReader::new(&features);
+    let values = |line: &str| {
+        let mut cells: Vec<FieldCell> = features.iter().map(|_| FieldCell::default()).collect();
+        let found = reader.find(line.as_bytes(), &mut cells)?;
+        let values: Vec<Vec<u8>> = cells
+            .iter_mut()
+            .map(|cell| cell.split(line.as_bytes(), None).unwrap().0.to_vec())
+            .collect();
+        assert_eq!(found, values.iter().map(Vec::len).sum::<usize>());
+        Ok::<_, String>(values)
+    };
+    let list = |values: [i64; 2]| values.map(i64::to_le_bytes).concat();
+    let default = vec![
+        f32::NAN.to_le_bytes().to_vec(),
+        (-1_i64).to_le_bytes().to_vec(),
+        list([1, 2]),
+        b"none".to_vec(),
+    ];
+    for line in [
+        "{}",
+        r#"{"a": null, "t": null, "l": null, "f": null}"#,
+        r#"{"a": {"i": null}}"#,
+        r#"{"a": {"i": 3}, "a": {"i": null}, "t": "x", "t": null}"#,
+    ] {
+        assert_eq!(values(line).as_ref(), Ok(&default), "{line}");
+    }
+    let some = values(r#"{"a": {"i": 7}, "l": null, "t": "x", "f": 0.5}"#).unwrap();
+    assert_eq!(some[1..], [7_i64.to_le_bytes().to_vec(), list([1, 2]), b"x".to_vec()]);
+    for (line, words) in [
+        (r#"{"l": [null, 1]}"#, "key `l` holds `null`"),
+        (r#"{"l": []}"#, "has 0 values"),
+        (r#"{"t": 1}"#, "is a number, the pipeline reads bytes"),
+    ] {
+        let error = values(line).unwrap_err();
+        assert!(error.contains(words), "{line}: {error}");
     }
 }
 
@@ -156,16 +215,21 @@ fn lines_without_the_object_are_errors_of_one_line() {
         ("{\"v\": [1, 2}", "not valid JSON: expected `,` or `]` (column 12)"),
         ("{\"v\": [1]} x", "not valid JSON: trailing characters (column 12)"),
         ("{\"v\": [1]}{}", "not valid JSON: trailing characters"),
-        ("{\"v\": NaN}", "not valid JSON: expected value"),
+        ("{\"v\": NaN}", "expected value (column 7); NaN and Infinity are no JSON: write null"),
+        ("{\"v\": [-Infinity]}", "invalid number (column 9); NaN and Infinity are no JSON"),
+        ("\n{\"v\": [1,]}", "expected value (column 10); remove the comma before it"),
+        ("{\"v\": \"1}", "EOF while parsing a string (column 9); end the string with `\"`"),
+        ("{'v': 1}", "key must be a string (column 2); put keys and strings in double quotes"),
+        ("{\n", "EOF while parsing an object (column 0); is the line cut short"),
         ("{\"v\": null}", "key `v` is null"),
-        ("{\"v\": [null]}", "key `v` holds null, which is no i64"),
-        ("{\"v\": [1.5]}", "key `v` holds 1.5, which is no i64"),
-        ("{\"v\": [1e400]}", "not valid JSON: number out of range"),
-        ("{\"v\": [9223372036854775808]}", "holds 9223372036854775808, which is no i64"),
+        ("{\"v\": [null]}", "key `v` holds `null`, which is no i64"),
+        ("{\"v\": [1.5]}", "key `v` holds `1.5`, which is no i64"),
+        ("{\"v\": [1e400]}", "holds `1e400`, which is no i64"),
+        ("{\"v\": [9223372036854775808]}", "holds `9223372036854775808`, which is no i64"),
         ("{\"v\": [123456789012345678901234567890]}", "which is no i64"),
         ("{\"v\": [\"1\"]}", "holds a string, which is no i64"),
         ("{\"v\": [{\"a\": 1}]}", "holds an object"),
-        (&deep, "recursion limit"),
+        (&deep, "EOF while parsing a list"),
         (&ignored, "key `v` is missing"),
     ] {
         let error = ints(line, &[None]).unwrap_err();
@@ -173,7 +237,7 @@ fn lines_without_the_object_are_errors_of_one_line() {
         assert!(!error.contains('\n'), "{error}");
     }
     assert!(floats("{\"v\": [1e39]}", &[None]).unwrap_err().contains("which is no f32"));
-    assert!(floats("{\"v\": [true]}", &[None]).unwrap_err().contains("holds true"));
+    assert!(floats("{\"v\": [true]}", &[None]).unwrap_err().contains("holds `true`"));
     for (line, words) in [("1", "a number"), ("[]", "a list"), ("{}", "an object")] {
         let error = text(format!("{{\"v\": {line}}}")).unwrap_err();
         assert!(
@@ -203,6 +267,23 @@ proptest! {
     #[test]
     fn floats_round_trip(values in prop::collection::vec(-3e38_f32..3e38, 0..40)) {
         prop_assert_eq!(floats(&format!("{{\"v\": {values:?}}}"), &[None]), Ok(values));
+    }
+
+    #[test]
+    fn numbers_are_rounded_once(digits in "-?[1-9]\\.[0-9]{6,30}", exponent in -50_i32..40) {
+        let text = format!("{digits}e{exponent}");
+        let number: f32 = text.parse().unwrap();
+        let read = floats(&format!("{{\"v\": {text}}}"), &[]);
+        prop_assert_eq!(read.ok(), Some(vec![number]).filter(|_| number.is_finite()));
+    }
+
+    #[test]
+    fn numbers_half_way_are_rounded_once(number in -3e38_f32..3e38, more in "0{0,30}1?") {
+        let next = f32::from_bits(number.to_bits() + 1);
+        let half = (f64::from(number) + f64::from(next)) / 2.0;
+        let text = format!("{half:.160}{more}");
+        let read = floats(&format!("{{\"v\": {text}}}"), &[]);
+        prop_assert_eq!(read, Ok(vec![text.parse::<f32>().unwrap()]));
     }
 
     #[test]
