@@ -151,7 +151,7 @@ fn padding(params: &mut MappingReader<'_>) -> Result<SequencePadding, PipelineEr
     }
     if let Some(node) = params.get("values") {
         let table = MappingReader::new("`values`", node)?;
-        padding.values = entries(&table, |key, n| AuthoredNumber::parse(&table, key, n))?;
+        padding.values = entries(&table, |key, n| AuthoredNumber::parse_padding(&table, key, n))?;
     }
     Ok(padding)
 }

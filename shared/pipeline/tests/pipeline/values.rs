@@ -66,6 +66,50 @@ fn whole_numbers_of_64_bits_are_kept() {
 }
 
 #[test]
+fn paddings_of_floats_are_any_number() {
+    for (value, kept) in [(".nan", "\".nan\""), ("-.inf", "\"-.inf\""), ("\".inf\"", "\".inf\"")] {
+        for op in [
+            format!(
+                "cast: {{ field: tokens, dtype: f16 }}\npadded_batch: {{ size: 4, values: {{ tokens: {value} }} }}"
+            ),
+            format!(
+                "cast: {{ field: tokens, dtype: f32 }}\npad_sequence: {{ field: tokens, length: 4, value: {value} }}\npadded_batch: {{ size: 4 }}"
+            ),
+        ] {
+            let pipeline = parse(&op).expect(&op);
+            let canonical = pipeline.canonical_json();
+            assert!(canonical.contains(kept), "{op}: {canonical}");
+            let again = gristmill_operators::from_canonical(&canonical).unwrap();
+            assert_eq!(again.canonical_json(), canonical, "{op}");
+        }
+        let error = parse(&format!("padded_batch: {{ size: 4, values: {{ tokens: {value} }} }}"));
+        assert!(error.unwrap_err().contains("with a whole number from"), "{value}");
+        // A bound is finite.
+        element(&format!("filter: {{ field: score, max: {value} }}")).unwrap_err();
+    }
+    let error = parse("padded_batch: { size: 4, values: { tokens: none } }").unwrap_err();
+    assert!(error.contains("must be a number, not `none`"), "{error}");
+}
+
+#[test]
+fn ranges_without_a_number_are_refused() {
+    for (op, wanted) in [
+        (
+            "filter: { field: id, min: 3, max: 1 }",
+            "`filter` `min` must be at most `max`, not 3 and 1",
+        ),
+        ("filter: { field: score, min: 0.5, max: 0.25 }", "not 0.5 and 0.25"),
+        ("filter: { field: id, min: 3, in: [1, 2] }", "`filter` keeps nothing: no value of `in`"),
+        ("clip: { field: id, min: 3, max: 1 }", "`clip` `min` must be at most `max`, not 3 and 1"),
+    ] {
+        let error = element(op).expect_err(op);
+        assert!(error.contains(wanted), "{op}: {error}");
+    }
+    element("filter: { field: id, min: 3, max: 3 }").unwrap();
+    element("filter: { field: id, min: 2, in: [1, 2] }").unwrap();
+}
+
+#[test]
 fn a_new_field_takes_no_name_that_there_is() {
     for (op, made) in [
         ("copy: { field: id, into: label }", "`copy` makes the new field `label`"),

@@ -59,6 +59,35 @@ fn longer_sequences_are_cut_or_refused() {
     assert_eq!(numbers(&output), [0, 0, 1, 0, 1, 2, 1, 2]);
 }
 
+#[test]
+fn empty_sequences_are_padded_to_nothing_and_floats_with_any_number() {
+    let shapes = |op: &str| -> Vec<Vec<usize>> {
+        let ops = format!("  - drop: {{ fields: [rows] }}\n  - {op}\n");
+        let frames = frames(
+            &Bench::new(&format!("{SOURCE}{ops}"), &[records(1), records(1)].concat()).all(),
+        );
+        frames.iter().map(|frame| frame.get("any").unwrap().shape().to_vec()).collect()
+    };
+    assert_eq!(shapes("padded_batch: { size: 2, values: { any: 9 } }"), [[2, 0]]);
+    let bucketed = "bucket_by_sequence_length: { size: 2, field: any, boundaries: [3]";
+    assert_eq!(shapes(&format!("{bucketed} }}")), [[2, 0]]);
+    assert_eq!(shapes(&format!("{bucketed}, pad_to_bucket_boundary: true }}")), [[2, 2]]);
+
+    let ops = "  - padded_batch: { size: 3, values: { rows: .nan } }\n";
+    let frame = &frames(&Bench::new(&format!("{SOURCE}{ops}"), &records(3)).all())[0];
+    let rows: Vec<f32> = values(frame, "rows").into_iter().map(f32::from_le_bytes).collect();
+    assert!(
+        rows[..4].iter().all(|x| x.is_nan()) && rows[6..8].iter().all(|x| x.is_nan()),
+        "{rows:?}"
+    );
+    assert_eq!([&rows[4..6], &rows[8..]].concat(), [0.0, 1.0, 0.0, 1.0, 2.0, 3.0]);
+    let ops = "  - pad_sequence: { field: rows, length: 1, value: -.inf, truncate: true }
+  - padded_batch: { size: 2 }\n";
+    let frame = &frames(&Bench::new(&format!("{SOURCE}{ops}"), &records(2)).all())[0];
+    let rows: Vec<f32> = values(frame, "rows").into_iter().map(f32::from_le_bytes).collect();
+    assert_eq!(rows, [f32::NEG_INFINITY, f32::NEG_INFINITY, 0.0, 1.0]);
+}
+
 /// Remainder rows that the trainer's host pads equal the batch that a worker makes of the same
 /// rows.
 #[test]

@@ -308,9 +308,9 @@ fn boxes_are_batched_padded_even_where_none_is_left() {
     let shapes =
         |name: &str| frames.iter().map(|f| f.get(name).unwrap().shape().to_vec()).collect();
     let boxes: Vec<Vec<usize>> = shapes("bbox");
-    // A batch without boxes has one row of padding, since a tensor must not have an empty
-    // dimension.
-    assert_eq!(boxes, [vec![2, 1, 4], vec![2, 1, 4]]);
+    // As by `tf.data`, a batch without boxes has none.
+    assert_eq!(boxes, [vec![2, 0, 4], vec![2, 1, 4]]);
+    assert_eq!(frames[0].get("cls").unwrap().shape(), [2, 0]);
     let of_boxes = frames[1].get("bbox").unwrap().values();
     assert_eq!(reals(of_boxes), [1.0, 1.0, 3.0, 3.0, 0.0, 0.0, 0.0, 0.0]);
     assert_eq!(whole(frames[1].get("cls").unwrap().values()), [4, -1]);
