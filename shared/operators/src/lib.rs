@@ -48,6 +48,7 @@ mod sequence {
 
 pub use element::whole::SleepPer;
 pub use image::decode::DecodeMode;
+pub use image::resize::{PixelInterpolation, ResizeFilter};
 pub use image::rotate_or_shear::{AngleBounds, Interpolation, RotateOrShear, WarpAngle};
 #[cfg(feature = "kernels")]
 pub use kernels::floor;
