@@ -236,6 +236,10 @@ fn write_to_rows(steps: &mut [CompiledStep], delivered: &mut [DeliveredField], c
                 }
                 settled[*input] = true;
             }
+            StepAction::Combine { field, by, .. } => {
+                settled[*field] = true;
+                settled[*by] = true;
+            }
             StepAction::Parse { input, outputs, .. } => {
                 settled[*input] = true;
                 outputs.iter().for_each(|output| settled[*output] = true);

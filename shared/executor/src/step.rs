@@ -3,8 +3,8 @@
 use crate::{ExecError, PipelineCompiler};
 
 use gristmill_kernel::{
-    CellStorage, ExtractKernel, FieldCell, InPlaceKernel, Kernel, KernelScratch, MAX_ITEMS,
-    MoveBoxes, OperatorDraws, PredicateKernel, TransformKernel, ValueView,
+    CellStorage, CombineKernel, ExtractKernel, FieldCell, InPlaceKernel, Kernel, KernelScratch,
+    MAX_ITEMS, MoveBoxes, OperatorDraws, PredicateKernel, TransformKernel, ValueView,
 };
 use gristmill_pipeline::{
     BoxedOperator, ElementSchema, FieldSchema, ImageFields, KernelInput, Operator, PipelineStage,
@@ -29,6 +29,13 @@ pub(crate) enum StepAction {
     Filter {
         field: usize,
         kernel: Box<dyn PredicateKernel>,
+    },
+    /// Replaces `field` by what is made of it and of `by`; `by_size` is known of its schema.
+    Combine {
+        field: usize,
+        by: usize,
+        by_size: Option<[usize; 2]>,
+        kernel: Box<dyn CombineKernel>,
     },
     /// Truncates the value to its first bytes.
     Shorten {
@@ -134,6 +141,26 @@ impl CompiledStep {
                 kernel.run(value, size, tools, &mut draw())?;
                 Ok((value.len(), value.len()))
             }
+            StepAction::Combine { field, by, by_size, kernel } => {
+                let size = self.given_size(cells[*field].size, tools)?;
+                let other_size = by_size.unwrap_or(cells[*by].size);
+                let (bytes_in, made) = if field == by {
+                    let (bytes, sink) = cells[*field].split(record, None)?;
+                    let view = ValueView { bytes, size };
+                    (2 * bytes.len(), kernel.run([view, view], sink, tools)?)
+                } else {
+                    let both = cells.get_disjoint_mut([*field, *by]);
+                    let [cell, other] = both.map_err(|error| error.to_string())?;
+                    let other = ValueView { bytes: other.value(record, &[]), size: other_size };
+                    let (bytes, sink) = cell.split(record, None)?;
+                    let bytes_in = bytes.len() + other.bytes.len();
+                    (bytes_in, kernel.run([ValueView { bytes, size }, other], sink, tools)?)
+                };
+                let cell = &mut cells[*field];
+                cell.moved(false, made.bytes);
+                cell.size = made.size;
+                Ok((bytes_in, made.bytes))
+            }
             StepAction::Shorten { field, most_bytes } => {
                 let cell = &mut cells[*field];
                 let bytes_in = cell.place.bytes();
@@ -179,6 +206,7 @@ impl CompiledStep {
         match &self.action {
             StepAction::Transform { input, output, .. } => [*input, *output].contains(&cell),
             StepAction::InPlace { field, .. } | StepAction::Shorten { field, .. } => *field == cell,
+            StepAction::Combine { field, by, .. } => [*field, *by].contains(&cell),
             StepAction::Parse { input, outputs, .. } => *input == cell || outputs.contains(&cell),
             StepAction::Boxes { field, labels, .. } => {
                 *field == cell || labels.iter().any(|(_, label, _)| *label == cell)
@@ -421,7 +449,9 @@ fn action(
             given => given,
         },
     };
-    let kernel = op.kernel(&KernelInput::new(given.map(|(_, schema)| schema), compiler.assets));
+    let by = op.by().and_then(|name| cell(name).zip(input.field(name)));
+    let kernel_input = KernelInput::new(given.map(|(_, schema)| schema), compiler.assets);
+    let kernel = op.kernel(&kernel_input.with(by.map(|(_, schema)| schema)));
     let kernel = kernel.map_err(ExecError::Pipeline)?;
     let Some((field, _)) = given else {
         return match kernel {
@@ -438,6 +468,10 @@ fn action(
         }
         Kernel::InPlace(kernel) => StepAction::InPlace { field, kernel },
         Kernel::Filter(kernel) => StepAction::Filter { field, kernel },
+        Kernel::Combine(kernel) => {
+            let (by, schema) = by.ok_or_else(|| cannot(op, "its field `by` is missing"))?;
+            StepAction::Combine { field, by, by_size: known_size(schema), kernel }
+        }
         Kernel::Extract(kernel) => {
             // Every field that an operator writes has a cell.
             let outputs = op.outputs().into_iter().filter_map(&cell).collect();

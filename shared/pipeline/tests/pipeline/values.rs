@@ -110,6 +110,54 @@ fn ranges_without_a_number_are_refused() {
 }
 
 #[test]
+fn arithmetic_has_the_dtype_and_shape_of_numpy() {
+    let made = |ops: &str, name: &str| {
+        element(ops).map(|pipeline| pipeline.output_schema().field(name).unwrap().to_string())
+    };
+    for (ops, name, wanted) in [
+        ("add: { field: id, value: 3 }", "id", "i64"),
+        ("add: { field: id, value: 0.5 }", "id", "f64"),
+        ("divide: { field: id, value: 1000 }", "id", "f64"),
+        ("multiply: { field: score, by: id }", "score", "f64"),
+        ("subtract: { field: id, by: tokens }", "id", "i64 [?]"),
+        ("multiply: { field: tokens, by: tokens }", "tokens", "i64 [?]"),
+        (
+            "cast: { field: tokens, dtype: f16 }\nadd: { field: tokens, by: score }",
+            "tokens",
+            "f32 [?]",
+        ),
+    ] {
+        assert_eq!(made(ops, name).expect(ops), wanted, "{ops}");
+    }
+    for (ops, wanted) in [
+        ("add: { field: id }", "`add` needs `value`, a number, or `by`, a field"),
+        (
+            "add: { field: id, value: 1, by: score }",
+            "`add` needs `value`, a number, or `by`, a field",
+        ),
+        ("divide: { field: id, value: 0.0 }", "`divide` `value` must not be 0"),
+        ("multiply: { field: name, value: 2 }", "`multiply` needs numbers, but `name` is bytes"),
+        ("multiply: { field: id, by: name }", "`multiply` needs numbers, but `name` is bytes"),
+        ("add: { field: id, by: nome }", "`nome`"),
+        (
+            "cast: { field: id, dtype: u8 }\nadd: { field: id, value: 256 }",
+            "`add` `value` must be a whole number from 0 to 255, not 256: `id` is u8 after `cast`",
+        ),
+        (
+            "cast: { field: score, dtype: bf16 }\nadd: { field: score, value: 1 }",
+            "`cast` it to f32 before",
+        ),
+        (
+            "pad_sequence: { field: tokens, length: 3 }\none_hot: { field: id, classes: 4 }\nadd: { field: id, by: tokens }",
+            "`add` needs fields of one shape, or one number: `id` is f32 [4]",
+        ),
+    ] {
+        let error = element(ops).expect_err(ops);
+        assert!(error.contains(wanted), "{ops}: {error}");
+    }
+}
+
+#[test]
 fn a_new_field_takes_no_name_that_there_is() {
     for (op, made) in [
         ("copy: { field: id, into: label }", "`copy` makes the new field `label`"),

@@ -88,6 +88,48 @@ fn empty_sequences_are_padded_to_nothing_and_floats_with_any_number() {
     assert_eq!(rows, [f32::NEG_INFINITY, f32::NEG_INFINITY, 0.0, 1.0]);
 }
 
+#[test]
+fn fields_are_combined_where_they_stand() {
+    let of = |ops: &str, records: &[Vec<u8>]| {
+        let output =
+            Bench::new(&format!("{SOURCE}  - drop: {{ fields: [rows] }}\n{ops}"), records).all();
+        let frames = frames(&output);
+        let numbers = |name: &str| -> Vec<i64> {
+            values(&frames[0], name).into_iter().map(i64::from_le_bytes).collect()
+        };
+        (numbers("any"), frames[0].get("n").map(|_| numbers("n")).unwrap_or_default())
+    };
+    // `n` is delivered, read by the other field, and changed later.
+    let ops = "  - length: { field: any, into: n }
+  - pad_sequence: { field: any, length: 2, truncate: true }
+  - multiply: { field: any, by: n }
+  - add: { field: any, value: 1 }
+  - subtract: { field: n, by: n }
+  - batch: { size: 3 }\n";
+    assert_eq!(of(ops, &records(3)), (vec![1, 1, 2, 1, 3, 5], vec![0, 0, 0]));
+    let ops = "  - multiply: { field: any, by: any }\n  - padded_batch: { size: 3 }\n";
+    assert_eq!(of(ops, &records(3)).0, [0, 0, 1, 0, 1, 4]);
+
+    let reason = |ops: &str| {
+        let bench =
+            Bench::new(&format!("{SOURCE}  - drop: {{ fields: [rows] }}\n{ops}"), &records(4)[2..]);
+        bench.reason()
+    };
+    let batch = "  - padded_batch: { size: 2 }\n";
+    let (op, why) =
+        reason(&format!("  - multiply: {{ field: any, value: 9223372036854775807 }}\n{batch}"));
+    assert_eq!(
+        (&*op, &*why),
+        ("multiply", "item 1: i64 cannot hold 2 * 9223372036854775807: `cast` it before")
+    );
+    let shorter = "  - copy: { field: any, into: y }\n  - truncate: { field: y, length: 1 }\n";
+    let (_, why) = reason(&format!("{shorter}  - add: {{ field: any, by: y }}\n{batch}"));
+    assert_eq!(why, "it has 2 items, and `y` 1: both must have one shape");
+    let zeros = "  - copy: { field: any, into: y }\n  - subtract: { field: y, value: 2 }\n";
+    let (_, why) = reason(&format!("{zeros}  - divide: {{ field: any, by: y }}\n{batch}"));
+    assert_eq!(why, "it is divided by `y`, which is 0 at item 1");
+}
+
 /// Remainder rows that the trainer's host pads equal the batch that a worker makes of the same
 /// rows.
 #[test]
