@@ -48,7 +48,12 @@ pub(crate) struct DeliveredField {
     /// True if batching copies the field, because no step writes it to its row.
     pub(crate) copied: bool,
     pub(crate) sequence: Option<SequenceLayout>,
+    /// The tensor of the shapes of images of different sizes, and what all of them have in common.
+    pub(crate) shapes: Option<(usize, [Option<u32>; 3])>,
 }
+
+/// Suffix of the tensor that has the shapes of a field.
+const SHAPES: &str = ".shapes";
 
 #[derive(Debug)]
 pub(crate) struct SequenceLayout {
@@ -122,8 +127,15 @@ impl PipelineCompiler<'_> {
                 pad: batching.pad_value(name).bytes(field.dtype),
             });
             let (cell, tensor) = (cell(name).ok_or_else(missing)?, tensor(name)?);
+            let shapes = match field.shape[..] {
+                [a, b, c] if field.is_unsized_image() => {
+                    let tensor = schema.index_of(&format!("{name}{SHAPES}")).ok_or_else(missing)?;
+                    Some((tensor, [a, b, c]))
+                }
+                _ => None,
+            };
             let name = name.clone();
-            delivered.push(DeliveredField { name, cell, tensor, copied: true, sequence });
+            delivered.push(DeliveredField { name, cell, tensor, copied: true, sequence, shapes });
         }
         let in_order = pipeline.is_in_order();
         if in_order || batching.padding.is_none() {
@@ -261,6 +273,11 @@ fn write_to_rows(steps: &mut [CompiledStep], delivered: &mut [DeliveredField], c
 fn tensor_schema(pipeline: &Pipeline) -> Result<FrameSchema, ExecError> {
     let mut tensors = Vec::new();
     for (name, field) in &pipeline.output_schema().fields {
+        if field.is_unsized_image() {
+            tensors.push(TensorSpec::ragged(name, dtype(field), []));
+            tensors.push(TensorSpec::fixed(format!("{name}{SHAPES}"), TensorDType::I64, [3]));
+            continue;
+        }
         tensors.push(tensor_spec(name, field).ok_or_else(|| {
             ExecError::Pipeline(format!("`{name}` is {field}, which cannot be stored"))
         })?);

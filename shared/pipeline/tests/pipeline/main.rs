@@ -154,7 +154,7 @@ fn operators_and_keys_that_are_not_known_are_guessed() {
 fn shapes_must_be_known_at_the_batch() {
     assert_eq!(
         ops_error("  - decode\n  - flip\n  - batch: { size: 8 }\n"),
-        "line 9: `batch` needs every element of one shape, but `image` is u8 [?, ?, 3] after `flip`; put a resize or crop before it"
+        "line 9: `batch` needs every element of one shape, but `image` is u8 [?, ?, 3] after `flip`; put a resize or crop before it, or say `ragged: true`"
     );
     assert_eq!(
         ops_error("  - batch: { size: 8 }\n"),
