@@ -884,6 +884,102 @@ class Operators:
         """
         return self._op("random_erasing", locals())
 
+    def add(
+        self,
+        field: str,
+        *,
+        value: float | None = None,
+        by: str | None = None,
+        keep_position: bool = False,
+        assume_commutes: bool = False,
+    ) -> Self:
+        """Numbers of any shape, item by item, plus `value` or the field `by` of the same shape; either of two
+        fields may be one number. In numpy's dtype: that of both, or the next that holds both; an integer
+        field and a fraction make f64. As numpy, but a result that an integer dtype cannot hold is an error of
+        its record: `cast` to a wider one before. u8, u16, i32, i64, u64, f16, f32 or f64.
+
+        Args:
+            field: The first operand, which the result replaces.
+            value: The second operand: a number. `2.0` is 2.
+            by: Or a field.
+
+        Example:
+            >>> numbers = gm.jsonl("numbers.jsonl", x=gm.i64()).take(3)
+            >>> numbers.add(field="x", value=10).batch(3).peek()["x"]
+            array([10, 11, 12])
+        """
+        return self._op("add", locals())
+
+    def subtract(
+        self,
+        field: str,
+        *,
+        value: float | None = None,
+        by: str | None = None,
+        keep_position: bool = False,
+        assume_commutes: bool = False,
+    ) -> Self:
+        """Minus `value` or the field `by`; else as `add`.
+
+        Args:
+            field: The first operand, which the result replaces.
+            value: The second operand: a number. `2.0` is 2.
+            by: Or a field.
+
+        Example:
+            >>> numbers = gm.jsonl("numbers.jsonl", x=gm.i64()).take(3)
+            >>> numbers.subtract(field="x", value=0.5).batch(3).peek()["x"]
+            array([-0.5,  0.5,  1.5])
+        """
+        return self._op("subtract", locals())
+
+    def multiply(
+        self,
+        field: str,
+        *,
+        value: float | None = None,
+        by: str | None = None,
+        keep_position: bool = False,
+        assume_commutes: bool = False,
+    ) -> Self:
+        """Times `value` or the field `by`; else as `add`.
+
+        Args:
+            field: The first operand, which the result replaces.
+            value: The second operand: a number. `2.0` is 2.
+            by: Or a field.
+
+        Example:
+            >>> numbers = gm.jsonl("numbers.jsonl", x=gm.i64()).take(3)
+            >>> numbers.multiply(field="x", by="x").batch(3).peek()["x"]
+            array([0, 1, 4])
+        """
+        return self._op("multiply", locals())
+
+    def divide(
+        self,
+        field: str,
+        *,
+        value: float | None = None,
+        by: str | None = None,
+        keep_position: bool = False,
+        assume_commutes: bool = False,
+    ) -> Self:
+        """Divided by `value` or the field `by`; else as `add`. Integers make f64, as numpy's `true_divide`;
+        an integer divided by an integer field that is 0 is an error of its record.
+
+        Args:
+            field: The first operand, which the result replaces.
+            value: The second operand: a number. `2.0` is 2.
+            by: Or a field.
+
+        Example:
+            >>> numbers = gm.jsonl("numbers.jsonl", x=gm.i64()).take(3)
+            >>> numbers.divide(field="x", value=4).batch(3).peek()["x"]
+            array([0.  , 0.25, 0.5 ])
+        """
+        return self._op("divide", locals())
+
     def scale(
         self,
         *,
@@ -1339,18 +1435,22 @@ class Operators:
         assume_commutes: bool = False,
     ) -> Self:
         """`size` elements -> one batch, every field with a new first dimension. With `ragged` sequences and
-        byte strings are delivered as values and offsets (`x` and `x.offsets`). Across the splits of an epoch
-        only the last batch can be short, and `drop_remainder` leaves that one out.
+        byte strings are delivered as values and offsets (`x` and `x.offsets`), and images of different sizes
+        as values, offsets and shapes (`x.shapes`, i64 `[size, 3]`), of which Python's loaders make a list of
+        images. Across the splits of an epoch only the last batch can be short, and `drop_remainder` leaves
+        that one out.
 
         Args:
             size: Elements of a batch. From 1 to 1048576.
             drop_remainder: Leave the last batch of an epoch out if it is short.
             ragged: Whether sequences of different lengths and byte strings are delivered as values and
-                offsets.
+                offsets, and images of different sizes as lists.
 
         Example:
             >>> gm.jsonl("numbers.jsonl", x=gm.i64()).batch(4).peek()["x"]
             array([0, 1, 2, 3])
+            >>> [image.shape for image in gm.images("pictures").decode().batch(2, ragged=True).peek()["image"]]
+            [(32, 40, 3), (32, 40, 3)]
         """
         return self._op("batch", locals())
 
