@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import gristmill as gm
-import gristmill.numpy
 
 SIZES = [(1 + n % 5, 2 + n % 7) for n in range(23)]
 
@@ -65,8 +64,6 @@ def test_a_loader_of_lists_goes_on_where_it_was(pipeline: gm.Pipeline, service: 
 @pytest.mark.parametrize("device", [None, "cpu"])
 def test_tensors_are_a_list(pipeline: gm.Pipeline, service: gm.Service, device: str | None) -> None:
     pytest.importorskip("torch")
-    import gristmill.torch
-
     for channels_first in (False, True, "image"):
         given: dict[str, Any] = {"channels_first": channels_first, "device": device}
         with gm.torch.Loader(pipeline, service=service, epochs=1, **given) as loader:
@@ -77,8 +74,6 @@ def test_tensors_are_a_list(pipeline: gm.Pipeline, service: gm.Service, device: 
 
 def test_jax_arrays_are_a_list(pipeline: gm.Pipeline, service: gm.Service) -> None:
     pytest.importorskip("jax")
-    import gristmill.jax
-
     with gm.jax.Loader(pipeline, service=service, epochs=1) as loader:
         assert sorted(check(image) for batch in loader for image in batch["image"]) == list(range(23))
 
