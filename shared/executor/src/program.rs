@@ -119,24 +119,7 @@ impl PipelineCompiler<'_> {
         let missing = || ExecError::Pipeline("a delivered field has no tensor".into());
         let tensor = |name: &str| schema.index_of(name).ok_or_else(missing);
         let batching = pipeline.batching().clone();
-        let mut delivered = Vec::new();
-        for (name, field) in author_fields(pipeline) {
-            let sequence = field.known_shape().is_none() || field.dtype.size_bytes().is_none();
-            let sequence = sequence.then(|| SequenceLayout {
-                item_bytes: field.item_bytes().unwrap_or(1) as usize,
-                pad: batching.pad_value(name).bytes(field.dtype),
-            });
-            let (cell, tensor) = (cell(name).ok_or_else(missing)?, tensor(name)?);
-            let shapes = match field.shape[..] {
-                [a, b, c] if field.is_unsized_image() => {
-                    let tensor = schema.index_of(&format!("{name}{SHAPES}")).ok_or_else(missing)?;
-                    Some((tensor, [a, b, c]))
-                }
-                _ => None,
-            };
-            let name = name.clone();
-            delivered.push(DeliveredField { name, cell, tensor, copied: true, sequence, shapes });
-        }
+        let mut delivered = delivered_fields(pipeline, &schema, cell).ok_or_else(missing)?;
         let in_order = pipeline.is_in_order();
         if in_order || batching.padding.is_none() {
             write_to_rows(&mut steps, &mut delivered, names.len());
@@ -229,6 +212,32 @@ fn cell_names(pipeline: &Pipeline) -> Vec<&str> {
         }
     }
     names
+}
+
+/// The fields that batches have beside key and copy; none if one of them has no cell or tensor.
+fn delivered_fields(
+    pipeline: &Pipeline,
+    schema: &FrameSchema,
+    cell: impl Fn(&str) -> Option<usize>,
+) -> Option<Vec<DeliveredField>> {
+    let field = |(name, field): (&String, &FieldSchema)| {
+        let sequence = field.known_shape().is_none() || field.dtype.size_bytes().is_none();
+        let sequence = sequence.then(|| SequenceLayout {
+            item_bytes: field.item_bytes().unwrap_or(1) as usize,
+            pad: pipeline.batching().pad_value(name).bytes(field.dtype),
+        });
+        let shape = <[Option<u32>; 3]>::try_from(&field.shape[..]);
+        let shapes = schema.index_of(&format!("{name}{SHAPES}")).zip(shape.ok());
+        Some(DeliveredField {
+            name: name.clone(),
+            cell: cell(name)?,
+            tensor: schema.index_of(name)?,
+            copied: true,
+            sequence,
+            shapes: shapes.filter(|_| field.is_unsized_image()),
+        })
+    };
+    author_fields(pipeline).map(field).collect()
 }
 
 /// Makes the last transformation of a field write to the field's row; later steps change it there.

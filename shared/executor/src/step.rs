@@ -143,23 +143,8 @@ impl CompiledStep {
             }
             StepAction::Combine { field, by, by_size, kernel } => {
                 let size = self.given_size(cells[*field].size, tools)?;
-                let other_size = by_size.unwrap_or(cells[*by].size);
-                let (bytes_in, made) = if field == by {
-                    let (bytes, sink) = cells[*field].split(record, None)?;
-                    let view = ValueView { bytes, size };
-                    (2 * bytes.len(), kernel.run([view, view], sink, tools)?)
-                } else {
-                    let both = cells.get_disjoint_mut([*field, *by]);
-                    let [cell, other] = both.map_err(|error| error.to_string())?;
-                    let other = ValueView { bytes: other.value(record, &[]), size: other_size };
-                    let (bytes, sink) = cell.split(record, None)?;
-                    let bytes_in = bytes.len() + other.bytes.len();
-                    (bytes_in, kernel.run([ValueView { bytes, size }, other], sink, tools)?)
-                };
-                let cell = &mut cells[*field];
-                cell.moved(false, made.bytes);
-                cell.size = made.size;
-                Ok((bytes_in, made.bytes))
+                let sizes = [size, by_size.unwrap_or(cells[*by].size)];
+                combine(kernel.as_ref(), [*field, *by], sizes, cells, record, tools)
             }
             StepAction::Shorten { field, most_bytes } => {
                 let cell = &mut cells[*field];
@@ -259,6 +244,33 @@ fn parse(
     }
     tools.found = all;
     parsed
+}
+
+/// Replaces the value in the first of two cells, whose images have these sizes, by what is made of both. Returns
+/// the bytes read and made.
+fn combine(
+    kernel: &dyn CombineKernel,
+    both: [usize; 2],
+    sizes: [[usize; 2]; 2],
+    cells: &mut [FieldCell],
+    record: &[u8],
+    tools: &mut KernelScratch,
+) -> Result<(usize, usize), String> {
+    let view = |bytes, i: usize| ValueView { bytes, size: sizes[i] };
+    let (bytes_in, made) = if both[0] == both[1] {
+        let (bytes, sink) = cells[both[0]].split(record, None)?;
+        (2 * bytes.len(), kernel.run([view(bytes, 0); 2], sink, tools)?)
+    } else {
+        let cells = cells.get_disjoint_mut(both).map_err(|error| error.to_string())?;
+        let [cell, other] = cells;
+        let other = view(other.value(record, &[]), 1);
+        let (bytes, sink) = cell.split(record, None)?;
+        (bytes.len() + other.bytes.len(), kernel.run([view(bytes, 0), other], sink, tools)?)
+    };
+    let cell = &mut cells[both[0]];
+    cell.moved(false, made.bytes);
+    cell.size = made.size;
+    Ok((bytes_in, made.bytes))
 }
 
 /// A field of labels: its name, its cell, and the bytes of one label.

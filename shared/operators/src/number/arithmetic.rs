@@ -336,7 +336,8 @@ mod kernel {
     }
 }
 
-#[cfg(all(test, feature = "kernels"))]
+#[cfg(feature = "kernels")]
+#[cfg(test)]
 mod tests {
     use super::*;
     use gristmill_kernel::*;
