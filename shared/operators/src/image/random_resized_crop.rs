@@ -1,6 +1,6 @@
 //! `random_resized_crop`: crops a random window of an image and resizes it.
 
-use crate::image::resize::{RESIZE_INTERPOLATION, resized};
+use crate::image::resize::{RESIZE_INTERPOLATION, ResizeFilter, resized};
 use crate::prelude::*;
 
 /// u8 or f32 `[h, w, 1 or 3]` -> the same dtype, `[size[0], size[1], c]`: a rectangle of random area, aspect

@@ -1,7 +1,7 @@
 //! `add`, `subtract`, `multiply` and `divide`: a field, item by item, with a number or with another field.
 
 use crate::prelude::*;
-use FieldDType::{BF16, Bytes, F16, F32, F64, I32, I64, U8, U16, U32, U64};
+use FieldDType::{BF16, F16, F32, F64, I32, I64, U8, U16, U64};
 
 /// One of the four operations, as an operator.
 pub trait ArithmeticOperation: Clone + std::fmt::Debug + PartialEq + Send + Sync + 'static {
@@ -330,7 +330,7 @@ mod kernel {
             }),
             F32 => each!(f32, |a, b| Ok(T::SINGLE(a, b))),
             F64 => each!(f64, |a, b| Ok(T::DOUBLE(a, b))),
-            Bytes | BF16 | U32 => return Err(format!("cannot compute with {dtype}")),
+            other => return Err(format!("cannot compute with {other}")),
         }
         Ok(length)
     }
