@@ -217,7 +217,7 @@ pub fn free_bytes(path: &Path) -> io::Result<u64> {
     Ok(blocks.saturating_mul(disk.f_frsize))
 }
 
-/// What is free on the disk of `path`, for an error message.
+/// The free space on the disk of `path`, for an error message.
 pub fn free_space(path: &Path) -> String {
     match free_bytes(path).and_then(|bytes| Ok((bytes, statvfs(path)?))) {
         // Some file systems count no inodes.

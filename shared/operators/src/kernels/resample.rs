@@ -112,7 +112,7 @@ impl ResizeFilter {
 pub(crate) trait ResampledValue: Default + Send + 'static {
     type Sum: Copy + Default + Send + 'static;
     const BYTES: usize;
-    /// What a sum begins with, so that it is rounded at its end.
+    /// The start of a sum, so that it is rounded at its end.
     const START: Self::Sum;
 
     fn weight(weight: f64) -> Self::Sum;
