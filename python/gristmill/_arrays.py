@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from . import _native
+
+#: Suffix of the field that has the shapes of another.
+SHAPES = ".shapes"
 
 _DTYPES: dict[str, np.dtype[Any]] = {
     "BOOL": np.dtype(np.bool_),
@@ -44,7 +49,8 @@ def _bf16() -> np.dtype[Any]:
 def arrays_of(batch: _native.Batch, keys: bool) -> dict[str, np.ndarray[Any, Any]]:
     """The fields of `batch`, each [rows, ...]; with `keys`, `__key__` and `__copy__` as well.
 
-    The arrays share the buffer of the batch, are writable, and keep it alive.
+    The arrays share the buffer of the batch, are writable, and keep it alive. A field of images of different
+    sizes is flat, and `field.shapes` has their shapes: `listed` makes a list of them.
     """
     array = np.ndarray
     get = _DTYPES.get
@@ -53,4 +59,25 @@ def arrays_of(batch: _native.Batch, keys: bool) -> dict[str, np.ndarray[Any, Any
         if not keys and (name == "__key__" or name == "__copy__"):
             continue
         arrays[name] = array(shape, get(kind) or dtype(kind), batch, offset)  # type: ignore[arg-type]
+    for name in flat_fields(arrays):
+        # The shapes say as much.
+        del arrays[f"{name}.offsets"]
     return arrays
+
+
+def flat_fields(batch: Mapping[str, Any]) -> list[str]:
+    """The fields of images of different sizes."""
+    names = [name[: -len(SHAPES)] for name in batch if name.endswith(SHAPES)]
+    return [name for name in names if name in batch and batch[name].ndim == 1]
+
+
+def listed(batch: dict[str, Any]) -> dict[str, Any]:
+    """`batch`, with lists of images in place of flat fields: views of arrays or tensors."""
+    for name in flat_fields(batch):
+        flat, begin, images = batch[name], 0, []
+        for shape in batch.pop(name + SHAPES).tolist():
+            end = begin + math.prod(shape)
+            images.append(flat[begin:end].reshape(shape))
+            begin = end
+        batch[name] = images
+    return batch

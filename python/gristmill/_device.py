@@ -9,11 +9,13 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import chain
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 
+from ._arrays import SHAPES, flat_fields
 from ._cuda import CopyEvent, DeviceCalls, calls_of
 from ._pinned import PinnedBuffers
 from .errors import Error
@@ -68,7 +70,9 @@ class Device:
 
     def send(self, tensors: Tensors) -> tuple[Tensors, CopyEvent | None]:
         """The tensors on the device, and the event after which they are complete (None: now)."""
-        moving = {name: tensor for name, tensor in tensors.items() if not name.startswith("__")}
+        # Shapes are read on the host.
+        staying = {name + SHAPES for name in flat_fields(tensors)}
+        moving = {name: t for name, t in tensors.items() if not name.startswith("__") and name not in staying}
         if self._calls is None:
             moved = {name: torch.empty_like(t, device=self.device).copy_(t) for name, t in moving.items()}
             return self._finish({**tensors, **moved}), None
@@ -93,7 +97,8 @@ class Device:
     def receive(self, tensors: Tensors, done: CopyEvent | None) -> Tensors:
         """Makes the caller's stream wait for the copies."""
         if done is not None and self._calls is not None:
-            self._calls.hand_over(tensors.values(), done)
+            found = (tensor if isinstance(tensor, list) else [tensor] for tensor in tensors.values())
+            self._calls.hand_over(chain.from_iterable(found), done)
         return tensors
 
     @contextmanager

@@ -67,5 +67,5 @@ def _crops(name: str, parameters: dict[str, Any]) -> list[dict[str, Any]]:
     if name == "random_crop":
         return [cropped]
     shorter = round(max(size if isinstance(size, list) else [size]) * _LARGER)
-    antialias = {"antialias": parameters["antialias"]} if "antialias" in parameters else {}
-    return [{"resize_shorter": {"size": shorter, **antialias, **shared}}, cropped]
+    how = {key: parameters[key] for key in ("antialias", "interpolation") if key in parameters}
+    return [{"resize_shorter": {"size": shorter, **how, **shared}}, cropped]

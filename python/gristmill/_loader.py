@@ -17,6 +17,7 @@ import numpy as np
 
 from . import _native, _ranks, _reader, _service
 from ._advice import invalid_in_python
+from ._arrays import listed
 from ._batches import Arrays, Batches, Cursor, Mark, Place
 from ._flags import flags_of
 from ._options import checks_options, name_of
@@ -33,7 +34,7 @@ _OPTIONS_ARE = "options: Those of `gm.LoaderOptions`."
 # Options that a loader for evaluation does not share.
 _OF_TRAINING = ("job", "epochs", "tail", "acknowledge", "sampler")
 # How the service refuses a job that differs.
-_OTHER_JOB = re.compile(r"job \S+ exists with another (.+?): choose another job name")
+_OTHER_JOB = re.compile(r"job \S+ exists with another ([\w -]+) \((.*), not (.*)\): choose another job name", re.DOTALL)
 _IS_CLOSED = "the loader is closed"
 _IS_OVER = "this iteration is over: another one of this loader has begun, or its state was changed"
 
@@ -240,7 +241,7 @@ class Loader(Generic[Item]):
         """A batch as the caller gets it. `arrays` are writable, and share the fetcher's buffer, which they keep
         alive.
         """
-        return arrays
+        return listed(arrays)
 
     def _wrap(self, batches: Iterable[tuple[Arrays, Mark]]) -> Iterator[tuple[Any, Mark]]:
         """Turns the batches of an epoch into those handed to the caller, each with its mark.
@@ -709,10 +710,10 @@ class Loader(Generic[Item]):
             other = _OTHER_JOB.match(str(error))
             if loaded is None or other is None:
                 raise
-            name = other[1].split()[0]
+            name, saved, given = other.groups()
             raise CheckpointError(
-                f"the state is of a job with another {other[1]}: load it into a loader with the same {name}, or begin "
-                "without it"
+                f"the state was saved with {name} {saved}, and this loader has {given}: load it into a loader with the "
+                f"same {name}, or begin without it"
             ) from None
         self._reader, self._name, self._at = reader, reader.job.name, Place(reader.begin)
         # Another thread, or a signal handler, may have been faster.

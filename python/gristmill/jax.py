@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from . import _batches, _loader
+from ._arrays import listed
 from ._options import CommonOptions, checks_options
 from .errors import OptionError
 from .pipeline import Pipeline
@@ -87,7 +88,10 @@ class Loader(_loader.Loader[dict[str, Any]]):
         yield from waiting
 
     def _convert(self, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
-        return {name: self._place(name, array) for name, array in arrays.items()}
+        return {name: self._placed(name, value) for name, value in listed(arrays).items()}
+
+    def _placed(self, name: str, value: Any) -> Any:
+        return [self._place(name, array) for array in value] if isinstance(value, list) else self._place(name, value)
 
     def _place(self, name: str, array: np.ndarray) -> Any:
         if name.startswith("__"):

@@ -9,6 +9,8 @@ import numpy as np
 import tensorflow as tf
 
 from . import _loader
+from ._arrays import listed
+from .errors import OptionError
 
 __all__ = ["Loader", "dataset"]
 
@@ -49,7 +51,10 @@ class Loader(_loader.Loader[dict[str, tf.Tensor]]):
     """
 
     def _convert(self, arrays: dict[str, np.ndarray]) -> dict[str, tf.Tensor]:
-        return {name: _tensor(array) for name, array in arrays.items()}
+        return {
+            name: [_tensor(array) for array in value] if isinstance(value, list) else _tensor(value)
+            for name, value in listed(arrays).items()
+        }
 
 
 def dataset(loader: _loader.Loader[Any]) -> tf.data.Dataset:
@@ -85,6 +90,8 @@ def _element_spec(loader: _loader.Loader[Any]) -> dict[str, tf.TensorSpec]:
         if name.startswith("__") and not loader._keys:
             continue
         dtype, shape = _DTYPES[field["dtype"]], field["shape"]
+        if None in shape[1:]:
+            raise OptionError(f"field {name}: images of different sizes are lists; iterate the loader, or resize them")
         if field["dtype"] == "bytes" or (shape and shape[0] is None):
             # Ragged: the items of all rows, and where each row begins.
             spec[name] = tf.TensorSpec([None, *shape[1:]], dtype)

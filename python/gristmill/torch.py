@@ -12,6 +12,7 @@ import torch
 import torch.utils.data
 
 from . import _loader
+from ._arrays import listed
 from ._device import Device, Prefetch, Tensors
 from ._options import LoaderOptions, checks_options
 from .errors import OptionError
@@ -157,12 +158,14 @@ class _Layout:
         return {name: _tensor(array, name in self._bf16) for name, array in arrays.items()}
 
     def views(self, tensors: Tensors) -> Tensors:
+        tensors = listed(tensors)
         if self._all_images:
-            return {name: t.permute(0, 3, 1, 2) if _is_image(t) else t for name, t in tensors.items()}
+            return {name: _channels_first(t) if _is_image(t) else t for name, t in tensors.items()}
         for name in self._images:
-            if name not in tensors or tensors[name].ndim < 4:
+            found = tensors.get(name)
+            if found is None or not (isinstance(found, list) or found.ndim >= 4):
                 raise OptionError(f"channels_first: `{name}` is no field of images [n, h, w, c]")
-            tensors[name] = tensors[name].movedim(-1, -3)
+            tensors[name] = _channels_first(found)
         return tensors
 
     def finish(self, tensors: Tensors) -> Tensors:
@@ -174,7 +177,9 @@ class _Layout:
             self._affine = _affine(self._normalise, image.device)
         factor, addend = self._affine
         # One multiplication and one addition in f32, as the operator does: the bytes are equal.
-        tensors[self._normalise["field"]] = image.to(torch.float32, copy=True).mul_(factor).add_(addend)
+        pixels = image.view(-1, len(factor)) if image.ndim == 1 else image
+        made = pixels.to(torch.float32, copy=True).mul_(factor).add_(addend)
+        tensors[self._normalise["field"]] = made.view(image.shape)
         return self.views(tensors)
 
 
@@ -313,8 +318,16 @@ def _tensor(array: np.ndarray, is_bf16: bool) -> torch.Tensor:
     return torch.from_numpy(array)
 
 
-def _is_image(tensor: torch.Tensor) -> bool:
-    return tensor.ndim == 4 and tensor.shape[-1] in (1, 3, 4)
+def _is_image(value: Any) -> bool:
+    if isinstance(value, list):
+        return all(tensor.shape[-1] in (1, 3, 4) for tensor in value)
+    return value.ndim == 4 and value.shape[-1] in (1, 3, 4)
+
+
+def _channels_first(value: Any) -> Any:
+    if isinstance(value, list):
+        return [tensor.movedim(-1, -3) for tensor in value]
+    return value.movedim(-1, -3)
 
 
 def _affine(normalise: dict[str, Any], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:

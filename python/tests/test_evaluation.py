@@ -31,10 +31,18 @@ def values(pipeline: gm.Pipeline) -> list[int]:
 
 
 def test_random_operators_are_left_out_or_become_the_middle(folder: Path) -> None:
-    train = gm.images("pictures").take(48).shuffle(seed=3).decode().random_resized_crop([14, 28], antialias=False)
+    train = (
+        gm.images("pictures")
+        .take(48)
+        .shuffle(seed=3)
+        .decode()
+        .random_resized_crop([14, 28], antialias=False, interpolation="bicubic")
+    )
     train = train.flip().grayscale(p=1).grayscale(p=0.2).vertical_flip(p=1).color_jitter(brightness=(0.5, 1.5))
     train = train.random_erasing().normalise(**gm.IMAGENET).batch(4, drop_remainder=True)
-    same = gm.images("pictures").take(48).in_order().decode().resize_shorter(32, antialias=False)
+    same = (
+        gm.images("pictures").take(48).in_order().decode().resize_shorter(32, antialias=False, interpolation="bicubic")
+    )
     same = same.center_crop([14, 28]).grayscale().vertical_flip(p=1).normalise(**gm.IMAGENET).batch(4)
     assert json.loads(train.for_evaluation().canonical()) == json.loads(same.canonical())
     cropped = gm.images("pictures").decode(field="image").random_crop(8, padding=2, mask_fill=1, masks=["image"])

@@ -66,6 +66,16 @@ GOLDEN: list[tuple[str, list[Any], list[str]]] = [
         ["resize: { size: [9, 9], antialias: false }", "scale"],
     ),
     (
+        "resize_bicubic",
+        [v2.Resize((9, 9), interpolation=3), v2.RandomResizedCrop(8, interpolation="bicubic"), *TENSOR],
+        [
+            "resize: { size: [9, 9], interpolation: bicubic }",
+            "random_resized_crop: { size: [8, 8], scale: [0.08, 1.0], ratio: [0.75, 1.3333333333333333], "
+            "interpolation: bicubic }",
+            "scale",
+        ],
+    ),
+    (
         "random_resized_crop",
         [
             v1.RandomResizedCrop(24, scale=(0.2, 1.0)),
@@ -262,14 +272,14 @@ REFUSED: list[tuple[list[Any], list[str]]] = [
     (
         [
             v2.RandAugment(),
-            v2.Resize(256, interpolation="bicubic"),
+            v2.Resize(256, interpolation="lanczos"),
             v2.CenterCrop(20),
             v2.Lambda(len),
             *TO_FLOAT,
         ],
         [
             "transform[0] RandAugment: ",
-            "transform[1] Resize, interpolation='bicubic': ",
+            "transform[1] Resize, interpolation='lanczos': ",
             "transform[3] Lambda: ",
         ],
     ),

@@ -22,7 +22,7 @@ from torchvision.transforms import InterpolationMode, v2  # noqa: E402
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 TO_FLOAT = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]
 CROP = v2.CenterCrop(32)
-BILINEAR = InterpolationMode.BILINEAR
+BILINEAR, BICUBIC = InterpolationMode.BILINEAR, InterpolationMode.BICUBIC
 IMAGES = 24
 
 # Values of u8 may differ by one; f32 by rounding.
@@ -33,6 +33,8 @@ EXACT: list[tuple[str, list[Any], float]] = [
     ("enlarge", [v2.Resize((100, 120)), *TO_FLOAT], ONE),
     ("resize_tensor", [v2.ToImage(), v2.Resize((20, 30)), *TO_FLOAT], ONE),
     ("resize_tensor_alias", [v2.ToImage(), v2.Resize((20, 30), antialias=False), *TO_FLOAT], ONE),
+    ("bicubic", [v1.Resize((20, 30), interpolation=BICUBIC), v1.ToTensor()], ROUNDING),
+    ("bicubic_tensor_alias", [v2.ToImage(), v2.Resize((20, 30), BICUBIC, antialias=False), *TO_FLOAT], 2 * ONE),
     (
         "evaluation",
         [v1.Resize(30), v1.CenterCrop(28), v1.ToTensor(), v1.Normalize(MEAN, STD)],

@@ -189,10 +189,15 @@ def test_a_state_of_another_pipeline_or_seed_is_a_checkpoint_error(
     with load(epochs=2) as loader:
         next(iter(loader))
         state = loader.state_dict()
-        for other, name in ((load(numbers().batch(7), epochs=2), "pipeline"), (load(epochs=2, seed=1), "seed")):
+        for other, name, differs in (
+            (load(numbers().batch(7), epochs=2), "batch size", "8, and this loader has 7"),
+            (load(numbers().take(3).batch(8), epochs=2), "pipeline", ".*, and this loader has .*take.*"),
+            (load(epochs=2, seed=1), "seed", "0, and this loader has 1"),
+        ):
             with other:
                 other.load_state_dict(state)
-                with pytest.raises(gm.CheckpointError, match=f"a job with another {name}.*with the same {name}"):
+                said = f"the state was saved with {name} {differs}: .*with the same {name}"
+                with pytest.raises(gm.CheckpointError, match=said):
                     next(iter(other))
 
 

@@ -5,7 +5,7 @@ use crate::{
     output::{say, say_all},
     service::{NamedJobArgs, call, open_existing, state, job_state_word},
 };
-use gristmill_client::{ProgramFailure, report::SkippedRecords};
+use gristmill_client::{ProgramFailure, printable, report::SkippedRecords};
 use gristmill_model::{
     Checkpoint,
     splits::{Cursor, ReaderProgress, ranks::RunRanks, run::TrainingRun},
@@ -82,9 +82,9 @@ impl StatusArgs {
 
 /// The status with the paths of `folders` in place of their buckets.
 fn in_words(mut status: JobStatus, folders: &FolderBuckets) -> JobStatus {
-    status.trouble = status.trouble.map(|trouble| folders.in_words(&trouble));
+    status.trouble = status.trouble.map(|trouble| printable(&folders.in_words(&trouble)));
     if let JobState::Failed { error } = &mut status.job.state {
-        *error = folders.in_words(error);
+        *error = printable(&folders.in_words(error));
     }
     status
 }

@@ -148,7 +148,16 @@ fn check_fixed(item: &JobItem, register: &RegisterCall) -> Result<(), CallRefusa
     let RegisterCall { job, spec, given, .. } = register;
     if let Some(SpecDifference { field, registered, requested }) = item.spec.difference(spec, given)
     {
-        let (registered, requested) = around_difference(&registered, &requested);
+        let sizes = (field == "pipeline").then(|| batch_sizes(&item.spec, spec)).flatten();
+        let (field, registered, requested) = match sizes {
+            Some([registered, requested]) => {
+                ("batch size", registered.to_string(), requested.to_string())
+            }
+            None => {
+                let (registered, requested) = around_difference(&registered, &requested);
+                (field, registered, requested)
+            }
+        };
         return Err(invalid(format!(
             "job {job} exists with another {field} ({registered}, not {requested}): choose another job name or use \
              the same {field}; once the job has ended `gristmill forget {job}` frees the name"
@@ -178,6 +187,15 @@ fn check_cache(before: &JobItem, spec: &JobSpec) -> Result<(), CallRefusal> {
         )));
     }
     Ok(())
+}
+
+/// The batch sizes of two pipelines that differ in nothing else.
+fn batch_sizes(registered: &JobSpec, requested: &JobSpec) -> Option<[u32; 2]> {
+    let [one, other] = [registered, requested].map(|spec| pipeline_of(spec).ok());
+    let (one, other) = one.zip(other)?;
+    let sizes = [&one, &other].map(|pipeline| pipeline.batching().size);
+    let same = other.with_batch_size(sizes[0]).ok()?;
+    (same.canonical_json() == one.canonical_json()).then_some(sizes)
 }
 
 /// Both texts, each cut to a part that shows where they begin to differ.
@@ -245,10 +263,13 @@ mod tests {
         let seed = register(JobSpec { seed: 8, ..before.spec.clone() }, &["seed"]);
         let why = join(&before, &seed).unwrap_err();
         assert!(why.contains("another seed (0, not 8)"), "{why}");
-        let pipeline = before.spec.pipeline.replace("\"size\":2", "\"size\":3");
-        let why = join(&before, &register(JobSpec { pipeline, ..before.spec.clone() }, &[]));
-        let why = why.unwrap_err();
-        assert!(why.contains("\"size\":2") && why.contains("\"size\":3"), "{why}");
+        let refusal = |pipeline: String| {
+            join(&before, &register(JobSpec { pipeline, ..before.spec.clone() }, &[])).unwrap_err()
+        };
+        let why = refusal(before.spec.pipeline.replace("\"size\":2", "\"size\":3"));
+        assert!(why.contains("another batch size (2, not 3)"), "{why}");
+        let why = refusal(before.spec.pipeline.replace("\"x\"", "\"y\""));
+        assert!(why.contains("another pipeline (") && why.contains("\"y\""), "{why}");
         let long = "x".repeat(100);
         let (one, other) = around_difference(&format!("{long}a"), &format!("{long}b"));
         assert!(one.starts_with("...x") && one.ends_with("xa") && other.ends_with("xb"), "{one}");

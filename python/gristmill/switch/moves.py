@@ -7,16 +7,22 @@ from typing import Any
 
 from .chain import Chain
 
-__all__ = ["MAPS", "bilinear", "resize"]
+__all__ = ["MAPS", "filtered", "resize"]
 
 # With the numbers that Pillow has for them.
 _BILINEAR = {"bilinear": ("bilinear", "2")}
 _NEAREST_TOO = {"nearest": ("nearest", "0"), **_BILINEAR}
+_BICUBIC_TOO = {**_BILINEAR, "bicubic": ("bicubic", "3")}
 
 
-def bilinear(chain: Chain, t: Any) -> bool:
-    """Whether `t` interpolates bilinearly; anything else is refused."""
-    return _interpolation(chain, t, _BILINEAR) is not None
+def filtered(chain: Chain, t: Any) -> dict[str, Any] | None:
+    """How `t` resizes, as parameters of an operator; None if that is refused."""
+    name = _interpolation(chain, t, _BICUBIC_TOO)
+    if name is None:
+        return None
+    # PIL always averages; tensors do if asked to.
+    antialias = {} if chain.kind == "pil" or t.antialias is True else {"antialias": False}
+    return antialias if name == "bilinear" else {**antialias, "interpolation": name}
 
 
 def _interpolation(chain: Chain, t: Any, offered: Mapping[str, tuple[str, ...]]) -> str | None:
@@ -30,29 +36,24 @@ def _interpolation(chain: Chain, t: Any, offered: Mapping[str, tuple[str, ...]])
     return None
 
 
-def _antialias(chain: Chain, t: Any) -> dict[str, bool]:
-    """PIL always averages; tensors do if asked to."""
-    return {} if chain.kind == "pil" or t.antialias is True else {"antialias": False}
-
-
 def _resize(chain: Chain, t: Any) -> None:
     size = [t.size] if isinstance(t.size, int) else t.size
     if t.max_size is not None or size is None:
         chain.refuse("there is no bound of the longer side", "leave max_size out", f"max_size={t.max_size!r}")
-    is_bilinear = bilinear(chain, t)
-    if chain.pixels("Resize") and is_bilinear and size is not None:
-        resize(chain, t, list(size))
+    how = filtered(chain, t)
+    if chain.pixels("Resize") and how is not None and size is not None:
+        resize(chain, list(size), how)
     elif size is not None and len(size) == 2:
         chain.size = (size[0], size[1])
 
 
-def resize(chain: Chain, t: Any, size: list[int]) -> None:
+def resize(chain: Chain, size: list[int], how: dict[str, Any]) -> None:
     """To [height, width], or to [shorter side]."""
     if len(size) == 2:
-        chain.emit("resize", size=size, **_antialias(chain, t))
+        chain.emit("resize", size=size, **how)
         chain.size = (size[0], size[1])
         return
-    chain.emit("resize_shorter", size=size[0], **_antialias(chain, t))
+    chain.emit("resize_shorter", size=size[0], **how)
     if chain.size is not None:
         shorter, longer = min(chain.size), max(chain.size)
         other = int(size[0] * longer / shorter)
@@ -66,15 +67,15 @@ def _center_crop(chain: Chain, t: Any) -> None:
 
 def _random_resized_crop(chain: Chain, t: Any) -> None:
     chain.size = _pair(t.size)
-    sampled = bilinear(chain, t)
+    how = filtered(chain, t)
     in_bounds = chain.within("scale", t.scale, 1e-6, 1) & chain.within("ratio", t.ratio, 1e-6, 1e6)
-    if chain.pixels("RandomResizedCrop") and sampled and in_bounds:
+    if chain.pixels("RandomResizedCrop") and how is not None and in_bounds:
         chain.emit(
             "random_resized_crop",
             size=list(_pair(t.size)),
             scale=list(t.scale),
             ratio=list(t.ratio),
-            **_antialias(chain, t),
+            **how,
         )
 
 

@@ -94,8 +94,9 @@ def _random_apply(chain: Chain, t: Any, path: str) -> None:
 def _classification(chain: Chain, t: Any) -> None:
     """What `Weights.transforms()` of a classifier is: Resize, CenterCrop, to f32, Normalize."""
     crop = list(t.crop_size) * (3 - len(t.crop_size))
-    if moves.bilinear(chain, t):
-        moves.resize(chain, t, list(t.resize_size))
+    how = moves.filtered(chain, t)
+    if how is not None:
+        moves.resize(chain, list(t.resize_size), how)
     chain.emit("center_crop", size=crop)
     chain.size, chain.kind, chain.values = (crop[0], crop[1]), "tensor", "unit"
     chain.normalise(list(t.mean), list(t.std))

@@ -20,7 +20,7 @@ pub struct TensorSpec {
     pub name: String,
     pub dtype: TensorDType,
     /// Shape of one row, or of one item of a ragged tensor, whose rows have any number of items. At most 16
-    /// dimensions, none of them 0.
+    /// dimensions. 0 stands in fixed tensors only: sequences padded to the longest of a batch may all be empty.
     pub shape: Vec<usize>,
     /// Whether rows differ in length along their first axis.
     pub ragged: bool,
@@ -105,6 +105,10 @@ impl FrameSchema {
                 });
             }
         }
+        if tensors.iter().zip(&item_bytes).all(|(spec, bytes)| !spec.ragged && *bytes == 0) {
+            // Rows without bytes would let a short frame claim any number of rows.
+            return Err(ChunkFormatError::invalid("every tensor has a dimension of 0"));
+        }
         // Decreasing element size aligns every tensor to its own type without gaps, which safetensors
         // forbids.
         parts.sort_by(|a, b| {
@@ -187,10 +191,9 @@ fn checked_item_bytes(spec: &TensorSpec) -> Result<usize, ChunkFormatError> {
             spec.shape.len()
         )));
     }
-    if spec.shape.contains(&0) {
-        // Rows without bytes would let a short frame claim any number of rows.
+    if spec.ragged && spec.shape.contains(&0) {
         return Err(ChunkFormatError::invalid(format!(
-            "tensor {name:?} has a dimension of 0 in {:?}; leave it out or make it ragged",
+            "the items of ragged tensor {name:?} have a dimension of 0 in {:?}",
             spec.shape
         )));
     }

@@ -231,7 +231,7 @@ fn frames_that_safetensors_would_misread_are_refused() {
         ("no rows", two(u8s(&a, "0,4", 0, 0), u8s(&b, "0,1", 0, 0)), 0),
         ("scalar", two(u8s(&a, "2,4", 0, 8), u8s(&b, "", 8, 9)), 9),
         ("overflow", two(u8s(&a, "2,4", 0, 8), u8s(&b, "2,9223372036854775808", 8, 8)), 8),
-        ("no bytes", two(u8s(&a, "2,4", 0, 8), u8s(&b, "2,0", 8, 8)), 8),
+        ("no bytes", two(u8s(&a, "2,0,4", 0, 0), u8s(&b, "2,0", 0, 0)), 0),
         ("metadata", two(u8s(&a, "2,4", 0, 8), r#""__metadata__":{"a":"b"}"#.into()), 8),
         ("nothing", "{}".into(), 0),
     ] {

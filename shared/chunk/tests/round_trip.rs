@@ -449,8 +449,34 @@ fn schemas_that_cannot_be_are_refused_by_name() {
     refused(vec![x("text.offsets")], "reserved");
     refused(vec![x("a"), x("b"), x("a")], "two tensors are named \"a\"");
     refused(vec![TensorSpec::fixed("a", TensorDType::U8, [3, 0])], "dimension of 0");
+    refused(vec![x("b"), TensorSpec::ragged("a", TensorDType::U8, [0])], "dimension of 0");
     refused(vec![TensorSpec::fixed("a", TensorDType::U8, [1; 17])], "17 dimensions");
     refused(vec![TensorSpec::fixed("a", TensorDType::U8, [usize::MAX, 2])], "too large");
+}
+
+#[test]
+fn rows_without_values_read_back_beside_others() {
+    for codec in [FrameCodec::Stored, FrameCodec::Zstd { level: 1 }] {
+        let specs = vec![
+            TensorSpec::fixed("none", TensorDType::I64, [0, 3]),
+            TensorSpec::fixed("one", TensorDType::U8, []),
+        ];
+        let mut writer = ChunkWriter::new(codec);
+        writer.begin_frame(&FrameSchema::new(specs).unwrap(), 3).unwrap();
+        for row in 0..2 {
+            assert!(writer.row_mut(0, row).unwrap().is_empty());
+            writer.row_mut(1, row).unwrap().fill(7);
+        }
+        writer.end_frame(ChunkFrameKind::Batch, 2).unwrap();
+        let object = Bytes::from(writer.finish().unwrap());
+        let chunk = Chunk::open(object, &ChunkLimits::default()).unwrap();
+        let bytes = chunk.frame(0).unwrap();
+        let peer = SafeTensors::deserialize(&bytes).unwrap();
+        assert_eq!(peer.tensor("none").unwrap().shape(), [2, 0, 3]);
+        let frame = chunk.tensors(0).unwrap();
+        assert_eq!(frame.get("none").unwrap().row(1), Some(&[][..]));
+        assert_eq!(frame.get("one").unwrap().values(), [7, 7]);
+    }
 }
 
 #[test]

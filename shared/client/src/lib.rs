@@ -27,7 +27,7 @@ pub use options::{
     WorkerCount, parse_budget,
 };
 pub use program::{
-    Interruption, InterruptionSignals, ProgramFailure, interruption, log_to_stderr,
+    Interruption, InterruptionSignals, ProgramFailure, interruption, log_to_stderr, printable,
     return_large_buffers, survive_size_limits, write_stderr,
 };
 pub use rank_options::{RankOptions, TailOption};

@@ -59,14 +59,23 @@ impl ProgramFailure {
         }
     }
 
-    /// The message for a terminal: one line without control characters, which names of files may hold.
+    /// The message for a terminal: one line.
     /// None if the reason was already reported.
     pub fn line(&self) -> Option<String> {
         match self {
             Self::Reported(_) => None,
-            failure => Some(failure.to_string().replace(|c: char| c.is_control(), " ")),
+            failure => Some(printable(&failure.to_string())),
         }
     }
+}
+
+/// `text` with control characters, which names of files may hold, as `\n` or `\u{1b}`.
+pub fn printable(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() { shown.extend(c.escape_debug()) } else { shown.push(c) }
+    }
+    shown
 }
 
 // Standard error: a program's log, and lines for people. A standard error that cannot be written to, as on
@@ -197,7 +206,10 @@ mod tests {
 
     #[test]
     fn a_terminal_gets_one_line() {
-        assert_eq!(ProgramFailure::usage("a\nb\u{1b}[1m").line().as_deref(), Some("a b [1m"));
+        assert_eq!(
+            ProgramFailure::usage("a\nb\u{1b}[1m").line().as_deref(),
+            Some("a\\nb\\u{1b}[1m")
+        );
         assert_eq!(ProgramFailure::Reported(1).line(), None);
     }
 }

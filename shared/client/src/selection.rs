@@ -1,6 +1,6 @@
 //! Selects the files that a dataset reads, with reasons for those it leaves out.
 
-use crate::ListError;
+use crate::{ListError, printable};
 use gristmill_host::folder::UnreadableReason;
 use gristmill_ports::ObjectInfo;
 use gristmill_sources::{FORMATS, FormatDefinition};
@@ -72,10 +72,6 @@ impl fmt::Display for LeftOutFiles {
         }
         Ok(())
     }
-}
-
-fn printable(name: &str) -> String {
-    name.replace(|c: char| c.is_control(), "\u{fffd}")
 }
 
 /// Writes the first items, and the number of the others.

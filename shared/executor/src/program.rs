@@ -48,7 +48,12 @@ pub(crate) struct DeliveredField {
     /// True if batching copies the field, because no step writes it to its row.
     pub(crate) copied: bool,
     pub(crate) sequence: Option<SequenceLayout>,
+    /// The tensor of the shapes of images of different sizes, and what all of them have in common.
+    pub(crate) shapes: Option<(usize, [Option<u32>; 3])>,
 }
+
+/// Suffix of the tensor that has the shapes of a field.
+const SHAPES: &str = ".shapes";
 
 #[derive(Debug)]
 pub(crate) struct SequenceLayout {
@@ -114,17 +119,7 @@ impl PipelineCompiler<'_> {
         let missing = || ExecError::Pipeline("a delivered field has no tensor".into());
         let tensor = |name: &str| schema.index_of(name).ok_or_else(missing);
         let batching = pipeline.batching().clone();
-        let mut delivered = Vec::new();
-        for (name, field) in author_fields(pipeline) {
-            let sequence = field.known_shape().is_none() || field.dtype.size_bytes().is_none();
-            let sequence = sequence.then(|| SequenceLayout {
-                item_bytes: field.item_bytes().unwrap_or(1) as usize,
-                pad: batching.pad_value(name).bytes(field.dtype),
-            });
-            let (cell, tensor) = (cell(name).ok_or_else(missing)?, tensor(name)?);
-            let name = name.clone();
-            delivered.push(DeliveredField { name, cell, tensor, copied: true, sequence });
-        }
+        let mut delivered = delivered_fields(pipeline, &schema, cell).ok_or_else(missing)?;
         let in_order = pipeline.is_in_order();
         if in_order || batching.padding.is_none() {
             write_to_rows(&mut steps, &mut delivered, names.len());
@@ -219,6 +214,32 @@ fn cell_names(pipeline: &Pipeline) -> Vec<&str> {
     names
 }
 
+/// The fields that batches have beside key and copy; none if one of them has no cell or tensor.
+fn delivered_fields(
+    pipeline: &Pipeline,
+    schema: &FrameSchema,
+    cell: impl Fn(&str) -> Option<usize>,
+) -> Option<Vec<DeliveredField>> {
+    let field = |(name, field): (&String, &FieldSchema)| {
+        let sequence = field.known_shape().is_none() || field.dtype.size_bytes().is_none();
+        let sequence = sequence.then(|| SequenceLayout {
+            item_bytes: field.item_bytes().unwrap_or(1) as usize,
+            pad: pipeline.batching().pad_value(name).bytes(field.dtype),
+        });
+        let shape = <[Option<u32>; 3]>::try_from(&field.shape[..]);
+        let shapes = schema.index_of(&format!("{name}{SHAPES}")).zip(shape.ok());
+        Some(DeliveredField {
+            name: name.clone(),
+            cell: cell(name)?,
+            tensor: schema.index_of(name)?,
+            copied: true,
+            sequence,
+            shapes: shapes.filter(|_| field.is_unsized_image()),
+        })
+    };
+    author_fields(pipeline).map(field).collect()
+}
+
 /// Makes the last transformation of a field write to the field's row; later steps change it there.
 /// Excluded are transformations before an element becomes several, since each needs its own row,
 /// and values that a later step reads.
@@ -235,6 +256,10 @@ fn write_to_rows(steps: &mut [CompiledStep], delivered: &mut [DeliveredField], c
                     field.copied = false;
                 }
                 settled[*input] = true;
+            }
+            StepAction::Combine { field, by, .. } => {
+                settled[*field] = true;
+                settled[*by] = true;
             }
             StepAction::Parse { input, outputs, .. } => {
                 settled[*input] = true;
@@ -257,6 +282,11 @@ fn write_to_rows(steps: &mut [CompiledStep], delivered: &mut [DeliveredField], c
 fn tensor_schema(pipeline: &Pipeline) -> Result<FrameSchema, ExecError> {
     let mut tensors = Vec::new();
     for (name, field) in &pipeline.output_schema().fields {
+        if field.is_unsized_image() {
+            tensors.push(TensorSpec::ragged(name, dtype(field), []));
+            tensors.push(TensorSpec::fixed(format!("{name}{SHAPES}"), TensorDType::I64, [3]));
+            continue;
+        }
         tensors.push(tensor_spec(name, field).ok_or_else(|| {
             ExecError::Pipeline(format!("`{name}` is {field}, which cannot be stored"))
         })?);

@@ -363,6 +363,14 @@ impl<'a> SplitExecution<'a> {
                 let fits = self.program.batching.padded_length(&field.name, items);
                 fits.map_err(|reason| ElementFault::Record { op, reason })?;
                 writer.push_ragged(field.tensor, value)?;
+                if let Some((tensor, shape)) = field.shapes {
+                    let mut unknown = cells[field.cell].size.into_iter();
+                    let row = writer.row_mut(tensor, self.split.row)?.as_chunks_mut::<8>().0;
+                    for (to, side) in row.iter_mut().zip(shape) {
+                        let side = side.map(|side| side as usize).or_else(|| unknown.next());
+                        *to = (side.unwrap_or(0) as i64).to_le_bytes();
+                    }
+                }
                 continue;
             }
             let row = writer.row_mut(field.tensor, self.split.row)?;

@@ -3,8 +3,8 @@
 use crate::{ExecError, PipelineCompiler};
 
 use gristmill_kernel::{
-    CellStorage, ExtractKernel, FieldCell, InPlaceKernel, Kernel, KernelScratch, MAX_ITEMS,
-    MoveBoxes, OperatorDraws, PredicateKernel, TransformKernel, ValueView,
+    CellStorage, CombineKernel, ExtractKernel, FieldCell, InPlaceKernel, Kernel, KernelScratch,
+    MAX_ITEMS, MoveBoxes, OperatorDraws, PredicateKernel, TransformKernel, ValueView,
 };
 use gristmill_pipeline::{
     BoxedOperator, ElementSchema, FieldSchema, ImageFields, KernelInput, Operator, PipelineStage,
@@ -29,6 +29,13 @@ pub(crate) enum StepAction {
     Filter {
         field: usize,
         kernel: Box<dyn PredicateKernel>,
+    },
+    /// Replaces `field` by what is made of it and of `by`; `by_size` is known of its schema.
+    Combine {
+        field: usize,
+        by: usize,
+        by_size: Option<[usize; 2]>,
+        kernel: Box<dyn CombineKernel>,
     },
     /// Truncates the value to its first bytes.
     Shorten {
@@ -134,6 +141,11 @@ impl CompiledStep {
                 kernel.run(value, size, tools, &mut draw())?;
                 Ok((value.len(), value.len()))
             }
+            StepAction::Combine { field, by, by_size, kernel } => {
+                let size = self.given_size(cells[*field].size, tools)?;
+                let sizes = [size, by_size.unwrap_or(cells[*by].size)];
+                combine(kernel.as_ref(), [*field, *by], sizes, cells, record, tools)
+            }
             StepAction::Shorten { field, most_bytes } => {
                 let cell = &mut cells[*field];
                 let bytes_in = cell.place.bytes();
@@ -179,6 +191,7 @@ impl CompiledStep {
         match &self.action {
             StepAction::Transform { input, output, .. } => [*input, *output].contains(&cell),
             StepAction::InPlace { field, .. } | StepAction::Shorten { field, .. } => *field == cell,
+            StepAction::Combine { field, by, .. } => [*field, *by].contains(&cell),
             StepAction::Parse { input, outputs, .. } => *input == cell || outputs.contains(&cell),
             StepAction::Boxes { field, labels, .. } => {
                 *field == cell || labels.iter().any(|(_, label, _)| *label == cell)
@@ -231,6 +244,33 @@ fn parse(
     }
     tools.found = all;
     parsed
+}
+
+/// Replaces the value in the first of two cells, whose images have these sizes, by what is made of both. Returns
+/// the bytes read and made.
+fn combine(
+    kernel: &dyn CombineKernel,
+    both: [usize; 2],
+    sizes: [[usize; 2]; 2],
+    cells: &mut [FieldCell],
+    record: &[u8],
+    tools: &mut KernelScratch,
+) -> Result<(usize, usize), String> {
+    let view = |bytes, i: usize| ValueView { bytes, size: sizes[i] };
+    let (bytes_in, made) = if both[0] == both[1] {
+        let (bytes, sink) = cells[both[0]].split(record, None)?;
+        (2 * bytes.len(), kernel.run([view(bytes, 0); 2], sink, tools)?)
+    } else {
+        let cells = cells.get_disjoint_mut(both).map_err(|error| error.to_string())?;
+        let [cell, other] = cells;
+        let other = view(other.value(record, &[]), 1);
+        let (bytes, sink) = cell.split(record, None)?;
+        (bytes.len() + other.bytes.len(), kernel.run([view(bytes, 0), other], sink, tools)?)
+    };
+    let cell = &mut cells[both[0]];
+    cell.moved(false, made.bytes);
+    cell.size = made.size;
+    Ok((bytes_in, made.bytes))
 }
 
 /// A field of labels: its name, its cell, and the bytes of one label.
@@ -421,7 +461,9 @@ fn action(
             given => given,
         },
     };
-    let kernel = op.kernel(&KernelInput::new(given.map(|(_, schema)| schema), compiler.assets));
+    let by = op.by().and_then(|name| cell(name).zip(input.field(name)));
+    let kernel_input = KernelInput::new(given.map(|(_, schema)| schema), compiler.assets);
+    let kernel = op.kernel(&kernel_input.with(by.map(|(_, schema)| schema)));
     let kernel = kernel.map_err(ExecError::Pipeline)?;
     let Some((field, _)) = given else {
         return match kernel {
@@ -438,6 +480,10 @@ fn action(
         }
         Kernel::InPlace(kernel) => StepAction::InPlace { field, kernel },
         Kernel::Filter(kernel) => StepAction::Filter { field, kernel },
+        Kernel::Combine(kernel) => {
+            let (by, schema) = by.ok_or_else(|| cannot(op, "its field `by` is missing"))?;
+            StepAction::Combine { field, by, by_size: known_size(schema), kernel }
+        }
         Kernel::Extract(kernel) => {
             // Every field that an operator writes has a cell.
             let outputs = op.outputs().into_iter().filter_map(&cell).collect();

@@ -14,7 +14,11 @@ pub enum HostError {
     /// Another process serves this directory.
     #[error("another service runs on {}: use it, or name another --state-dir", .0.display())]
     Busy(PathBuf),
-    #[error("the disk under {} is full: free some space, then start again", .0.display())]
+    #[error(
+        "the disk under {} is full ({}): free some space, then start again",
+        .0.display(),
+        crate::free_space(.0)
+    )]
     Full(PathBuf),
     #[error("{}: {error}", path.display())]
     Io { path: PathBuf, error: io::Error },

@@ -217,10 +217,14 @@ pub fn free_bytes(path: &Path) -> io::Result<u64> {
     Ok(blocks.saturating_mul(disk.f_frsize))
 }
 
-/// [`free_bytes`] for an error message.
+/// The free space on the disk of `path`, for an error message.
 pub fn free_space(path: &Path) -> String {
-    match free_bytes(path) {
-        Ok(bytes) => format!("{bytes} bytes free"),
+    match free_bytes(path).and_then(|bytes| Ok((bytes, statvfs(path)?))) {
+        // Some file systems count no inodes.
+        Ok((bytes, disk)) if bytes > 0 && disk.f_files > 0 && disk.f_favail == 0 => {
+            format!("the disk has no inodes left, though {bytes} bytes are free: delete files")
+        }
+        Ok((bytes, _)) => format!("{bytes} bytes free"),
         Err(error) => format!("its free space is unknown: {error}"),
     }
 }

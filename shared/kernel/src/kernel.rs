@@ -23,6 +23,8 @@ pub enum Kernel {
     Filter(Box<dyn PredicateKernel>),
     /// Finds several values in one, in the order of the operator's outputs.
     Extract(Box<dyn ExtractKernel>),
+    /// Makes a value of two, in place of the first.
+    Combine(Box<dyn CombineKernel>),
     /// Cuts the value to at most its first bytes.
     Shorten { most_bytes: usize },
     /// Makes several elements of one.
@@ -186,6 +188,16 @@ pub trait ExtractKernel: Send + Sync {
         found: &mut [FieldCell],
         tools: &mut KernelScratch,
     ) -> Result<usize, String>;
+}
+
+/// An operator that makes a value of two. An error is the record's, as above.
+pub trait CombineKernel: Send + Sync {
+    fn run(
+        &self,
+        inputs: [ValueView<'_>; 2],
+        output: KernelOutput<'_>,
+        tools: &mut KernelScratch,
+    ) -> Result<OutputSize, String>;
 }
 
 // Buffers that kernels share and reuse from element to element.

@@ -9,7 +9,7 @@ mod kernel;
 
 pub use cell::{CellStorage, FieldCell, KernelOutput};
 pub use kernel::{
-    AssetLoader, DrawKey, ExtractKernel, FusedKernel, InPlaceKernel, Kernel, KernelScratch,
-    KernelState, MAX_ITEMS, MoveBoxes, NoAssets, OperatorDraws, OutputSize, PredicateKernel,
-    TransformKernel, ValueView,
+    AssetLoader, CombineKernel, DrawKey, ExtractKernel, FusedKernel, InPlaceKernel, Kernel,
+    KernelScratch, KernelState, MAX_ITEMS, MoveBoxes, NoAssets, OperatorDraws, OutputSize,
+    PredicateKernel, TransformKernel, ValueView,
 };

@@ -5,7 +5,8 @@ use crate::prelude::*;
 use std::collections::BTreeMap;
 
 /// `size` elements -> one batch; every field gets a new first dimension. With `ragged`, sequences and byte
-/// strings are delivered as values and offsets (`x` and `x.offsets`). Only the last batch of an epoch can
+/// strings are delivered as values and offsets (`x` and `x.offsets`), and images of different sizes as values,
+/// offsets and shapes (`x.shapes`), of which Python's loaders make lists. Only the last batch of an epoch can
 /// be short, and `drop_remainder` drops it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PlainBatch {
@@ -33,7 +34,7 @@ impl OperatorDefinition for PlainBatch {
         DROP_REMAINDER,
         switch(
             "ragged",
-            "Whether sequences of different lengths and byte strings are delivered as values and offsets.",
+            "Whether sequences of different lengths and byte strings are delivered as values and offsets, and images of different sizes as lists.",
         ),
     ];
 
@@ -47,11 +48,12 @@ impl Operator for PlainBatch {
     fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
         for (name, field) in &flow.schema().fields {
             let one_shape = field.known_shape().is_some() && field.dtype != FieldDType::Bytes;
-            if !(one_shape || self.ragged && field.is_sequence()) {
+            let is_ragged = field.is_sequence() || field.is_unsized_image();
+            if !(one_shape || self.ragged && is_ragged) {
                 let advice = match (field.dtype, field.is_sequence()) {
                     (FieldDType::Bytes, _) => "decode it, leave it out, or say `ragged: true`",
                     (_, true) => "use `padded_batch`, or say `ragged: true`",
-                    _ => "put a resize or crop before it",
+                    _ => "put a resize or crop before it, or say `ragged: true`",
                 };
                 let needs = flow.needs("batch", "every element of one shape", name);
                 return Err(format!("{needs}; {advice}"));
@@ -151,7 +153,7 @@ fn padding(params: &mut MappingReader<'_>) -> Result<SequencePadding, PipelineEr
     }
     if let Some(node) = params.get("values") {
         let table = MappingReader::new("`values`", node)?;
-        padding.values = entries(&table, |key, n| AuthoredNumber::parse(&table, key, n))?;
+        padding.values = entries(&table, |key, n| AuthoredNumber::parse_padding(&table, key, n))?;
     }
     Ok(padding)
 }

@@ -34,6 +34,7 @@ mod image {
 
 /// Operators on individual numbers.
 mod number {
+    pub mod arithmetic;
     pub mod cast;
     pub mod layout;
     pub mod normalise;
@@ -48,9 +49,11 @@ mod sequence {
 
 pub use element::whole::SleepPer;
 pub use image::decode::DecodeMode;
+pub use image::resize::{PixelInterpolation, ResizeFilter};
 pub use image::rotate_or_shear::{AngleBounds, Interpolation, RotateOrShear, WarpAngle};
 #[cfg(feature = "kernels")]
 pub use kernels::floor;
+pub use number::arithmetic::{Arithmetic, ArithmeticOperand, ArithmeticOperation};
 pub use number::layout::DimensionOrder;
 
 use gristmill_pipeline::{OperatorRegistry, Pipeline, PipelineError};
@@ -112,6 +115,7 @@ operators! {
     image::gaussian_blur: GaussianBlur;
     image::grayscale: Solarize, Posterize;
     image::random_erasing: RandomErasing;
+    number::arithmetic: Add, Subtract, Multiply, Divide;
     number::scale: Scale, Clip;
     number::normalise: Normalise, Standardise;
     number::cast: Cast;

@@ -62,7 +62,7 @@ pub(crate) const VALUES: Parameter = or(
     "values",
     ParameterKind::Map(&ANY_NUMBER),
     "{}",
-    "What each of these fields is padded with.",
+    "What each of these fields is padded with; floats also with `.nan`, `.inf` and `-.inf`.",
 );
 
 /// `size` of an operator that makes batches.
@@ -153,6 +153,21 @@ pub(crate) fn into(params: &mut MappingReader<'_>, op: &str) -> Result<String, P
     let name = params.text("into", node)?;
     check_field_name(&name).map_err(|message| node.error(format!("`{op}` `into`: {message}")))?;
     Ok(name)
+}
+
+/// Checks that some number lies between `min` and `max`.
+pub(crate) fn check_bounds(
+    params: &MappingReader<'_>,
+    op: &str,
+    min: Option<AuthoredNumber>,
+    max: Option<AuthoredNumber>,
+) -> Result<(), PipelineError> {
+    match (min, max) {
+        (Some(min), Some(max)) if min > max => {
+            Err(params.error(format!("`{op}` `min` must be at most `max`, not {min} and {max}")))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Parses `[low, high]` with low <= high, or one number that `spread` turns into both, with the declared

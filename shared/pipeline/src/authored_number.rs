@@ -8,12 +8,15 @@ use std::fmt;
 
 /// Above this, an f64 cannot represent every whole number.
 const MAX_EXACT: f64 = (1_u64 << 53) as f64;
+/// Numbers that JSON lacks, by their words in YAML.
+const NON_FINITE: [(&str, f64); 3] =
+    [(".nan", f64::NAN), (".inf", f64::INFINITY), ("-.inf", f64::NEG_INFINITY)];
 /// The largest finite bf16 and f16.
 const MAX_BF16: f64 = 3.389_531_389_251_535_5e38;
 const MAX_F16: f64 = 65_504.0;
 
-/// A finite number. A whole number fits i64 or u64.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// A number, finite unless it is a padding. A whole number fits i64 or u64.
+#[derive(Clone, Copy, Debug)]
 pub enum AuthoredNumber {
     Whole(i128),
     Real(f64),
@@ -45,6 +48,34 @@ impl AuthoredNumber {
             NodeValue::Float(number) if number.is_finite() => Ok(AuthoredNumber::Real(number)),
             _ => Err(table.wrong(key, node, "a finite number")),
         }
+    }
+
+    /// Reads the value of `key`, which may be NaN or infinite: a number of YAML, or its text, which
+    /// is the canonical form.
+    ///
+    /// # Errors
+    /// If it is not such a number.
+    pub fn parse_padding(
+        table: &MappingReader<'_>,
+        key: &str,
+        node: &SyntaxNode,
+    ) -> Result<Self, PipelineError> {
+        match &node.value {
+            NodeValue::Float(number) if !number.is_finite() => Ok(AuthoredNumber::Real(*number)),
+            NodeValue::Str(text) => NON_FINITE
+                .iter()
+                .find(|(word, _)| word == text)
+                .map(|(_, number)| AuthoredNumber::Real(*number))
+                .ok_or_else(|| table.wrong(key, node, "a number")),
+            _ => AuthoredNumber::parse(table, key, node),
+        }
+    }
+
+    /// The word of YAML for a number that JSON lacks.
+    fn word(self) -> Option<&'static str> {
+        let AuthoredNumber::Real(number) = self else { return None };
+        let same = |other: f64| other == number || other.is_nan() && number.is_nan();
+        NON_FINITE.iter().find(|(_, other)| same(*other)).map(|(word, _)| *word)
     }
 
     /// Returns the value of an integer field of `dtype`.
@@ -85,7 +116,7 @@ impl AuthoredNumber {
             FieldDType::F64 => f64::MAX,
             _ => return self.whole(dtype).map(drop),
         };
-        if self.real().abs() <= most {
+        if self.real().abs() <= most || !self.real().is_finite() {
             Ok(())
         } else {
             Err(format!("a number from -{most:e} to {most:e}"))
@@ -131,6 +162,19 @@ impl fmt::Display for AuthoredNumber {
     }
 }
 
+/// NaN is the same padding as NaN.
+impl PartialEq for AuthoredNumber {
+    fn eq(&self, other: &Self) -> bool {
+        match (*self, *other) {
+            (AuthoredNumber::Whole(one), AuthoredNumber::Whole(other)) => one == other,
+            (AuthoredNumber::Real(one), AuthoredNumber::Real(other)) => {
+                one.to_bits() == other.to_bits()
+            }
+            _ => false,
+        }
+    }
+}
+
 /// By value: a whole number and a real one beyond 2^53 may compare as equal and yet differ.
 impl PartialOrd for AuthoredNumber {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
@@ -144,7 +188,10 @@ impl PartialOrd for AuthoredNumber {
 impl Serialize for AuthoredNumber {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match *self {
-            AuthoredNumber::Real(number) => serializer.serialize_f64(number),
+            AuthoredNumber::Real(number) => match self.word() {
+                Some(word) => serializer.serialize_str(word),
+                None => serializer.serialize_f64(number),
+            },
             AuthoredNumber::Whole(number) => match (i64::try_from(number), u64::try_from(number)) {
                 (Ok(number), _) => serializer.serialize_i64(number),
                 (_, Ok(number)) => serializer.serialize_u64(number),

@@ -82,8 +82,8 @@ impl Batching {
         }
         let bucket = self.buckets.as_ref().filter(|b| b.pad_to_boundary && b.field == field);
         let boundary = bucket.and_then(|b| b.boundaries.get(b.bucket_index(longest)));
-        // The last bucket has no upper boundary. A tensor must not have an empty dimension.
-        Ok(boundary.map_or(longest, |boundary| *boundary as usize - 1).max(1))
+        // The last bucket has no upper boundary.
+        Ok(boundary.map_or(longest, |boundary| *boundary as usize - 1))
     }
 
     /// The padding value of `field`.
@@ -177,7 +177,7 @@ mod tests {
         assert_eq!(length(true, "x", 4), Ok(7));
         assert_eq!(length(true, "x", 9), Ok(9));
         assert_eq!(length(false, "x", 2), Ok(2));
-        assert_eq!(length(false, "x", 0), Ok(1));
+        assert_eq!(length(false, "x", 0), Ok(0));
         assert_eq!(length(true, "y", 2), Ok(3));
         assert!(length(true, "y", 4).unwrap_err().contains("truncate"));
     }

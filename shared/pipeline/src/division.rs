@@ -132,7 +132,7 @@ impl Pipeline {
         let in_fetcher = self.deliver().stages.iter().zip(self.finishing_schemas());
         for (stage, input) in in_workers.chain(in_fetcher).rev() {
             let PipelineStage { op, keep_position, .. } = stage;
-            let touches = op.field() == Some(name) || op.outputs().contains(&name);
+            let touches = op.touched().contains(&name);
             let pinned = op.declaration().pins_position && op.dataset().is_none();
             let Some(field) = input.field(name).filter(|_| !pinned && !keep_position) else {
                 break;

@@ -64,7 +64,7 @@ pub const OF_FILLED_FIELDS: &[Parameter] = &[
         "min_visibility",
         ParameterKind::Number { min: 0.0, max: 1.0 },
         "0",
-        "Boxes that keep less than this share of their area within the image leave.",
+        "Boxes of which less than this share of the area lies within the image after the move leave.",
     ),
     or(
         "mask_fill",

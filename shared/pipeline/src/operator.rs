@@ -209,6 +209,8 @@ pub enum TouchedFields<'a> {
     Reads(&'a str),
     /// It replaces this field.
     Replaces(&'a str),
+    /// It reads two fields, and replaces `field`.
+    Combines { field: &'a str, by: &'a str },
     /// It reads `field` and writes `into`.
     Derives { field: &'a str, into: &'a str },
     /// It reads `field` and writes every field of `into`.
@@ -223,11 +225,24 @@ impl dyn Operator {
         match self.fields() {
             TouchedFields::Nothing => None,
             TouchedFields::Reads(field) | TouchedFields::Replaces(field) => Some(field),
-            TouchedFields::Derives { field, .. } | TouchedFields::Parses { field, .. } => {
-                Some(field)
-            }
+            TouchedFields::Combines { field, .. }
+            | TouchedFields::Derives { field, .. }
+            | TouchedFields::Parses { field, .. } => Some(field),
             TouchedFields::Together(fields) => Some(&fields.field),
         }
+    }
+
+    /// The second field it reads, if it combines two.
+    pub fn by(&self) -> Option<&str> {
+        match self.fields() {
+            TouchedFields::Combines { by, .. } => Some(by),
+            _ => None,
+        }
+    }
+
+    /// Every field it reads or writes; a field may be there twice.
+    pub fn touched(&self) -> Vec<&str> {
+        self.field().into_iter().chain(self.by()).chain(self.outputs()).collect()
     }
 
     /// The field it writes in place of the one it reads, or from it. `None` if it parses several
@@ -235,7 +250,7 @@ impl dyn Operator {
     pub fn output(&self) -> Option<&str> {
         match self.fields() {
             TouchedFields::Nothing | TouchedFields::Reads(_) | TouchedFields::Parses { .. } => None,
-            TouchedFields::Replaces(field) => Some(field),
+            TouchedFields::Replaces(field) | TouchedFields::Combines { field, .. } => Some(field),
             TouchedFields::Derives { into, .. } => Some(into),
             TouchedFields::Together(fields) => Some(&fields.field),
         }
@@ -268,6 +283,7 @@ impl dyn Operator {
 #[derive(Clone, Copy)]
 pub struct KernelInput<'a> {
     field: Option<&'a FieldSchema>,
+    by: Option<&'a FieldSchema>,
     /// Files that operators name by the hash of their content.
     pub assets: &'a dyn AssetLoader,
 }
@@ -275,7 +291,22 @@ pub struct KernelInput<'a> {
 impl<'a> KernelInput<'a> {
     /// `field` is the schema of the operator's field, `None` if it has no field.
     pub fn new(field: Option<&'a FieldSchema>, assets: &'a dyn AssetLoader) -> Self {
-        KernelInput { field, assets }
+        KernelInput { field, by: None, assets }
+    }
+
+    /// As it is, with the schema of the second field.
+    #[must_use]
+    pub fn with(self, by: Option<&'a FieldSchema>) -> Self {
+        KernelInput { by, ..self }
+    }
+
+    /// The schema of the second field of an operator that combines two.
+    ///
+    /// # Errors
+    /// As [`field`](Self::field).
+    pub fn by(&self) -> Result<&'a FieldSchema, String> {
+        self.by
+            .ok_or_else(|| "an operator cannot be compiled: its field `by` is missing".to_owned())
     }
 
     /// The schema of the operator's field.

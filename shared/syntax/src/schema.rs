@@ -124,6 +124,12 @@ impl FieldSchema {
         }
     }
 
+    /// Whether it is an image of which elements differ in height and width.
+    pub fn is_unsized_image(&self) -> bool {
+        let unknown = self.shape.iter().filter(|dim| dim.is_none()).count();
+        self.shape.len() == 3 && (1..=2).contains(&unknown) && !self.is_sequence()
+    }
+
     /// Bytes of one item along the first dimension, of a byte string 1; `None` for scalars, if items
     /// differ, or beyond counting.
     pub fn item_bytes(&self) -> Option<u64> {

@@ -1,6 +1,6 @@
 //! CPU of each part of a run, and requests of each service.
 
-use crate::{JobHandle, ProgramFailure, ServiceConnection};
+use crate::{JobHandle, ProgramFailure, ServiceConnection, printable};
 use futures::{StreamExt, TryStreamExt, stream};
 use gristmill_host::process_cpu_ms;
 use gristmill_model::stored::keys;
@@ -202,7 +202,8 @@ impl SkippedRecords {
             self.records.values().take(most)
         {
             let epochs: Vec<String> = epochs.iter().map(Epoch::to_string).collect();
-            let (op, reason, epochs) = (&record.op, &record.reason, epochs.join(", "));
+            let (op, epochs) = (&record.op, epochs.join(", "));
+            let [source, reason] = [source, &record.reason].map(|text| printable(text));
             text += &format!("left out: {source} ({op}): {reason} [epoch {epochs}]\n");
         }
         if self.len() > most {

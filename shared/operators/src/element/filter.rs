@@ -46,6 +46,15 @@ impl OperatorDefinition for Filter {
         if min.is_none() && max.is_none() && one_of.is_none() {
             return Err(params.error("`filter` needs a test: `min`, `max` or `in`"));
         }
+        check_bounds(params, "filter", min, max)?;
+        let lies_within = |value: &AuthoredNumber| {
+            min.is_none_or(|min| *value >= min) && max.is_none_or(|max| *value <= max)
+        };
+        if one_of.as_ref().is_some_and(|values| !values.iter().any(lies_within)) {
+            return Err(
+                params.error("`filter` keeps nothing: no value of `in` lies within its bounds")
+            );
+        }
         Ok(Filter { field, min, max, one_of })
     }
 }

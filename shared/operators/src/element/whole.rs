@@ -60,6 +60,7 @@ impl OperatorDefinition for DropFields {
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         let node: &SyntaxNode = params.require("fields")?;
         let fields: Vec<String> = match &node.value {
+            NodeValue::Str(_) => vec![params.text("fields", node)?],
             NodeValue::Seq(items) if !items.is_empty() => {
                 items.iter().map(|item| params.text("fields", item)).collect::<Result<_, _>>()?
             }

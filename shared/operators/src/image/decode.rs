@@ -145,7 +145,8 @@ impl Operator for Decode {
         if self.channels != 3 || crop.fields.first_is_mask() {
             return None;
         }
-        let crop = crate::image::random_resized_crop::kernel::CropAndResize::new(crop, 3);
+        use crate::image::random_resized_crop::kernel::{CropAndResize, rgb};
+        let crop = CropAndResize::new(crop, &rgb());
         let kernel = crate::kernels::fused::DecodeAndCrop::new(crop, self.apply_exif_orientation);
         Some(("decode+random_resized_crop", Box::new(kernel)))
     }

@@ -1,9 +1,10 @@
 //! `random_resized_crop`: crops a random window of an image and resizes it.
 
+use crate::image::resize::{RESIZE_INTERPOLATION, ResizeFilter, resized};
 use crate::prelude::*;
 
-/// u8 `[h, w, 1 or 3]` -> u8 `[size[0], size[1], c]`: a rectangle of random area, aspect ratio and position,
-/// resized as by `resize`. Chosen as in torchvision's `RandomResizedCrop`: ten attempts, then the largest
+/// u8 or f32 `[h, w, 1 or 3]` -> the same dtype, `[size[0], size[1], c]`: a rectangle of random area, aspect
+/// ratio and position, resized as by `resize`. Chosen as in torchvision's `RandomResizedCrop`: ten attempts, then the largest
 /// centred rectangle within the ratio bounds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RandomResizedCrop {
@@ -12,7 +13,8 @@ pub struct RandomResizedCrop {
     pub size: [u32; 2],
     pub scale: [f64; 2],
     pub ratio: [f64; 2],
-    pub antialias: bool,
+    #[serde(flatten)]
+    pub filter: ResizeFilter,
 }
 
 /// Lower bound of area and ratio: below it an area has no pixel and a ratio is meaningless. It also keeps
@@ -23,7 +25,7 @@ impl OperatorDefinition for RandomResizedCrop {
     const DECLARATION: OperatorDeclaration =
         with_effect("random_resized_crop", 1, OperatorEffect::Window).costs(20_000, 1_500).random();
 
-    const PARAMETERS: &'static [Parameter] = &with_fields::<14>(
+    const PARAMETERS: &'static [Parameter] = &with_fields::<15>(
         &[
             SIZE,
             or(
@@ -40,6 +42,7 @@ impl OperatorDefinition for RandomResizedCrop {
                 "Bounds of width / height; drawn uniformly in its logarithm; 0 < low <= high.",
             ),
             ANTIALIAS,
+            RESIZE_INTERPOLATION,
         ],
         false,
     );
@@ -48,14 +51,18 @@ impl OperatorDefinition for RandomResizedCrop {
         let size = size(params, "size")?;
         let scale = bounds(params, "scale")?;
         let ratio = bounds(params, "ratio")?;
-        let antialias = params.read_flag("antialias")?;
-        Ok(RandomResizedCrop { fields: ImageFields::parse(params)?, size, scale, ratio, antialias })
+        let filter = ResizeFilter::parse(params)?;
+        Ok(RandomResizedCrop { fields: ImageFields::parse(params)?, size, scale, ratio, filter })
     }
 }
 
 impl Operator for RandomResizedCrop {
     fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
-        crate::image::resize::resized(flow, "random_resized_crop", &self.fields, self.size)
+        resized(flow, "random_resized_crop", &self.fields, self.size, self.filter)
+    }
+
+    fn cost(&self) -> DeclaredCost {
+        self.filter.cost(Self::DECLARATION.cost)
     }
 
     moves_fields!(crop => OperatorGeometry::Resize(crop.drawn()));
@@ -63,22 +70,19 @@ impl Operator for RandomResizedCrop {
     #[cfg(feature = "kernels")]
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
         let given = input.field()?;
-        Ok(masks::or_resized(
-            &self.fields,
-            given,
-            || self.drawn(),
-            |channels| {
-                let crop = kernel::CropAndResize::new(self, channels);
-                transform(move |input, output, tools, draw| crop.run(input, output, tools, draw))
-            },
-        ))
+        let to = || MaskResize::Drawn(kernel::CropAndResize::new(self, given), self.size);
+        Ok(masks::or_resized(&self.fields, given, to, || {
+            let crop = kernel::CropAndResize::new(self, given);
+            transform(move |input, output, tools, draw| crop.run(input, output, tools, draw))
+        }))
     }
 }
 
 #[cfg(feature = "kernels")]
 impl RandomResizedCrop {
+    /// The draws that move boxes; of the image, they need its size alone.
     fn drawn(&self) -> MaskResize {
-        MaskResize::Drawn(kernel::CropAndResize::new(self, 1), self.size)
+        MaskResize::Drawn(kernel::CropAndResize::new(self, &kernel::rgb()), self.size)
     }
 }
 
@@ -105,7 +109,13 @@ pub(crate) mod kernel {
     /// Attempts before falling back to the centre; torchvision's number.
     const TRIES: u32 = 10;
 
-    /// u8 `[h, w, 1 or 3]` -> u8 `[size[0], size[1], c]`. The resizer reads the window in place.
+    /// The schema of decoded images.
+    pub(crate) fn rgb() -> FieldSchema {
+        let shape = vec![None, None, Some(3)];
+        FieldSchema { dtype: FieldDType::U8, shape, range: None }
+    }
+
+    /// Images of the given dtype -> `[size[0], size[1], c]`. The resizer reads the window in place.
     #[derive(Debug)]
     pub(crate) struct CropAndResize {
         pub(crate) resize: ResizeImage,
@@ -115,9 +125,9 @@ pub(crate) mod kernel {
     }
 
     impl CropAndResize {
-        pub(crate) fn new(op: &RandomResizedCrop, channels: usize) -> Self {
+        pub(crate) fn new(op: &RandomResizedCrop, given: &FieldSchema) -> Self {
             CropAndResize {
-                resize: ResizeImage::new(op.size, channels, op.antialias),
+                resize: ResizeImage::new(op.size, given, op.filter),
                 scale: op.scale,
                 ratio: op.ratio,
                 // libm, because the last bit of the platform's logarithm depends on its C library.
@@ -187,8 +197,10 @@ pub(crate) mod kernel {
 
         fn crop(scale: [f64; 2], ratio: [f64; 2]) -> CropAndResize {
             let (fields, size) = (ImageFields::one("image"), [8, 8]);
-            let op = RandomResizedCrop { fields, size, scale, ratio, antialias: true };
-            CropAndResize::new(&op, 3)
+            let interpolation = PixelInterpolation::Bilinear;
+            let filter = ResizeFilter { antialias: true, interpolation };
+            let op = RandomResizedCrop { fields, size, scale, ratio, filter };
+            CropAndResize::new(&op, &rgb())
         }
 
         fn draws() -> impl Iterator<Item = OperatorDraws> {

@@ -68,7 +68,7 @@ impl OperatorGeometry {
 }
 
 impl GeometryStep {
-    /// Moves a box of an image of `size`; clips it to the image in the cases where torchvision clips.
+    /// Moves a box of an image of `size`.
     fn apply(self, [left, top, right, bottom]: Rect, size: [usize; 2]) -> Rect {
         let [height, width] = size.map(|side| side as f32);
         match self {
@@ -76,7 +76,7 @@ impl GeometryStep {
             GeometryStep::UpsideDown => [left, height - bottom, right, height - top],
             GeometryStep::Window(frame) => {
                 let [x, y] = [frame.left as f32, frame.top as f32];
-                cut([left - x, top - y, right - x, bottom - y], [frame.height, frame.width])
+                [left - x, top - y, right - x, bottom - y]
             }
             GeometryStep::Scale(to) => {
                 let share = |i: usize| (to[i] as f64 / size[i] as f64) as f32;
@@ -91,7 +91,7 @@ impl GeometryStep {
                     low = [low[0].min(*x), low[1].min(*y)];
                     high = [high[0].max(*x), high[1].max(*y)];
                 }
-                cut([low[0], low[1], high[0], high[1]], size)
+                [low[0], low[1], high[0], high[1]]
             }
         }
     }
@@ -104,14 +104,6 @@ impl GeometryStep {
             GeometryStep::Scale(to) => to,
         }
     }
-
-    /// The area after the step of one pixel before it.
-    fn magnification(self, size: [usize; 2]) -> f64 {
-        match self {
-            GeometryStep::Scale(to) => (0..2).map(|i| to[i] as f64 / size[i] as f64).product(),
-            _ => 1.0,
-        }
-    }
 }
 
 fn cut([left, top, right, bottom]: Rect, [height, width]: [usize; 2]) -> Rect {
@@ -120,13 +112,18 @@ fn cut([left, top, right, bottom]: Rect, [height, width]: [usize; 2]) -> Rect {
     [x(left), y(top), x(right), y(bottom)]
 }
 
+/// Whether left is left of right, and top above bottom; not of NaN.
+fn has_area([left, top, right, bottom]: Rect) -> bool {
+    left < right && top < bottom
+}
+
 /// Both sides of a box.
 fn sides([left, top, right, bottom]: Rect) -> [f32; 2] {
     [right - left, bottom - top]
 }
 
 impl Mover {
-    /// Moves one box; none if too little of it is left.
+    /// Moves one box; none if it is empty or reversed, or too little of it is left.
     fn one(
         &self,
         numbers: Rect,
@@ -134,21 +131,27 @@ impl Mover {
         mut size: [usize; 2],
     ) -> Option<Rect> {
         let mut rect = self.read(numbers, size);
-        let mut area = sides(rect).map(f64::from).iter().product::<f64>();
+        // Turning would put a reversed box right.
+        if !has_area(rect) {
+            return None;
+        }
+        // The box as if the image had no border.
+        let mut whole = rect;
         for each in moves.iter().flatten() {
+            whole = each.apply(whole, size);
             rect = each.apply(rect, size);
-            area *= each.magnification(size);
             size = each.size(size);
+            rect = cut(rect, size);
         }
         let rect = cut(rect, size);
         let [width, height] = sides(rect);
         let left = width * height;
+        let area = sides(whole).map(f64::from).iter().product::<f64>();
         let BoxFields { min_area, min_size, min_visibility, .. } = self.rules;
         let kept = f64::from(width.min(height)) >= min_size
             && f64::from(left) >= min_area
-            && width > 0.0
-            && height > 0.0
-            && f64::from(left) >= area * min_visibility;
+            && has_area(rect)
+            && f64::from(width) * f64::from(height) >= area * min_visibility;
         kept.then(|| self.write(rect, size))
     }
 

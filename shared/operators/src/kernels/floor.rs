@@ -1,6 +1,6 @@
 //! The kernels of the ResNet pipeline in a bare loop: the lower bound for any engine built on them.
 
-use crate::image::random_resized_crop::kernel::CropAndResize;
+use crate::image::random_resized_crop::kernel::{CropAndResize, rgb};
 use crate::image::resize::kernel::ImageWindow;
 use crate::prelude::*;
 use gristmill_jpeg::{JpegDecoder, JpegHeaders};
@@ -20,8 +20,9 @@ pub fn resnet(
 ) -> Result<u32, String> {
     let (fields, size) = (ImageFields::one("image"), [SIDE; 2]);
     let (scale, ratio) = ([0.08, 1.0], [3.0 / 4.0, 4.0 / 3.0]);
-    let op = RandomResizedCrop { fields, size, scale, ratio, antialias };
-    let crop = CropAndResize::new(&op, 3);
+    let filter = ResizeFilter { antialias, interpolation: PixelInterpolation::Bilinear };
+    let op = RandomResizedCrop { fields, size, scale, ratio, filter };
+    let crop = CropAndResize::new(&op, &rgb());
     let (mut draw, mut tools) = (OperatorDraws::fixed(), KernelScratch::default());
     let (mut decoder, mut decoded) = (JpegDecoder::default(), Vec::new());
     let mut pixels = vec![0; (SIDE * SIDE * 3) as usize];

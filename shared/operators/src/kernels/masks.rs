@@ -6,16 +6,15 @@ use crate::kernels::warp::WarpMatrix;
 use crate::prelude::*;
 use gristmill_kernel::*;
 
-/// The kernel of an operator that resizes: to `to` if the first of `fields` is a mask, otherwise
-/// `image`, which is made for the number of channels.
+/// The kernel of an operator that resizes: to `to` if the first of `fields` is a mask, otherwise `image`.
 pub(crate) fn or_resized(
     fields: &ImageFields,
     given: &FieldSchema,
     to: impl FnOnce() -> MaskResize,
-    image: impl FnOnce(usize) -> Kernel,
+    image: impl FnOnce() -> Kernel,
 ) -> Kernel {
     if !fields.first_is_mask() {
-        return image(channels_of(given));
+        return image();
     }
     let (to, pixel_bytes) = (to(), pixel_bytes(given));
     transform(move |input, output, tools, draw| {

@@ -7,6 +7,7 @@ pub mod floor;
 pub(crate) mod fused;
 pub(crate) mod masks;
 pub(crate) mod planes;
+pub(crate) mod resample;
 pub(crate) mod warp;
 
 use bytes::Bytes;

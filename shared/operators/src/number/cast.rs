@@ -92,7 +92,7 @@ pub(crate) mod kernel {
     use half::{bf16, f16};
 
     /// Numbers of one type -> numbers of another, rounded to nearest, ties to even.
-    pub(super) fn convert(
+    pub(crate) fn convert(
         from: FieldDType,
         to: FieldDType,
         input: ValueView<'_>,

@@ -131,14 +131,11 @@ impl OperatorDefinition for Clip {
             node.map(|node| AuthoredNumber::parse(params, key, node)).transpose()
         };
         let (min, max) = (bound("min")?, bound("max")?);
-        match (min, max) {
-            (None, None) => Err(params.error("`clip` needs `min` or `max`, or both")),
-            (Some(min), Some(max)) if min > max => {
-                Err(params
-                    .error(format!("`clip` `min` must be at most `max`, not {min} and {max}")))
-            }
-            _ => Ok(Clip { field: params.field()?, min, max }),
+        if min.is_none() && max.is_none() {
+            return Err(params.error("`clip` needs `min` or `max`, or both"));
         }
+        check_bounds(params, "clip", min, max)?;
+        Ok(Clip { field: params.field()?, min, max })
     }
 }
 

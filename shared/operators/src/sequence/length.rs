@@ -112,7 +112,7 @@ impl OperatorDefinition for PadSequence {
             "value",
             ANY_NUMBER,
             "0",
-            "What is filled in; the field's dtype must be able to hold it.",
+            "What is filled in; the field's dtype must be able to hold it, as floats do `.nan` and `.inf`.",
         ),
         switch("truncate", "Whether only the first `length` items of a longer sequence are kept."),
     ];
@@ -122,7 +122,8 @@ impl OperatorDefinition for PadSequence {
         let length = params.read_whole("length")?;
         let truncate = params.read_flag("truncate")?;
         let value = params.get("value");
-        let value = value.map(|node| AuthoredNumber::parse(params, "value", node)).transpose()?;
+        let value =
+            value.map(|node| AuthoredNumber::parse_padding(params, "value", node)).transpose()?;
         let value = value.unwrap_or(AuthoredNumber::ZERO);
         Ok(PadSequence { field, length, truncate, value })
     }

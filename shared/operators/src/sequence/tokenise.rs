@@ -164,12 +164,8 @@ pub(crate) mod kernel {
                 let dtype = op.dtype;
                 return Err(format!("it has token {most}, which {dtype} cannot hold"));
             }
-            let truncation = match op.max_length {
-                Some(max_length) => Some(truncation(&tokenizer, max_length as usize)?),
-                None => None,
-            };
             tokenizer.with_padding(None);
-            tokenizer.with_truncation(truncation).map_err(|error| wrong(error.to_string()))?;
+            truncate(&mut tokenizer, op)?;
             Ok(TokeniseKernel {
                 tokenizer,
                 add_special_tokens: op.add_special_tokens,
@@ -178,15 +174,23 @@ pub(crate) mod kernel {
         }
     }
 
-    /// Truncation to `max_length` tokens, including those that the post-processor adds.
-    fn truncation(tokenizer: &Tokenizer, max_length: usize) -> Result<TruncationParams, String> {
+    /// Truncates to `max_length` tokens, including those that the post-processor adds.
+    fn truncate(tokenizer: &mut Tokenizer, op: &Tokenise) -> Result<(), String> {
         use tokenizers::PostProcessor;
+        let Some(max_length) = op.max_length.map(|most| most as usize) else {
+            return tokenizer.with_truncation(None).map(drop).map_err(|error| error.to_string());
+        };
         let added = tokenizer.get_post_processor().map_or(0, |post| post.added_tokens(false));
-        if max_length < added {
-            Err(format!("it adds {added} tokens to every text, more than `max_length`"))
-        } else {
-            Ok(TruncationParams { max_length, ..TruncationParams::default() })
+        if op.add_special_tokens && max_length < added {
+            return Err(format!("it adds {added} tokens to every text, more than `max_length`"));
         }
+        // The library checks as if special tokens were always added, and leaves room for them only if they are.
+        let params = TruncationParams { max_length: max_length.max(added), ..Default::default() };
+        tokenizer.with_truncation(Some(params)).map_err(|error| error.to_string())?;
+        if let Some(params) = tokenizer.get_truncation_mut() {
+            params.max_length = max_length;
+        }
+        Ok(())
     }
 
     impl TransformKernel for TokeniseKernel {

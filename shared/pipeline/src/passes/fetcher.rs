@@ -71,7 +71,7 @@ fn last_on(pipeline: &Pipeline, field: &str) -> Vec<usize> {
     let stages = &pipeline.stages()[..pipeline.batch_stage()];
     let mut last: Vec<usize> = Vec::new();
     for (i, stage) in stages.iter().enumerate().rev() {
-        let of_field = stage.op.field() == Some(field) || stage.op.outputs().contains(&field);
+        let of_field = stage.op.touched().contains(&field);
         if !of_field && touches_nothing_else(&stage.op) {
             continue;
         }

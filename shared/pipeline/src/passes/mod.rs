@@ -202,7 +202,7 @@ fn find(optimised: &OptimisedPipeline) -> Option<(usize, String)> {
             return Some((i, format!("nobody sees `{}` after it", writes.join("`, `"))));
         }
         // A dropped field is used only if an earlier operator reads it.
-        seen.extend(stage.op.field());
+        seen.extend(stage.op.field().into_iter().chain(stage.op.by()));
         seen.extend(stage.op.together().into_iter().flat_map(ImageFields::all));
     }
     None

@@ -135,7 +135,7 @@ fn bubble(
 
 /// The fields that an operator reads or writes.
 fn touches(stage: &PipelineStage) -> Vec<&str> {
-    stage.op.field().into_iter().chain(stage.op.outputs()).collect()
+    stage.op.touched()
 }
 
 /// How two neighbours may change places.

@@ -79,7 +79,7 @@ fn bare_names_take_defaults_and_keep_position_is_recorded() {
     let keep: Vec<bool> = pipeline.stages().iter().map(|stage| stage.keep_position).collect();
     assert_eq!(keep, [false, true, false, false]);
     let crop: &RandomResizedCrop = pipeline.stages()[1].op.downcast_ref().unwrap();
-    assert_eq!((crop.size, crop.scale, crop.antialias), ([8, 9], [0.08, 1.0], true));
+    assert_eq!((crop.size, crop.scale, crop.filter.antialias), ([8, 9], [0.08, 1.0], true));
     assert_eq!(crop.ratio, [3.0 / 4.0, 4.0 / 3.0]);
     let flip: &Flip = pipeline.stages()[2].op.downcast_ref().unwrap();
     assert_eq!((flip.p, flip.fields.field.as_str()), (0.5, "image"));
@@ -154,7 +154,7 @@ fn operators_and_keys_that_are_not_known_are_guessed() {
 fn shapes_must_be_known_at_the_batch() {
     assert_eq!(
         ops_error("  - decode\n  - flip\n  - batch: { size: 8 }\n"),
-        "line 9: `batch` needs every element of one shape, but `image` is u8 [?, ?, 3] after `flip`; put a resize or crop before it"
+        "line 9: `batch` needs every element of one shape, but `image` is u8 [?, ?, 3] after `flip`; put a resize or crop before it, or say `ragged: true`"
     );
     assert_eq!(
         ops_error("  - batch: { size: 8 }\n"),
@@ -162,7 +162,7 @@ fn shapes_must_be_known_at_the_batch() {
     );
     assert_eq!(
         ops_error("  - resize: { size: 8 }\n"),
-        "line 7: `resize` needs an image (u8 [h, w, 1] or [h, w, 3]), but `image` is bytes in the source; put `decode` before it"
+        "line 7: `resize` needs an image (u8 or f32 [h, w, 1] or [h, w, 3]), but `image` is bytes in the source; put `decode` before it"
     );
     assert_eq!(
         ops_error("  - decode: { field: label }\n"),

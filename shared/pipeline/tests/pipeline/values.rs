@@ -66,6 +66,98 @@ fn whole_numbers_of_64_bits_are_kept() {
 }
 
 #[test]
+fn paddings_of_floats_are_any_number() {
+    for (value, kept) in [(".nan", "\".nan\""), ("-.inf", "\"-.inf\""), ("\".inf\"", "\".inf\"")] {
+        for op in [
+            format!(
+                "cast: {{ field: tokens, dtype: f16 }}\npadded_batch: {{ size: 4, values: {{ tokens: {value} }} }}"
+            ),
+            format!(
+                "cast: {{ field: tokens, dtype: f32 }}\npad_sequence: {{ field: tokens, length: 4, value: {value} }}\npadded_batch: {{ size: 4 }}"
+            ),
+        ] {
+            let pipeline = parse(&op).expect(&op);
+            let canonical = pipeline.canonical_json();
+            assert!(canonical.contains(kept), "{op}: {canonical}");
+            let again = gristmill_operators::from_canonical(&canonical).unwrap();
+            assert_eq!(again.canonical_json(), canonical, "{op}");
+        }
+        let error = parse(&format!("padded_batch: {{ size: 4, values: {{ tokens: {value} }} }}"));
+        assert!(error.unwrap_err().contains("with a whole number from"), "{value}");
+        // A bound is finite.
+        element(&format!("filter: {{ field: score, max: {value} }}")).unwrap_err();
+    }
+    let error = parse("padded_batch: { size: 4, values: { tokens: none } }").unwrap_err();
+    assert!(error.contains("must be a number, not `none`"), "{error}");
+}
+
+#[test]
+fn ranges_without_a_number_are_refused() {
+    for (op, wanted) in [
+        (
+            "filter: { field: id, min: 3, max: 1 }",
+            "`filter` `min` must be at most `max`, not 3 and 1",
+        ),
+        ("filter: { field: score, min: 0.5, max: 0.25 }", "not 0.5 and 0.25"),
+        ("filter: { field: id, min: 3, in: [1, 2] }", "`filter` keeps nothing: no value of `in`"),
+        ("clip: { field: id, min: 3, max: 1 }", "`clip` `min` must be at most `max`, not 3 and 1"),
+    ] {
+        let error = element(op).expect_err(op);
+        assert!(error.contains(wanted), "{op}: {error}");
+    }
+    element("filter: { field: id, min: 3, max: 3 }").unwrap();
+    element("filter: { field: id, min: 2, in: [1, 2] }").unwrap();
+}
+
+#[test]
+fn arithmetic_has_the_dtype_and_shape_of_numpy() {
+    let made = |ops: &str, name: &str| {
+        element(ops).map(|pipeline| pipeline.output_schema().field(name).unwrap().to_string())
+    };
+    for (ops, name, wanted) in [
+        ("add: { field: id, value: 3 }", "id", "i64"),
+        ("add: { field: id, value: 0.5 }", "id", "f64"),
+        ("divide: { field: id, value: 1000 }", "id", "f64"),
+        ("multiply: { field: score, by: id }", "score", "f64"),
+        ("subtract: { field: id, by: tokens }", "id", "i64 [?]"),
+        ("multiply: { field: tokens, by: tokens }", "tokens", "i64 [?]"),
+        (
+            "cast: { field: tokens, dtype: f16 }\nadd: { field: tokens, by: score }",
+            "tokens",
+            "f32 [?]",
+        ),
+    ] {
+        assert_eq!(made(ops, name).expect(ops), wanted, "{ops}");
+    }
+    for (ops, wanted) in [
+        ("add: { field: id }", "`add` needs `value`, a number, or `by`, a field"),
+        (
+            "add: { field: id, value: 1, by: score }",
+            "`add` needs `value`, a number, or `by`, a field",
+        ),
+        ("divide: { field: id, value: 0.0 }", "`divide` `value` must not be 0"),
+        ("multiply: { field: name, value: 2 }", "`multiply` needs numbers, but `name` is bytes"),
+        ("multiply: { field: id, by: name }", "`multiply` needs numbers, but `name` is bytes"),
+        ("add: { field: id, by: nome }", "`nome`"),
+        (
+            "cast: { field: id, dtype: u8 }\nadd: { field: id, value: 256 }",
+            "`add` `value` must be a whole number from 0 to 255, not 256: `id` is u8 after `cast`",
+        ),
+        (
+            "cast: { field: score, dtype: bf16 }\nadd: { field: score, value: 1 }",
+            "`cast` it to f32 before",
+        ),
+        (
+            "pad_sequence: { field: tokens, length: 3 }\none_hot: { field: id, classes: 4 }\nadd: { field: id, by: tokens }",
+            "`add` needs fields of one shape, or one number: `id` is f32 [4]",
+        ),
+    ] {
+        let error = element(ops).expect_err(ops);
+        assert!(error.contains(wanted), "{ops}: {error}");
+    }
+}
+
+#[test]
 fn a_new_field_takes_no_name_that_there_is() {
     for (op, made) in [
         ("copy: { field: id, into: label }", "`copy` makes the new field `label`"),

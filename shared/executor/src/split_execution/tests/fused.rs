@@ -6,17 +6,21 @@ use jpeg_encoder::SamplingFactor;
 /// The operators of ResNet with this `decode` and its crop, fused, and without fusing: a step between them
 /// does nothing.
 fn assert_same_if_apart(decode: &str, records: &[Vec<u8>]) {
-    let yaml = |between: &str| RESNET.replace("  - decode\n", &format!("  - {decode}\n{between}"));
-    let fused = Bench::new(&yaml(""), records).all();
-    let mut apart = Bench::new(&yaml("  - sleep: { ms: 0 }\n"), records);
-    assert_eq!(fused.metrics[1].op, "decode+random_resized_crop");
-    assert_eq!(rows(&fused).len(), records.len());
-    // The step between shifts the ordinals that key the draws: shift them back.
-    for step in &mut apart.program.steps {
-        step.ordinal = step.ordinal.saturating_sub(1);
+    for filter in ["", ", interpolation: bicubic"] {
+        let resnet = RESNET.replace("size: 24 }", &format!("size: 24{filter} }}"));
+        let yaml =
+            |between: &str| resnet.replace("  - decode\n", &format!("  - {decode}\n{between}"));
+        let fused = Bench::new(&yaml(""), records).all();
+        let mut apart = Bench::new(&yaml("  - sleep: { ms: 0 }\n"), records);
+        assert_eq!(fused.metrics[1].op, "decode+random_resized_crop");
+        assert_eq!(rows(&fused).len(), records.len());
+        // The step between shifts the ordinals that key the draws: shift them back.
+        for step in &mut apart.program.steps {
+            step.ordinal = step.ordinal.saturating_sub(1);
+        }
+        assert_eq!(apart.program.steps.len(), 4);
+        assert!(rows(&apart.all()) == rows(&fused), "fused and apart differ{filter}");
     }
-    assert_eq!(apart.program.steps.len(), 4);
-    assert!(rows(&apart.all()) == rows(&fused), "fused and apart differ");
 }
 
 fn encoded(

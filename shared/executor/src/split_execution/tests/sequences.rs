@@ -59,6 +59,77 @@ fn longer_sequences_are_cut_or_refused() {
     assert_eq!(numbers(&output), [0, 0, 1, 0, 1, 2, 1, 2]);
 }
 
+#[test]
+fn empty_sequences_are_padded_to_nothing_and_floats_with_any_number() {
+    let shapes = |op: &str| -> Vec<Vec<usize>> {
+        let ops = format!("  - drop: {{ fields: [rows] }}\n  - {op}\n");
+        let frames = frames(
+            &Bench::new(&format!("{SOURCE}{ops}"), &[records(1), records(1)].concat()).all(),
+        );
+        frames.iter().map(|frame| frame.get("any").unwrap().shape().to_vec()).collect()
+    };
+    assert_eq!(shapes("padded_batch: { size: 2, values: { any: 9 } }"), [[2, 0]]);
+    let bucketed = "bucket_by_sequence_length: { size: 2, field: any, boundaries: [3]";
+    assert_eq!(shapes(&format!("{bucketed} }}")), [[2, 0]]);
+    assert_eq!(shapes(&format!("{bucketed}, pad_to_bucket_boundary: true }}")), [[2, 2]]);
+
+    let ops = "  - padded_batch: { size: 3, values: { rows: .nan } }\n";
+    let frame = &frames(&Bench::new(&format!("{SOURCE}{ops}"), &records(3)).all())[0];
+    let rows: Vec<f32> = values(frame, "rows").into_iter().map(f32::from_le_bytes).collect();
+    assert!(
+        rows[..4].iter().all(|x| x.is_nan()) && rows[6..8].iter().all(|x| x.is_nan()),
+        "{rows:?}"
+    );
+    assert_eq!([&rows[4..6], &rows[8..]].concat(), [0.0, 1.0, 0.0, 1.0, 2.0, 3.0]);
+    let ops = "  - pad_sequence: { field: rows, length: 1, value: -.inf, truncate: true }
+  - padded_batch: { size: 2 }\n";
+    let frame = &frames(&Bench::new(&format!("{SOURCE}{ops}"), &records(2)).all())[0];
+    let rows: Vec<f32> = values(frame, "rows").into_iter().map(f32::from_le_bytes).collect();
+    assert_eq!(rows, [f32::NEG_INFINITY, f32::NEG_INFINITY, 0.0, 1.0]);
+}
+
+#[test]
+fn fields_are_combined_where_they_stand() {
+    let of = |ops: &str, records: &[Vec<u8>]| {
+        let output =
+            Bench::new(&format!("{SOURCE}  - drop: {{ fields: [rows] }}\n{ops}"), records).all();
+        let frames = frames(&output);
+        let numbers = |name: &str| -> Vec<i64> {
+            values(&frames[0], name).into_iter().map(i64::from_le_bytes).collect()
+        };
+        (numbers("any"), frames[0].get("n").map(|_| numbers("n")).unwrap_or_default())
+    };
+    // `n` is delivered, read by the other field, and changed later.
+    let ops = "  - length: { field: any, into: n }
+  - pad_sequence: { field: any, length: 2, truncate: true }
+  - multiply: { field: any, by: n }
+  - add: { field: any, value: 1 }
+  - subtract: { field: n, by: n }
+  - batch: { size: 3 }\n";
+    assert_eq!(of(ops, &records(3)), (vec![1, 1, 2, 1, 3, 5], vec![0, 0, 0]));
+    let ops = "  - multiply: { field: any, by: any }\n  - padded_batch: { size: 3 }\n";
+    assert_eq!(of(ops, &records(3)).0, [0, 0, 1, 0, 1, 4]);
+
+    let reason = |ops: &str| {
+        let bench =
+            Bench::new(&format!("{SOURCE}  - drop: {{ fields: [rows] }}\n{ops}"), &records(4)[2..]);
+        bench.reason()
+    };
+    let batch = "  - padded_batch: { size: 2 }\n";
+    let (op, why) =
+        reason(&format!("  - multiply: {{ field: any, value: 9223372036854775807 }}\n{batch}"));
+    assert_eq!(
+        (&*op, &*why),
+        ("multiply", "item 1: i64 cannot hold 2 * 9223372036854775807: `cast` it before")
+    );
+    let shorter = "  - copy: { field: any, into: y }\n  - truncate: { field: y, length: 1 }\n";
+    let (_, why) = reason(&format!("{shorter}  - add: {{ field: any, by: y }}\n{batch}"));
+    assert_eq!(why, "it has 2 items, and `y` 1: both must have one shape");
+    let zeros = "  - copy: { field: any, into: y }\n  - subtract: { field: y, value: 2 }\n";
+    let (_, why) = reason(&format!("{zeros}  - divide: {{ field: any, by: y }}\n{batch}"));
+    assert_eq!(why, "it is divided by `y`, which is 0 at item 1");
+}
+
 /// Remainder rows that the trainer's host pads equal the batch that a worker makes of the same
 /// rows.
 #[test]

@@ -289,6 +289,42 @@ fn masks_keep_the_numbers_that_files_store() {
 }
 
 #[test]
+fn images_of_different_sizes_are_batched_with_their_shapes() {
+    let of = |width: u32, height: u32| {
+        let pixels: Vec<u8> = (0..width * height).flat_map(|i| [i as u8, 7, 9]).collect();
+        let image = png(width, height, png::ColorType::Rgb, &pixels);
+        record(
+            &image,
+            &png(width, height, png::ColorType::Grayscale, &vec![2; pixels.len() / 3]),
+            &[],
+            &[],
+        )
+    };
+    let records = [of(2, 3), of(4, 1), of(1, 1)];
+    for (ops, shapes, first) in [
+        ("", [3, 2, 3, 1, 4, 3], [0, 7, 9, 1, 7, 9]),
+        ("  - layout: { to: nchw }\n", [3, 3, 2, 3, 1, 4], [0, 1, 2, 3, 4, 5]),
+    ] {
+        let ops = format!(
+            "  - decode\n{ops}  - drop: {{ fields: [bbox, cls, mask] }}\n  \
+                           - in_order\n  - batch: {{ size: 2, ragged: true }}\n"
+        );
+        let output = Bench::new(&source(&ops), &records).all();
+        let frames = frames(&output);
+        let frame = &frames[0];
+        assert_eq!(whole(frame.get("image.shapes").unwrap().values()), shapes, "{ops}");
+        let image = frame.get("image").unwrap();
+        assert_eq!((image.shape(), &image.row(0).unwrap()[..6]), (vec![30], &first[..]));
+        assert_eq!(image.row(1).unwrap().len(), 12);
+        // The rest waits for the next split, as others do.
+        assert_eq!(
+            (frames[1].rows(), frames[1].get("image").unwrap().values()),
+            (1, &[0, 7, 9][..])
+        );
+    }
+}
+
+#[test]
 fn boxes_are_batched_padded_even_where_none_is_left() {
     let image = png(8, 6, png::ColorType::Rgb, &[1; 144]);
     let mask = png(8, 6, png::ColorType::Grayscale, &[2; 48]);
@@ -308,9 +344,9 @@ fn boxes_are_batched_padded_even_where_none_is_left() {
     let shapes =
         |name: &str| frames.iter().map(|f| f.get(name).unwrap().shape().to_vec()).collect();
     let boxes: Vec<Vec<usize>> = shapes("bbox");
-    // A batch without boxes has one row of padding, since a tensor must not have an empty
-    // dimension.
-    assert_eq!(boxes, [vec![2, 1, 4], vec![2, 1, 4]]);
+    // As by `tf.data`, a batch without boxes has none.
+    assert_eq!(boxes, [vec![2, 0, 4], vec![2, 1, 4]]);
+    assert_eq!(frames[0].get("cls").unwrap().shape(), [2, 0]);
     let of_boxes = frames[1].get("bbox").unwrap().values();
     assert_eq!(reals(of_boxes), [1.0, 1.0, 3.0, 3.0, 0.0, 0.0, 0.0, 0.0]);
     assert_eq!(whole(frames[1].get("cls").unwrap().values()), [4, -1]);

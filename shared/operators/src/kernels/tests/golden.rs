@@ -123,6 +123,14 @@ impl Params<'_> {
         }
     }
 
+    fn filter(&self) -> ResizeFilter {
+        let interpolation = match self.text("interpolation") {
+            "bicubic" => PixelInterpolation::Bicubic,
+            _ => PixelInterpolation::Bilinear,
+        };
+        ResizeFilter { antialias: self.0["antialias"] != false, interpolation }
+    }
+
     fn cast(&self) -> FieldDType {
         match self.text("dtype") {
             "f16" => FieldDType::F16,
@@ -167,12 +175,21 @@ fn operator(name: &str, params: &Params<'_>) -> Option<(BoxedOperator, Tolerance
         }
         "resize" => {
             let size = params.whole("size").unwrap();
-            let antialias = params.0["antialias"].as_bool().unwrap();
-            (BoxedOperator::new(Resize { fields, size, antialias }), within(1.0))
+            let filter = params.filter();
+            let exact = filter.interpolation == PixelInterpolation::Bicubic;
+            let most = match (params.text("peer"), params.text("dtype")) {
+                ("pillow", _) if exact => 0.0,
+                (_, "f32") => 1e-5,
+                _ => 1.0,
+            };
+            (BoxedOperator::new(Resize { fields, size, filter }), within(most))
         }
         "resize_shorter" => {
             let size = params.u32("size");
-            (BoxedOperator::new(ResizeShorter { fields, size, antialias: true }), within(1.0))
+            (
+                BoxedOperator::new(ResizeShorter { fields, size, filter: params.filter() }),
+                within(1.0),
+            )
         }
         "scale" => {
             (BoxedOperator::new(Scale { field, factor: 1.0 / 255.0, offset: 0.0 }), within(1e-6))

@@ -214,6 +214,8 @@ fn grey_is_as_three_equal_channels() {
     for op in [
         "resize: { size: [7, 31] }",
         "resize: { size: [40, 9], antialias: false }",
+        "resize: { size: [9, 40], interpolation: bicubic }",
+        "resize: { size: [40, 9], antialias: false, interpolation: bicubic }",
         "resize_shorter: { size: 12 }",
         "random_resized_crop: { size: [8, 13] }",
         "normalise: { mean: MEAN, std: STD }",
