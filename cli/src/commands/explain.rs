@@ -1,7 +1,7 @@
 //! `gristmill explain`: how passes change a pipeline before it runs, and why.
 
 use crate::{output::say, read_pipeline, sample};
-use gristmill_client::{AuthoredPipeline, LeftOutFiles, ProgramFailure};
+use gristmill_client::{AuthoredPipeline, LeftOutFiles, ProgramFailure, folder_of};
 use gristmill_executor::PipelineCompiler;
 use gristmill_pipeline::{
     ElementSchema, FieldSchema, Pipeline, PipelineSource, PipelineStage,
@@ -13,7 +13,7 @@ use gristmill_pipeline::{
 use serde_json::{Value, json};
 use std::{
     fmt::Write,
-    path::{Path, PathBuf},
+    path::PathBuf,
 };
 
 /// Show how a pipeline is optimised, and why
@@ -43,7 +43,7 @@ impl ExplainArgs {
         let (measured, sampled) = match (self.data.as_deref(), self.sample) {
             (None, None) => (MeasuredBytes::new(), 0),
             (data, most) => {
-                let dir = self.pipeline.parent().unwrap_or(Path::new("."));
+                let dir = folder_of(&self.pipeline);
                 let data = sample::data(&pipeline, data, dir).await?;
                 left_out.clone_from(&data.left_out);
                 let most = most.unwrap_or(sample::ELEMENTS);

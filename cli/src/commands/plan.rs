@@ -3,7 +3,8 @@
 
 use crate::{output::say, read_pipeline, sample};
 use gristmill_client::{
-    AuthoredPipeline, ProgramFailure, parse_budget, read_user_text, report::DatasetDivision,
+    AuthoredPipeline, ProgramFailure, folder_of, parse_budget, read_user_text,
+    report::DatasetDivision,
 };
 use gristmill_pipeline::passes::{MeasuredBytes, optimise};
 use gristmill_policy::{
@@ -14,7 +15,7 @@ use gristmill_trainer_sim::parse_duration;
 use serde_json::json;
 use std::{
     num::NonZero,
-    path::{Path, PathBuf},
+    path::PathBuf,
     thread::available_parallelism,
     time::Duration,
 };
@@ -94,7 +95,7 @@ impl PlanArgs {
             pipeline = pipeline.with_batch_size(size).map_err(ProgramFailure::usage)?;
         }
         let pipeline = optimise(&pipeline, &MeasuredBytes::new()).pipeline;
-        let dir = self.pipeline.parent().unwrap_or(Path::new("."));
+        let dir = folder_of(&self.pipeline);
         let data = sample::data(&pipeline, self.data.as_deref(), dir).await?;
         let (mut measured, division) =
             sample::profile(&pipeline, &assets, &data, self.sample).await?;

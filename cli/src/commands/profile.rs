@@ -1,9 +1,9 @@
 //! `gristmill profile`: what each operator of a pipeline costs, measured on a sample.
 
 use crate::{output::say, read_pipeline, sample};
-use gristmill_client::{AuthoredPipeline, ProgramFailure};
+use gristmill_client::{AuthoredPipeline, ProgramFailure, folder_of};
 use serde_json::{Value, json};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Measure the CPU time of each operator on a sample of records
 #[derive(Debug, clap::Args)]
@@ -28,7 +28,7 @@ impl ProfileArgs {
     /// Runs the command.
     pub async fn run(self) -> Result<(), ProgramFailure> {
         let AuthoredPipeline { pipeline, assets } = read_pipeline(&self.pipeline)?;
-        let dir = self.pipeline.parent().unwrap_or(Path::new("."));
+        let dir = folder_of(&self.pipeline);
         let data = sample::data(&pipeline, self.data.as_deref(), dir).await?;
         let (measured, _) = sample::profile(&pipeline, &assets, &data, self.sample).await?;
         let records = measured.records.max(1.0);

@@ -9,7 +9,7 @@ use crate::{
 use base64::{Engine, engine::general_purpose::STANDARD};
 use bytes::BytesMut;
 use gristmill_chunk::{Chunk, ChunkFrame, ChunkLimits};
-use gristmill_client::{AuthoredPipeline, ProgramFailure};
+use gristmill_client::{AuthoredPipeline, ProgramFailure, folder_of};
 use gristmill_executor::{
     BatchFinisher, CompiledPipeline, IMAGE_SIZES, PipelineCompiler, REFUSED_OP, SplitOutput,
     has_image_size,
@@ -20,7 +20,7 @@ use std::{
     collections::BTreeSet,
     fmt::Write,
     fs,
-    path::{Path, PathBuf},
+    path::PathBuf,
 };
 use values::ShownValue;
 
@@ -69,7 +69,7 @@ impl ShowArgs {
         let observed = observed(&pipeline)?;
         let compiler = PipelineCompiler { assets: &assets, fuse: true };
         let program = compiler.compile(&observed).map_err(ProgramFailure::usage)?;
-        let dir = self.pipeline.parent().unwrap_or(Path::new("."));
+        let dir = folder_of(&self.pipeline);
         let data = sample::data(&pipeline, self.data.as_deref(), dir).await?;
         let files = sample::first_files(&pipeline, &data, self.records).await?;
         let run = |put| {

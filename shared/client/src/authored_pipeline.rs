@@ -35,6 +35,11 @@ impl From<Pipeline> for AuthoredPipeline {
     }
 }
 
+/// The folder that paths in the pipeline file `path` are relative to.
+pub fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
 impl AuthoredPipeline {
     /// Reads and checks the pipeline file `path`, `-` for standard input, and the asset files that it names. An error is
     /// one line with the mistake, its path and its line.
@@ -42,8 +47,7 @@ impl AuthoredPipeline {
         let named = |why: &dyn std::fmt::Display| format!("{}: {why}", path.display());
         let file = if path == Path::new("-") { Path::new("/dev/stdin") } else { path };
         let text = read_user_text(file, MAX_TEXT_BYTES as u64).map_err(|why| named(&why))?;
-        let base = path.parent().unwrap_or(Path::new("."));
-        Self::parse_with(&text, base, registry).map_err(|error| named(&error))
+        Self::parse_with(&text, folder_of(path), registry).map_err(|error| named(&error))
     }
 
     /// Reads and checks the text of a pipeline file, and the asset files that it names, relative to `base`.
@@ -232,5 +236,19 @@ mod tests {
     #[test]
     fn utf_16_is_named() {
         assert!(not_text(&[0xff, 0xfe, b'n', 0]).contains("UTF-16"));
+    }
+}
+
+#[cfg(test)]
+mod folder_tests {
+    use super::*;
+
+    #[test]
+    fn a_pipeline_beside_the_caller_has_its_folder() {
+        for (path, folder) in
+            [("p.yaml", "."), ("./p.yaml", "."), ("a/p.yaml", "a"), ("/p.yaml", "/")]
+        {
+            assert_eq!(folder_of(Path::new(path)), Path::new(folder), "{path}");
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::{
     AuthoredPipeline, DatasetListing, DatasetLocation, JobOptions, LeftOutFiles, ListError,
-    ProgramFailure, ServiceConnection, StreamOptions,
+    ProgramFailure, ServiceConnection, StreamOptions, folder_of,
 };
 use gristmill_model::splits::Cursor;
 use gristmill_model::wire::{
@@ -75,8 +75,7 @@ impl AuthoredPipeline {
         if let Some(data) = data {
             return DatasetLocation::parse(data, Path::new("."));
         }
-        let base = path.parent().unwrap_or(Path::new("."));
-        DatasetLocation::parse_all(&self.pipeline.source_paths(), base)
+        DatasetLocation::parse_all(&self.pipeline.source_paths(), folder_of(path))
     }
 
     /// The pipeline with batches of `batch_size` and its operators in a cheaper order where the result is

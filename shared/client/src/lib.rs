@@ -17,7 +17,7 @@ mod selection;
 mod service;
 mod service_launcher;
 
-pub use authored_pipeline::{AuthoredPipeline, read_user_file, read_user_text};
+pub use authored_pipeline::{AuthoredPipeline, folder_of, read_user_file, read_user_text};
 pub use dataset::{DatasetFiles, DatasetListing, DatasetLocation, ListError};
 pub use gristmill_executor::NUMERICS;
 pub use gristmill_host::{AttachError, ServiceFile};
