@@ -484,13 +484,15 @@ impl FileIndex {
             return Err("its checksum does not match".into());
         }
         let number = |at: usize| head[at..].first_chunk().map_or(0, |n| u32::from_le_bytes(*n));
-        let (version, packing, records) = (number(8), number(12), number(16));
-        let has_links = packing & HAS_LINKS != 0 && matches!(format, FileFormat::WebDataset(_));
-        let packing = if has_links { packing & !HAS_LINKS } else { packing };
-        let is_damaged = packing & IS_DAMAGED != 0;
-        let packing = packing & !IS_DAMAGED;
-        let has_blanks = packing & HAS_BLANK_LINES != 0 && matches!(format, FileFormat::Jsonl(_));
-        let packing = if has_blanks { packing & !HAS_BLANK_LINES } else { packing };
+        let (version, mut packing, records) = (number(8), number(12), number(16));
+        let mut take = |flag: u32, may_be: bool| {
+            let is_set = may_be && packing & flag != 0;
+            packing &= if is_set { !flag } else { u32::MAX };
+            is_set
+        };
+        let has_links = take(HAS_LINKS, matches!(format, FileFormat::WebDataset(_)));
+        let has_blanks = take(HAS_BLANK_LINES, matches!(format, FileFormat::Jsonl(_)));
+        let is_damaged = take(IS_DAMAGED, true);
         let raw_bytes = head[20..].first_chunk().map_or(0, |n| u64::from_le_bytes(*n));
         if version != VERSION {
             return Err(format!("it has version {version}, this build reads {VERSION}"));
@@ -503,17 +505,9 @@ impl FileIndex {
             IndexKind::ScanTable(layout, _) => (false, Some(layout)),
             IndexKind::Scan(_) | IndexKind::ScanText(_) | IndexKind::Packed => (false, None),
         };
-        let is_npy = matches!(format, FileFormat::Npy(_));
-        let most = match (packing, has_footer) {
-            (0, false) => 0,
-            // Nothing of it is known.
-            (0, true) if is_damaged && records == 0 => 0,
-            (1, false) => gzip::MAX_STORED_BYTES,
-            (2, true) if !is_npy => parquet::MAX_STORED_BYTES,
-            (NPY, true) if is_npy => npy::MAX_STORED_BYTES,
-            (3, false) => frames::MAX_STORED_BYTES,
-            _ => return Err(format!("it is not that of a {} file", format.name())),
-        };
+        let is_unknown = is_damaged && records == 0;
+        let most = most_packing_bytes(packing, format, has_footer, is_unknown)
+            .ok_or_else(|| format!("it is not that of a {} file", format.name()))?;
         let table = layout.map_or(0, |_| csv::CsvTableIndex::most_stored(records));
         let links = if has_links { links::MAX_STORED_BYTES } else { 0 };
         let lost = if is_damaged { MAX_LOST_BYTES + 10 } else { 0 };
@@ -542,18 +536,31 @@ impl FileIndex {
             TarLinks::default()
         };
         let blank_lines = has_blanks.then(|| BlankLines::decode(&mut rest, records)).transpose()?;
+        let faults = Vec::new();
         match rest {
-            [] => Ok(FileIndex {
-                lengths,
-                packing,
-                table,
-                links,
-                lost,
-                faults: Vec::new(),
-                blank_lines,
-            }),
+            [] => Ok(FileIndex { lengths, packing, table, links, lost, faults, blank_lines }),
             _ => Err("it has more than its records need".into()),
         }
+    }
+}
+
+/// The most bytes of the stored packing with this number; none if no file of `format` has it. A damaged file of which
+/// nothing is known has none.
+fn most_packing_bytes(
+    packing: u32,
+    format: &FileFormat,
+    has_footer: bool,
+    is_unknown: bool,
+) -> Option<usize> {
+    let is_npy = matches!(format, FileFormat::Npy(_));
+    match (packing, has_footer) {
+        (0, false) => Some(0),
+        (0, true) if is_unknown => Some(0),
+        (1, false) => Some(gzip::MAX_STORED_BYTES),
+        (2, true) if !is_npy => Some(parquet::MAX_STORED_BYTES),
+        (NPY, true) if is_npy => Some(npy::MAX_STORED_BYTES),
+        (3, false) => Some(frames::MAX_STORED_BYTES),
+        _ => None,
     }
 }
 

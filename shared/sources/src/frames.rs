@@ -39,7 +39,7 @@ impl FrameKind {
     pub(crate) const ALL: [FrameKind; 3] = [FrameKind::Zstd, FrameKind::Bzip2, FrameKind::Xz];
 
     /// The kind of a file that starts with `head`, its first 12 bytes, unless it is an uncompressed one of `format`.
-    pub(crate) fn of(head: &[u8], format: &FileFormat) -> Option<FrameKind> {
+    pub(crate) fn recognise(head: &[u8], format: &FileFormat) -> Option<FrameKind> {
         let kind = match head {
             [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => FrameKind::Zstd,
             [b'B', b'Z', b'h', b'1'..=b'9', 0x31, 0x41, 0x59, 0x26, 0x53, 0x59, ..]

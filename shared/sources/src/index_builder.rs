@@ -204,7 +204,7 @@ impl IndexBuilder {
         }
         self.state = if gzip::is_gzip(&head, &self.format) {
             State::Gzip(Box::default(), builder)
-        } else if let Some(kind) = FrameKind::of(&head, &self.format) {
+        } else if let Some(kind) = FrameKind::recognise(&head, &self.format) {
             State::Frames(Box::new(FrameUnpacker::new(kind)), builder)
         } else {
             State::Plain(builder)

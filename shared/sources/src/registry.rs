@@ -287,7 +287,7 @@ impl crate::FileFormat {
         // Formats that had no parameters once keep their fingerprint.
         let is_plain =
             defaults.is_empty() && Self::with_defaults(self.name()).as_ref() == Some(self);
-        if is_plain && self.name() != "csv" {
+        if self.definition().parameters.is_empty() || (is_plain && self.name() != "csv") {
             return Ok(());
         }
         map.serialize_entry(PARAMETERS, &Written { format: self, defaults })

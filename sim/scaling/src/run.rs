@@ -86,7 +86,7 @@ impl SimulatedRun {
         let (Some(first), Some(last)) = (ticks.first(), ticks.last()) else { return f64::INFINITY };
         let from = first.batches + (last.batches - first.batches) / 3 * 2;
         let from = ticks.iter().find(|tick| tick.batches >= from).unwrap_or(last);
-        // What was made and not taken yet is paid for, too.
+        // Batches that were made and not taken yet are paid for, too.
         let (batches, made) = (last.batches - from.batches, last.made - from.made);
         let (trainer_s, worker_s) = (last.at_s - from.at_s, last.worker_s - from.worker_s);
         prices.usd(trainer_s / batches as f64, worker_s / made.max(1) as f64)

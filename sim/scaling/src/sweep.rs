@@ -9,7 +9,7 @@ use serde::Serialize;
 pub struct SweptCount {
     pub workers: u32,
     pub batch_time_s: f64,
-    /// Of workers and trainer; requests cost the same with any count.
+    /// Cost of workers and trainer; requests cost the same with any count.
     pub usd: f64,
 }
 

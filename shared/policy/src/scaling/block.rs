@@ -17,7 +17,7 @@ pub(super) struct MeasuredBlock {
     full_s: f64,
     /// Batches that were ready and not taken, at the first report and at the last.
     queues: Option<(f64, f64)>,
-    /// Of the reports that had times of workers: their number, and the sum of a batch's computing.
+    /// Number of the reports that had times of workers, and the sum of a batch's computing in them.
     timed: f64,
     compute_s: f64,
 }
@@ -67,7 +67,7 @@ impl MeasuredBlock {
         self.full_s > TUNING.full * self.elapsed_s
     }
 
-    /// What was measured at `target`; none if no worker's time is known.
+    /// The measurement at `target`; none if no worker's time is known.
     pub fn point(&self, target: u32) -> Option<LawPoint> {
         (self.timed > 0.0).then(|| {
             let compute_s = self.compute_s / self.timed;

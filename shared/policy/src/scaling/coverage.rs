@@ -44,7 +44,7 @@ pub struct State {
     step: Trend,
     work: Trend,
     block: MeasuredBlock,
-    /// What is known of this load, the latest last.
+    /// Measurements under this load, the latest last.
     points: Vec<LawPoint>,
     /// Direction of the last move under this load: 1, -1, or 0.
     direction: i8,
@@ -318,7 +318,7 @@ impl State {
         let (Some(law), Some(step_s)) = (ThroughputLaw::fit(&self.points), self.step.mean()) else {
             return stay;
         };
-        // What is on its way too long, workers cannot shorten.
+        // Workers cannot shorten the way of a batch that is made.
         let fetch = self.block.fetch_stall().min(0.99);
         let demand = seen.facts.clients() * (1.0 - fetch) / step_s;
         let prices = settings.prices();

@@ -122,7 +122,7 @@ impl ThroughputLaw {
 /// Dollars per second.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct LawPrices {
-    /// Of the trainer with its accelerators.
+    /// The trainer with its accelerators.
     pub trainer: f64,
     pub worker: f64,
 }

@@ -27,7 +27,7 @@ pub(super) struct Tuning {
     pub known: f64,
     /// Growth of the compute time between two counts that is slowing, and not noise.
     pub slowing: f64,
-    /// Ratio of two counts from which slowing is told.
+    /// Ratio of two counts from which slowing shows.
     pub apart: f64,
     /// Fewest workers whose mean speed is that of any number.
     pub mixed: f64,

@@ -382,7 +382,7 @@ impl NpyIndexer {
             let name = name.strip_suffix(".npy").unwrap_or(&name).to_owned();
             if self.keys.contains(&name) {
                 let member = self.member(head, extra);
-                members.push((name.clone(), member.map_err(|lack| of_array(&name, lack))?));
+                members.push((name.clone(), member.map_err(|lack| name_array(&name, lack))?));
             }
             names.push(name);
         }
@@ -457,7 +457,7 @@ impl NpyIndexer {
     }
 }
 
-fn of_array(name: &str, lack: Lack) -> Lack {
+fn name_array(name: &str, lack: Lack) -> Lack {
     match lack {
         Lack::Bad(what) => Lack::Bad(format!("array `{name}`: {what}")),
         lack => lack,
