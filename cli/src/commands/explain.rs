@@ -11,10 +11,7 @@ use gristmill_pipeline::{
     },
 };
 use serde_json::{Value, json};
-use std::{
-    fmt::Write,
-    path::PathBuf,
-};
+use std::{fmt::Write, path::PathBuf};
 
 /// Show how a pipeline is optimised, and why
 #[derive(Debug, clap::Args)]

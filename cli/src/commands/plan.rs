@@ -13,12 +13,7 @@ use gristmill_policy::{
 };
 use gristmill_trainer_sim::parse_duration;
 use serde_json::json;
-use std::{
-    num::NonZero,
-    path::PathBuf,
-    thread::available_parallelism,
-    time::Duration,
-};
+use std::{num::NonZero, path::PathBuf, thread::available_parallelism, time::Duration};
 
 /// Predict the workers, time and cost of a job before running it
 #[derive(Debug, clap::Args)]

@@ -16,12 +16,7 @@ use gristmill_executor::{
 };
 use gristmill_pipeline::{ElementSchema, MAX_OPS, Pipeline, PipelineStage};
 use serde_json::{Value, json};
-use std::{
-    collections::BTreeSet,
-    fmt::Write,
-    fs,
-    path::PathBuf,
-};
+use std::{collections::BTreeSet, fmt::Write, fs, path::PathBuf};
 use values::ShownValue;
 
 mod values;

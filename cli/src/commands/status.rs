@@ -3,7 +3,7 @@
 use crate::{
     commands::ps::in_words as disk_in_words,
     output::{say, say_all},
-    service::{NamedJobArgs, call, open_existing, state, job_state_word},
+    service::{NamedJobArgs, call, job_state_word, open_existing, state},
 };
 use gristmill_client::{ProgramFailure, printable, report::SkippedRecords};
 use gristmill_model::{

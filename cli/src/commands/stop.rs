@@ -2,7 +2,7 @@
 
 use crate::{
     output::say,
-    service::{NamedJobArgs, call, open_existing, state, job_state_word},
+    service::{NamedJobArgs, call, job_state_word, open_existing, state},
 };
 use gristmill_client::ProgramFailure;
 use gristmill_model::wire::StopCall;
