@@ -17,9 +17,10 @@ pub(super) struct MeasuredBlock {
     full_s: f64,
     /// Batches that were ready and not taken, at the first report and at the last.
     queues: Option<(f64, f64)>,
-    /// Number of the reports that had times of workers, and the sum of a batch's computing in them.
+    /// Number of the reports that had times of workers, and the sums of a batch's computing and of what is shared.
     timed: f64,
     compute_s: f64,
+    shared_s: f64,
 }
 
 impl MeasuredBlock {
@@ -39,6 +40,7 @@ impl MeasuredBlock {
         if report.remote_batch_s().is_some() {
             self.timed += 1.0;
             self.compute_s += report.remote_compute_s;
+            self.shared_s += report.remote_shared_s();
         }
     }
 
@@ -77,6 +79,7 @@ impl MeasuredBlock {
                 workers: self.workers(),
                 batch_s: (self.worker_s / (self.batches + grown)).max(compute_s),
                 compute_s,
+                reported_s: self.shared_s / self.timed,
                 stall: self.stall(),
                 reports: self.reports,
             }

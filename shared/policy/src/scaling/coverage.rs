@@ -222,6 +222,7 @@ impl State {
             self.points.extend(last.map(|point| LawPoint {
                 batch_s: point.batch_s * grown,
                 compute_s: point.compute_s * grown,
+                reported_s: point.reported_s * grown,
                 stall: 0.0,
                 reports: 1,
                 ..point
@@ -255,19 +256,16 @@ impl State {
             return Reason::Measuring { reports, workers: self.target };
         };
         let workers = report.remote_workers.max(1.0);
-        // While the trainer waits, its rate is the workers', with what their own times do not hold.
-        let is_stalled = report.stall_s - report.fetch_stall_s > report.step_s;
-        let by_rate_s = workers * report.batch_time_s() / seen.facts.clients();
-        let calls = is_stalled && by_rate_s > TUNING.calls * worker_batch_s;
-        let batch_s = if calls { by_rate_s } else { worker_batch_s };
         self.points.clear();
         self.points.push(LawPoint {
             target: self.target,
             workers,
-            batch_s,
+            batch_s: worker_batch_s,
             compute_s: report.remote_compute_s,
+            reported_s: report.remote_shared_s(),
             stall: 0.0,
-            reports: 1,
+            // Calls are not in it: it was not measured by its rate.
+            reports: 0,
         });
         self.phase = Phase::Searching { measurement: 0 };
         match self.seek(seen) {

@@ -17,6 +17,8 @@ pub(super) struct LawPoint {
     pub batch_s: f64,
     /// The part in which it computed.
     pub compute_s: f64,
+    /// The part that it reported of what all share: without calls and pauses.
+    pub reported_s: f64,
     /// Share of the time in which the trainer waited for them.
     pub stall: f64,
     pub reports: u32,
@@ -27,10 +29,16 @@ impl LawPoint {
         (self.batch_s - self.compute_s).max(0.0)
     }
 
-    /// Two standard errors of the shared time.
-    fn error_s(&self) -> f64 {
+    /// The share that two standard errors of a time of so many reports are of it.
+    fn error(&self) -> f64 {
         let [_, sigma, _] = TUNING.sigma;
-        2.0 * sigma * self.shared_s() / f64::from(self.reports.max(1)).sqrt()
+        2.0 * sigma / f64::from(self.reports.max(1)).sqrt()
+    }
+
+    /// Whether `time` of this count has grown beyond that of `free` by more than noise, while the trainer waited.
+    fn is_bound(&self, free: &Self, time: fn(&Self) -> f64) -> bool {
+        let more_s = time(self) * (1.0 - self.error()) - time(free) * (1.0 + free.error());
+        self.stall > TUNING.bound_stall && more_s > TUNING.contention * self.batch_s
     }
 
     fn rate(&self) -> f64 {
@@ -59,16 +67,28 @@ impl ThroughputLaw {
         let beta = slowing(points.iter().filter(mixed)).unwrap_or(0.0);
         let compute_s = here.compute_s / (1.0 + beta * here.workers);
         // At its limit a resource only takes longer: of what is known, the least.
-        let surely_s = |point: &LawPoint| point.shared_s() + point.error_s();
-        let free = points.iter().min_by(|one, other| surely_s(one).total_cmp(&surely_s(other)))?;
-        let least_s = free.shared_s();
+        let least = |time: fn(&LawPoint) -> f64, of: &[&LawPoint]| -> Option<LawPoint> {
+            let surely_s = |point: &LawPoint| time(point) * (1.0 + point.error());
+            of.iter()
+                .copied()
+                .copied()
+                .min_by(|one, other| surely_s(one).total_cmp(&surely_s(other)))
+        };
+        let reported_s = |point: &LawPoint| point.reported_s;
+        let all: Vec<&LawPoint> = points.iter().collect();
+        let measured: Vec<&LawPoint> = points.iter().filter(|point| point.reports > 0).collect();
+        let by_reports = least(reported_s, &all)?;
+        let by_rate = least(LawPoint::shared_s, &measured);
         let is_bound = |point: &&LawPoint| {
-            let more_s = point.shared_s() - least_s - free.error_s() - point.error_s();
-            point.stall > TUNING.bound_stall && more_s > TUNING.contention * point.batch_s
+            point.is_bound(&by_reports, reported_s)
+                || by_rate.is_some_and(|free| point.is_bound(&free, LawPoint::shared_s))
         };
         let bound = points.iter().filter(is_bound).map(LawPoint::rate).fold(0.0, f64::max);
+        let calls_s = (here.shared_s() - here.reported_s).max(0.0);
+        let least_s = by_rate.map_or(f64::INFINITY, |free| free.shared_s());
+        let least_s = least_s.min(calls_s + by_reports.reported_s);
         // If even the least was measured at the bound, it may be any part of that.
-        let is_known = free.rate() < TUNING.known * bound;
+        let is_known = by_reports.rate() < TUNING.known * bound;
         let (bound, shared_s) = match bound {
             0.0 => (f64::INFINITY, here.shared_s()),
             _ if is_known => (bound, least_s),

@@ -9,8 +9,6 @@ pub(super) struct Tuning {
     pub saving: f64,
     /// Least saving for which it moves back.
     pub turn: f64,
-    /// Ratio of a worker's time for a batch by its rate to that by its reports, from which its calls count.
-    pub calls: f64,
     /// Stall, as a share of the time, from which a shared bound may be its cause.
     pub bound_stall: f64,
     /// Reports of a first measurement at a target; each further one is twice as long.
@@ -59,7 +57,6 @@ pub(super) const TUNING: Tuning = Tuning {
     margin: 0.03,
     saving: 0.008,
     turn: 0.02,
-    calls: 1.25,
     bound_stall: 0.02,
     reports: 4,
     certain: 2,
