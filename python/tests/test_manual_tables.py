@@ -89,7 +89,7 @@ def test_bad_records(row: str, place: Place) -> None:
     run = "gristmill run numbers.yaml --state-dir state --job j1 --epochs 1 --step-time 0ms --json"
 
     def fails() -> None:
-        assert "numbers.jsonl record 77" in place.run(run, code=1).err
+        assert "numbers.jsonl line 78, record 77" in place.run(run, code=1).err
 
     def leaves_it_out(how: str) -> dict[str, Any]:
         report: dict[str, Any] = json.loads(place.run(f"{run} --on-error {how}").out)

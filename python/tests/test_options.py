@@ -25,7 +25,7 @@ FIXED = [
     ("split_batches", 3, "1", "3"),
     ("sharding", "off", "dynamic", "off"),
     ("visitation", "at-most-once", "exactly-once", "at-most-once"),
-    ("batch_size", 16, '"size":32', '"size":16'),
+    ("batch_size", 16, "(32,", "16)"),
 ]
 CHANGED = [
     ("workers", 3, "auto, at most 2", "3"),

@@ -238,7 +238,8 @@ def test_a_loader_of_other_batches(numbers_dir: Path, service: gm.Service, taken
         next(iter(loader))
     loader.close(abandon=True)
     message = str(raised.value)
-    assert f"another {'seed' if change == 'seed' else 'pipeline'}" in message and "\n" not in message
+    differs = {"pipeline": "saved with pipeline", "seed": "saved with seed 3", "batch_size": "saved with batch size 8"}
+    assert differs[change] in message and "\n" not in message
 
 
 def test_a_state_that_is_none(numbers_dir: Path, service: gm.Service, taken: dict[str, Any]) -> None:
