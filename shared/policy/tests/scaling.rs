@@ -4,7 +4,7 @@
 
 use gristmill_model::wire::TrainingReport;
 use gristmill_policy::scaling::{
-    Decision, Phase, PolicyName, Reason, ScalerFacts, Settings, State, decide,
+    CoverageState, Decision, PolicyName, Reason, ScalerFacts, SearchPhase, Settings, decide,
 };
 use proptest::prelude::*;
 
@@ -47,7 +47,7 @@ impl Ideal {
     }
 
     /// Lets the policy run; returns its targets.
-    fn run(&mut self, state: &mut State, settings: &Settings, reports: usize) -> Vec<u32> {
+    fn run(&mut self, state: &mut CoverageState, settings: &Settings, reports: usize) -> Vec<u32> {
         let decided = (0..reports).map(|_| {
             let report = self.report(state.target.max(1));
             self.decide(&report, state, settings).target
@@ -56,7 +56,12 @@ impl Ideal {
     }
 
     /// Takes one report.
-    fn decide(&self, report: &TrainingReport, state: &mut State, settings: &Settings) -> Decision {
+    fn decide(
+        &self,
+        report: &TrainingReport,
+        state: &mut CoverageState,
+        settings: &Settings,
+    ) -> Decision {
         let (next, decision) = decide(report, &self.facts, state, settings);
         *state = next;
         decision
@@ -75,12 +80,12 @@ fn it_covers_the_demand_with_few_to_spare_and_stays() {
         (2.0, 61.0, 31),
     ] {
         let settings = Settings { max_workers: 5_000, concurrency: 5_000, ..Settings::default() };
-        let mut state = State::begin(&settings);
+        let mut state = CoverageState::begin(&settings);
         // Batches of 2,900 workers that were asked for at once take 30 reports to arrive.
         let targets = Ideal::new(step_s, work_s).run(&mut state, &settings, 300);
         let last = targets[299];
         assert!((optimum..=optimum + 1 + optimum / 16).contains(&last), "{last}, not {optimum}");
-        assert!(matches!(state.phase, Phase::Converged { .. }));
+        assert!(matches!(state.phase, SearchPhase::Converged { .. }));
         assert!(state.decisions <= 3, "{} decisions for {optimum}", state.decisions);
         assert!(targets[150..].iter().all(|target| *target == last), "it moves after that");
     }
@@ -89,7 +94,7 @@ fn it_covers_the_demand_with_few_to_spare_and_stays() {
 #[test]
 fn the_first_report_is_enough_for_an_estimate() {
     let settings = Settings::default();
-    let mut state = State::begin(&settings);
+    let mut state = CoverageState::begin(&settings);
     let mut ideal = Ideal::new(0.12, 1.2);
     let report = ideal.report(1);
     let decision = ideal.decide(&report, &mut state, &settings);
@@ -103,7 +108,7 @@ fn the_first_report_is_enough_for_an_estimate() {
 #[test]
 fn indistinct_times_are_no_contention() {
     let settings = Settings::default();
-    let mut state = State::begin(&settings);
+    let mut state = CoverageState::begin(&settings);
     // Calls make a batch cost 0.37 s, of which the worker's times tell 0.25.
     let mut ideal = Ideal::new(0.1, 0.37);
     let mut targets = Vec::new();
@@ -120,7 +125,7 @@ fn indistinct_times_are_no_contention() {
 fn a_change_of_load_is_followed_within_ten_reports() {
     for (factor, optimum) in [(0.5, 20), (2.0, 5)] {
         let settings = Settings::default();
-        let mut state = State::begin(&settings);
+        let mut state = CoverageState::begin(&settings);
         let mut ideal = Ideal::new(0.1, 1.0);
         ideal.run(&mut state, &settings, 60);
         assert_eq!(state.target, 11);
@@ -136,7 +141,7 @@ fn a_change_of_load_is_followed_within_ten_reports() {
 #[test]
 fn a_full_window_adds_no_workers() {
     let settings = Settings::default();
-    let mut state = State::begin(&settings);
+    let mut state = CoverageState::begin(&settings);
     let mut ideal = Ideal::new(0.1, 1.0);
     for _ in 0..80 {
         let mut report = ideal.report(state.target);
@@ -158,13 +163,13 @@ fn limits_hold_and_are_named() {
         (Settings { concurrency: 6, ..unlimited }, 6, "the account's concurrency allows 6"),
         (budget, 5, "the budget allows 5"),
     ] {
-        let mut state = State::begin(&settings);
+        let mut state = CoverageState::begin(&settings);
         let mut ideal = Ideal::new(0.1, 1.6);
         let targets = ideal.run(&mut state, &settings, 60);
         assert!(targets.iter().all(|target| *target <= most));
         assert_eq!(targets[59], most);
         let report = ideal.report(most);
-        let decision = ideal.decide(&report, &mut State::begin(&settings), &settings);
+        let decision = ideal.decide(&report, &mut CoverageState::begin(&settings), &settings);
         assert!(decision.reason.to_string().contains(says), "{}", decision.reason);
     }
 }
@@ -172,7 +177,7 @@ fn limits_hold_and_are_named() {
 #[test]
 fn refused_invocations_count_as_a_limit() {
     let settings = Settings::default();
-    let mut state = State::begin(&settings);
+    let mut state = CoverageState::begin(&settings);
     let mut ideal = Ideal::new(0.1, 1.6);
     for _ in 0..30 {
         let granted = state.target.min(9);
@@ -186,7 +191,7 @@ fn refused_invocations_count_as_a_limit() {
 #[test]
 fn stale_reports_and_impossible_ones_change_nothing() {
     let settings = Settings::default();
-    let mut state = State::begin(&settings);
+    let mut state = CoverageState::begin(&settings);
     let mut ideal = Ideal::new(0.1, 1.6);
     ideal.run(&mut state, &settings, 5);
     let good = ideal.report(state.target);
@@ -203,7 +208,7 @@ fn stale_reports_and_impossible_ones_change_nothing() {
 #[test]
 fn a_change_of_work_that_shows_with_its_first_stall_is_followed_at_once() {
     let settings = Settings::default();
-    let mut state = State::begin(&settings);
+    let mut state = CoverageState::begin(&settings);
     let mut ideal = Ideal::new(0.1, 1.6);
     ideal.run(&mut state, &settings, 60);
     assert_eq!(state.target, 17);
@@ -225,7 +230,7 @@ fn a_change_of_work_that_shows_with_its_first_stall_is_followed_at_once() {
 #[test]
 fn another_mode_is_measured_anew() {
     let settings = Settings::default();
-    let mut state = State::begin(&settings);
+    let mut state = CoverageState::begin(&settings);
     let mut ideal = Ideal::new(0.1, 1.6);
     ideal.run(&mut state, &settings, 40);
     assert_eq!(state.target, 17);
@@ -247,13 +252,13 @@ fn a_fixed_count_decides_nothing() {
 #[test]
 fn state_is_small_and_tolerates_other_versions() {
     let settings = Settings { max_workers: 5_000, concurrency: 5_000, ..Settings::default() };
-    let mut state = State::begin(&settings);
+    let mut state = CoverageState::begin(&settings);
     Ideal::new(0.01, 30.0).run(&mut state, &settings, 200);
     let text = serde_json::to_string(&state).unwrap();
     assert!(text.len() < 2_560, "{} bytes", text.len());
     let newer = text.replacen('{', "{\"from_the_future\":1,", 1);
-    assert_eq!(serde_json::from_str::<State>(&newer).unwrap(), state);
-    let older: State = serde_json::from_str("{\"target\":7}").unwrap();
+    assert_eq!(serde_json::from_str::<CoverageState>(&newer).unwrap(), state);
+    let older: CoverageState = serde_json::from_str("{\"target\":7}").unwrap();
     assert_eq!(older.target, 7);
 }
 
@@ -299,7 +304,7 @@ proptest! {
         concurrency in 1..6_000u32,
     ) {
         let settings = Settings { max_workers, concurrency, ..Settings::default() };
-        let mut state = State::begin(&settings);
+        let mut state = CoverageState::begin(&settings);
         for (report, facts) in &reports {
             let (next, decision) = decide(report, facts, &state, &settings);
             prop_assert!((1..=max_workers.min(concurrency)).contains(&decision.target));
@@ -310,7 +315,7 @@ proptest! {
             prop_assert_eq!(&again, &next);
             let text = serde_json::to_string(&next).unwrap();
             prop_assert!(text.len() < 2_560);
-            let back: State = serde_json::from_str(&text).unwrap();
+            let back: CoverageState = serde_json::from_str(&text).unwrap();
             prop_assert_eq!(&back, &next);
             state = next;
         }
@@ -320,7 +325,7 @@ proptest! {
 #[test]
 fn wrong_first_reports_of_a_step_are_corrected() {
     let settings = Settings::default();
-    let mut state = State::begin(&settings);
+    let mut state = CoverageState::begin(&settings);
     let mut ideal = Ideal::new(0.2, 8.0);
     ideal.run(&mut state, &settings, 100);
     assert!((40..=42).contains(&state.target), "{}", state.target);

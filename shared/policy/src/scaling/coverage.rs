@@ -9,7 +9,7 @@ use super::{
     block::MeasuredBlock,
     law::{LawPoint, ThroughputLaw},
     throttle::Throttle,
-    trend::Trend,
+    trend::LoadTrend,
     tuning::TUNING,
 };
 use serde::{Deserialize, Serialize};
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 /// Progress of the search for the count.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Phase {
+pub enum SearchPhase {
     /// No worker's time is known.
     Estimating { reports: u32 },
     /// The target is being measured, for the `measurement`th time.
@@ -26,13 +26,13 @@ pub enum Phase {
     Converged { measurement: u32 },
 }
 
-/// State of the policy between two reports. Unknown fields are ignored and missing ones default, so that two versions can share an item.
+/// CoverageState of the policy between two reports. Unknown fields are ignored and missing ones default, so that two versions can share an item.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct State {
+pub struct CoverageState {
     /// Workers to hold; 0 before the first report.
     pub target: u32,
-    pub phase: Phase,
+    pub phase: SearchPhase,
     /// Changes of the target so far.
     pub decisions: u32,
     /// Batches delivered at the last report; `None` before the first.
@@ -41,8 +41,8 @@ pub struct State {
     /// Batches before this one were handed out under another count.
     settled_at: u64,
     /// The trainer's step, and a worker's batch at this target, in seconds.
-    step: Trend,
-    work: Trend,
+    step: LoadTrend,
+    work: LoadTrend,
     block: MeasuredBlock,
     /// Measurements under this load, the latest last.
     points: Vec<LawPoint>,
@@ -51,17 +51,17 @@ pub struct State {
     throttle: Throttle,
 }
 
-impl Default for State {
+impl Default for CoverageState {
     fn default() -> Self {
         Self {
             target: 0,
-            phase: Phase::Estimating { reports: 0 },
+            phase: SearchPhase::Estimating { reports: 0 },
             decisions: 0,
             batches: None,
             mode: 0,
             settled_at: 0,
-            step: Trend::default(),
-            work: Trend::default(),
+            step: LoadTrend::default(),
+            work: LoadTrend::default(),
             block: MeasuredBlock::default(),
             points: Vec::new(),
             direction: 0,
@@ -73,14 +73,14 @@ impl Default for State {
 /// The policy with its state.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Coverage(Box<State>);
+pub struct Coverage(Box<CoverageState>);
 
 impl ScalingPolicy for Coverage {
     const NAME: &'static str = "coverage";
     const ABOUT: &'static str = "the workers at which a batch costs least, from measured times";
 
     fn begin(settings: &Settings) -> Self {
-        Self(Box::new(State::begin(settings)))
+        Self(Box::new(CoverageState::begin(settings)))
     }
 
     fn target(&self) -> u32 {
@@ -99,7 +99,7 @@ impl ScalingPolicy for Coverage {
     }
 
     fn has_converged(&self) -> bool {
-        matches!(self.0.phase, Phase::Converged { .. })
+        matches!(self.0.phase, SearchPhase::Converged { .. })
     }
 }
 
@@ -107,12 +107,12 @@ impl ScalingPolicy for Coverage {
 pub fn decide(
     report: &TrainingReport,
     facts: &ScalerFacts,
-    state: &State,
+    state: &CoverageState,
     settings: &Settings,
-) -> (State, Decision) {
+) -> (CoverageState, Decision) {
     let mut next = state.clone();
     if next.target == 0 {
-        next.target = State::begin(settings).target;
+        next.target = CoverageState::begin(settings).target;
     }
     let reason = next.observe(report, facts, settings);
     let (most, _) = settings.cap();
@@ -137,8 +137,8 @@ struct Observation<'r> {
     is_settled: bool,
 }
 
-impl State {
-    /// State before the first report.
+impl CoverageState {
+    /// CoverageState before the first report.
     pub fn begin(settings: &Settings) -> Self {
         let (most, _) = settings.cap();
         Self { target: settings.start.clamp(1, most), ..Self::default() }
@@ -162,8 +162,7 @@ impl State {
         let is_first = self.batches.replace(report.batches).is_none();
         if std::mem::replace(&mut self.mode, facts.mode) != facts.mode && !is_first {
             self.begin_load(report);
-            self.direction = 0;
-            self.phase = Phase::Estimating { reports: 0 };
+            self.phase = SearchPhase::Estimating { reports: 0 };
             return Reason::ModeChanged { workers };
         }
         let is_short = report.remote_workers < f64::from(workers);
@@ -181,9 +180,9 @@ impl State {
             return reason;
         }
         match self.phase {
-            Phase::Estimating { reports } => self.estimate(&seen, reports),
+            SearchPhase::Estimating { reports } => self.estimate(&seen, reports),
             _ if !is_settled => Reason::Settling { workers },
-            Phase::Searching { measurement } | Phase::Converged { measurement } => {
+            SearchPhase::Searching { measurement } | SearchPhase::Converged { measurement } => {
                 self.measure(&seen, measurement)
             }
         }
@@ -215,7 +214,6 @@ impl State {
         }
         if let (Some(before_s), Some(after_s)) = (work_before, self.work.mean()) {
             self.begin_load(seen.report);
-            self.direction = 0;
             // Calls and pauses stay in proportion.
             let grown = after_s / before_s;
             let last = self.points.drain(..).next_back();
@@ -232,27 +230,32 @@ impl State {
         }
         let (before_s, after_s) = (step_before?, self.step.mean()?);
         self.begin_load(seen.report);
-        self.direction = 0;
         self.seek(seen);
         Some(Reason::StepChanged { before_s, after_s, workers: self.target })
     }
 
-    /// Begins to measure anew what arrives from now on.
+    /// Begins with another load: it may ask for a move in any direction.
     fn begin_load(&mut self, report: &TrainingReport) {
+        self.direction = 0;
+        self.begin_measurement(report);
+    }
+
+    /// Begins to measure anew what arrives from now on.
+    fn begin_measurement(&mut self, report: &TrainingReport) {
         self.block = MeasuredBlock::default();
         // The first splits of new workers arrive together, after a wait that is not of their number.
         let first = report.generation(f64::from(self.target)) as u64;
         let ahead = report.ahead_batches.saturating_add(first);
         self.settled_at = report.batches.saturating_add(ahead);
-        self.work = Trend::default();
-        self.phase = Phase::Searching { measurement: 0 };
+        self.work = LoadTrend::default();
+        self.phase = SearchPhase::Searching { measurement: 0 };
     }
 
     /// The first target, from the times of the workers that there are.
     fn estimate(&mut self, seen: &Observation<'_>, reports: u32) -> Reason {
         let report = seen.report;
         let Some(worker_batch_s) = report.remote_batch_s() else {
-            self.phase = Phase::Estimating { reports: reports + 1 };
+            self.phase = SearchPhase::Estimating { reports: reports + 1 };
             return Reason::Measuring { reports, workers: self.target };
         };
         let workers = report.remote_workers.max(1.0);
@@ -267,7 +270,7 @@ impl State {
             // Calls are not in it: it was not measured by its rate.
             reports: 0,
         });
-        self.phase = Phase::Searching { measurement: 0 };
+        self.phase = SearchPhase::Searching { measurement: 0 };
         match self.seek(seen) {
             limited @ Reason::Limited { .. } => limited,
             _ => Reason::Estimate { worker_batch_s, step_s: report.step_s, workers: self.target },
@@ -299,9 +302,9 @@ impl State {
         let is_certain = covered >= 1.0 - TUNING.bound_stall || measurement >= TUNING.certain;
         let next = measurement + 1;
         self.phase = if is_certain {
-            Phase::Converged { measurement: next }
+            SearchPhase::Converged { measurement: next }
         } else {
-            Phase::Searching { measurement: next }
+            SearchPhase::Searching { measurement: next }
         };
         match reason {
             Reason::Limited { .. } => reason,
@@ -329,7 +332,7 @@ impl State {
         // Back to where it came from only for what no noise explains.
         let least = |way: i8| match self.phase {
             _ if self.direction != -way => TUNING.saving,
-            Phase::Searching { measurement: 0 } => f64::INFINITY,
+            SearchPhase::Searching { measurement: 0 } => f64::INFINITY,
             _ => TUNING.turn,
         };
         // Workers that a full window keeps from work are not helped by more of them.
@@ -369,6 +372,6 @@ impl State {
         self.direction = if workers > self.target { 1 } else { -1 };
         self.target = workers;
         self.decisions += 1;
-        self.begin_load(seen.report);
+        self.begin_measurement(seen.report);
     }
 }

@@ -18,7 +18,7 @@ mod trend;
 mod tuning;
 
 pub use baselines::{Cachew, estimate_workers};
-pub use coverage::{Coverage, Phase, State, decide};
+pub use coverage::{Coverage, CoverageState, SearchPhase, decide};
 pub use decision::{Decision, Limit, Reason};
 pub use facts::ScalerFacts;
 pub use registry::{PolicyName, ScalingPolicy, UnknownPolicy};

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// A change is noticed by Page's cumulative sums of the standardised residuals, one for each direction.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub(super) struct Trend {
+pub(super) struct LoadTrend {
     mean: f64,
     samples: u32,
     variance: f64,
@@ -18,7 +18,7 @@ pub(super) struct Trend {
     since: [(f64, u32); 2],
 }
 
-impl Trend {
+impl LoadTrend {
     /// The mean; none before the first sample.
     pub fn mean(&self) -> Option<f64> {
         (self.samples > 0).then(|| self.mean.exp())
@@ -79,7 +79,7 @@ mod tests {
     #[test]
     fn a_value_that_doubles_or_halves_is_noticed_at_its_second_report() {
         for factor in [0.5, 2.0] {
-            let mut trend = Trend::default();
+            let mut trend = LoadTrend::default();
             assert!((0..20).all(|_| trend.add(0.1).is_none()));
             assert_eq!(trend.add(0.1 * factor), None, "one pause is no change");
             let before = trend.add(0.1 * factor).unwrap();
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn noise_of_ten_percent_gives_few_alarms_and_the_mean() {
-        let (mut trend, mut random) = (Trend::default(), fastrand::Rng::with_seed(1));
+        let (mut trend, mut random) = (LoadTrend::default(), fastrand::Rng::with_seed(1));
         let alarms = (0..10_000).filter(|_| trend.add(noisy(&mut random, 3.0)).is_some()).count();
         assert!(alarms <= 10, "{alarms}");
         let mean = trend.mean().unwrap();

@@ -1,7 +1,7 @@
 //! Every number that the default policy was tuned by, with its unit and the reason for its value.
 
 /// Tunables of the policy. They were chosen by `gristmill simulate --all`, not by theory.
-pub(super) struct Tuning {
+pub(super) struct CoverageTuning {
     /// Share of the workers' need that is held beyond it. Splits vary, and where nobody waits for another a worker
     /// too many costs nothing: it leaves when the window is full.
     pub margin: f64,
@@ -53,7 +53,7 @@ pub(super) struct Tuning {
     pub retry: [u32; 2],
 }
 
-pub(super) const TUNING: Tuning = Tuning {
+pub(super) const TUNING: CoverageTuning = CoverageTuning {
     margin: 0.03,
     saving: 0.008,
     turn: 0.02,
