@@ -59,7 +59,7 @@ pub fn job_state_word(state: &JobState) -> &'static str {
 /// The state, with the error of a job that failed.
 pub fn state(view: &JobView) -> String {
     match &view.state {
-        JobState::Failed { error } => format!("failed: {error}"),
+        JobState::Failed { error, .. } => format!("failed: {error}"),
         state => job_state_word(state).to_owned(),
     }
 }

@@ -42,7 +42,7 @@ pub fn cache(bytes: &[u8]) {
 
 fn resume(program: &CompiledPipeline, bytes: &[u8]) {
     let (object, on_error) = (Bytes::copy_from_slice(bytes), ErrorPolicy::Skip);
-    let input = ResumeInput { point: 0, object, epoch: 3, seed: 1, on_error };
+    let input = ResumeInput { point: 0, object, epoch: 3, seed: 1, on_error, ends_at_bad: false };
     let output = match program.resume_split(&mut program.scratch(), &input, &|| false) {
         Ok(output) => output,
         Err(error @ ExecError::Cache { .. }) => return one_line(&error.to_string()),

@@ -83,7 +83,7 @@ impl StatusArgs {
 /// The status with the paths of `folders` in place of their buckets.
 fn in_words(mut status: JobStatus, folders: &FolderBuckets) -> JobStatus {
     status.trouble = status.trouble.map(|trouble| printable(&folders.in_words(&trouble)));
-    if let JobState::Failed { error } = &mut status.job.state {
+    if let JobState::Failed { error, .. } = &mut status.job.state {
         *error = printable(&folders.in_words(error));
     }
     status
@@ -92,7 +92,7 @@ fn in_words(mut status: JobStatus, folders: &FolderBuckets) -> JobStatus {
 fn as_json(status: &JobStatus) -> serde_json::Value {
     let JobStatus { job, delivered, durable, scale, .. } = status;
     let error = match &job.state {
-        JobState::Failed { error } => Some(error),
+        JobState::Failed { error, .. } => Some(error),
         _ => None,
     };
     json!({

@@ -277,7 +277,8 @@ mod tests {
 
     #[test]
     fn a_job_that_failed_or_is_done_goes_on_and_a_stopped_one_does_not() {
-        let failed = JobItem { state: JobState::Failed { error: "e".into() }, ..job() };
+        let failed =
+            JobItem { state: JobState::Failed { error: "e".into(), at_record: false }, ..job() };
         let plain = register(failed.spec.clone(), &[]);
         assert_eq!(join(&failed, &plain).unwrap(), failed, "the caller learns the reason first");
         let resumes = RegisterCall { resumes: Some(0), ..plain.clone() };

@@ -2,6 +2,7 @@
 
 use crate::{CallHandler, Splits, items::ItemName, store::VersionedItem};
 use gristmill_model::ErrorPolicy;
+use gristmill_model::splits::job::JobEvent;
 use gristmill_model::splits::{
     self, Bundle, BundleState, LeaseTerm, TransitionOutcome, TransitionRefusal as SplitRefusal,
     retry_delay_ms,
@@ -66,7 +67,8 @@ impl CallHandler<FailCall> for Splits {
         let after = self.transition(lease, |before| splits::fail(before, &command)).await?;
         // A late copy of the call may find that the job has gone on since.
         if let Some(seen) = seen.filter(|_| after.state == BundleState::Dead) {
-            self.records.fail_job(&lease.job, &seen, error.clone()).await?;
+            let failed = JobEvent::Failed { error: error.clone(), at_record: record.is_some() };
+            self.records.end_job(&lease.job, Some(seen.resumed), &failed).await?;
         }
         Ok(AppliedReply {})
     }

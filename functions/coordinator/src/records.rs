@@ -39,7 +39,7 @@ impl JobRecords {
         seen: &JobItem,
         error: String,
     ) -> Result<JobItem, CallRefusal> {
-        self.end_job(job, Some(seen.resumed), &JobEvent::Failed { error }).await
+        self.end_job(job, Some(seen.resumed), &JobEvent::Failed { error, at_record: false }).await
     }
 
     /// Stops the job; one that has ended stays as it is.
@@ -47,7 +47,8 @@ impl JobRecords {
         self.end_job(job, None, &JobEvent::Stopped).await
     }
 
-    async fn end_job(
+    /// Ends the job, if it has not gone on as often as `resumed` says or more since.
+    pub(crate) async fn end_job(
         &self,
         job: &JobName,
         resumed: Option<u32>,

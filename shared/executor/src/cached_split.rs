@@ -204,6 +204,8 @@ pub struct ResumeInput {
     pub epoch: Epoch,
     pub seed: u64,
     pub on_error: ErrorPolicy,
+    /// As [`SplitInput::ends_at_bad`](crate::SplitInput::ends_at_bad).
+    pub ends_at_bad: bool,
 }
 
 /// Maximum length in bytes of the reason for a skipped record; operators give one line.
@@ -259,8 +261,8 @@ impl CompiledPipeline {
                 SplitExecution::again(self, scratch, UnfinishedSplit { left, ..before }, cancelled)?
             }
             None => {
-                let ResumeInput { epoch, seed, on_error, .. } = *input;
-                let terms = SplitParameters { epoch, seed, on_error };
+                let ResumeInput { epoch, seed, on_error, ends_at_bad, .. } = *input;
+                let terms = SplitParameters { epoch, seed, on_error, ends_at_bad };
                 let mut run = SplitExecution::new(self, scratch, terms, left, cancelled)?;
                 run.split.metrics[0] = OpMetrics::new(CACHE, None);
                 run.split.resumed = Some(point.step);
@@ -297,7 +299,7 @@ impl Resumed<'_> {
         for row in 0..frame.rows() {
             let origin = elements.origin(row);
             self.refuse_before(Some(origin.record))?;
-            if self.left_out != Some(origin.record) {
+            if self.left_out != Some(origin.record) && !self.run.split.has_ended() {
                 self.element(&elements, row, origin)?;
             }
             self.run.split.left -= 1;

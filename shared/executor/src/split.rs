@@ -14,6 +14,9 @@ pub struct SplitInput<'a> {
     pub epoch: Epoch,
     pub seed: u64,
     pub on_error: ErrorPolicy,
+    /// Whether the split ends before its first bad record, whatever `on_error` is. That record is the one in
+    /// [`SplitOutput::skipped`].
+    pub ends_at_bad: bool,
     /// Records as read from their files.
     pub parts: Vec<InputRange<'a>>,
     /// Occurrence of these records in the epoch, from 0. Each occurrence draws anew.
@@ -76,6 +79,7 @@ impl<'a> SplitInput<'a> {
             epoch: 0,
             seed: 0,
             on_error,
+            ends_at_bad: false,
             parts: vec![part],
             copy: 0,
             picks: None,

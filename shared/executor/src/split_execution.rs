@@ -85,6 +85,8 @@ pub(crate) struct SplitParameters {
     pub(crate) epoch: Epoch,
     pub(crate) seed: u64,
     pub(crate) on_error: ErrorPolicy,
+    /// See [`SplitInput::ends_at_bad`].
+    pub(crate) ends_at_bad: bool,
 }
 
 pub(crate) struct SplitExecution<'a> {
@@ -148,6 +150,10 @@ impl<'a> SplitExecution<'a> {
             let others =
                 zipped.iter_mut().map(zip::ZippedRecords::next).collect::<Result<Vec<_>, _>>()?;
             if ran <= input.begin {
+                continue;
+            }
+            if self.split.has_ended() {
+                self.split.left -= 1;
                 continue;
             }
             self.one(&record?, &others)?;
@@ -263,6 +269,7 @@ impl<'a> SplitExecution<'a> {
             self.scratch.writer.truncate_ragged(self.split.row)?;
         }
         match self.split.terms.on_error {
+            _ if self.split.terms.ends_at_bad => {}
             ErrorPolicy::Fail => return Err(ExecError::Record(record)),
             ErrorPolicy::Skip => {}
             ErrorPolicy::Quarantine => {
@@ -465,8 +472,8 @@ impl CompiledPipeline {
                 SplitExecution::again(self, scratch, UnfinishedSplit { left, ..before }, cancelled)?
             }
             None => {
-                let SplitInput { epoch, seed, on_error, .. } = *input;
-                let terms = SplitParameters { epoch, seed, on_error };
+                let SplitInput { epoch, seed, on_error, ends_at_bad, .. } = *input;
+                let terms = SplitParameters { epoch, seed, on_error, ends_at_bad };
                 let point = input.put.map(|point| self.point(point)).transpose()?;
                 let mut run = SplitExecution::new(self, scratch, terms, left, cancelled)?;
                 let capture = |point| CacheCapture::new(self, point, left, input.put_bytes);
@@ -517,6 +524,11 @@ impl UnfinishedSplit {
     /// Records left out so far, in order.
     pub fn skipped(&self) -> &[SkippedRecord] {
         &self.skipped
+    }
+
+    /// Whether the split ends before a record that was bad.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.terms.ends_at_bad && !self.skipped.is_empty()
     }
 
     /// Returns the complete parts of the capture, in order. Parts that are not taken end up in

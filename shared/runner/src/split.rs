@@ -105,6 +105,18 @@ impl JobContext {
         Ok(computed)
     }
 
+    /// Computes what a split has before its first bad record, and names that record in the result.
+    ///
+    /// # Errors
+    /// Why nothing of the split can be computed.
+    pub async fn compute_before_bad(
+        &self,
+        orders: &CacheOrders,
+        place: SplitPlace,
+    ) -> Result<FinishedSplit, LeaseError> {
+        self.until_bad().compute_again(orders, place).await
+    }
+
     /// Starts to run the pipeline over one split. Pure except for timings: all hosts compute the same bytes
     /// from the same arguments, which the redelivery of local splits relies on.
     pub(crate) fn compute(
@@ -237,6 +249,7 @@ impl Task {
             epoch: self.place.epoch,
             seed: spec.seed,
             on_error: spec.settings.on_error,
+            ends_at_bad: self.context.ends_at_bad,
             parts: source.parts(&opened),
             copy: source.copy,
             picks: source.picks(),
@@ -367,7 +380,8 @@ impl Task {
     ) -> Result<Begun, LeaseError> {
         let spec = &self.context.view.spec;
         let (epoch, seed, on_error) = (self.place.epoch, spec.seed, spec.settings.on_error);
-        let input = ResumeInput { point, object, epoch, seed, on_error };
+        let ends_at_bad = self.context.ends_at_bad;
+        let input = ResumeInput { point, object, epoch, seed, on_error, ends_at_bad };
         let run = |scratch: &mut ExecutorScratch, before| {
             self.context.program.resume_part(scratch, before, &input, is_last, &*self.cancelled)
         };

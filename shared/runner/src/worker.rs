@@ -87,6 +87,8 @@ pub struct JobContext {
     buffers: Arc<Mutex<Vec<Vec<u8>>>>,
     most_buffers: usize,
     pub(crate) packing: Arc<CodecChoice>,
+    /// Whether a split ends before its first bad record.
+    pub(crate) ends_at_bad: bool,
     /// How many splits to read ahead.
     pub(crate) read_ahead: Arc<ReadAhead>,
     dataset: Arc<OnceCell<(DatasetCache, EpochPlan, SplitPlan)>>,
@@ -117,6 +119,7 @@ impl JobContext {
             scratches: Arc::default(),
             buffers: Arc::default(),
             most_buffers: runner.compute.at_once() + SPARE_BUFFERS,
+            ends_at_bad: false,
             read_ahead: Arc::default(),
             dataset: Arc::default(),
             listing: Arc::default(),
@@ -138,6 +141,12 @@ impl JobContext {
             Arc::make_mut(&mut context.view).spec.settings.on_error = on_error;
         }
         context
+    }
+
+    /// This job with splits that end before their first bad record.
+    #[must_use]
+    pub(crate) fn until_bad(&self) -> Self {
+        Self { ends_at_bad: true, ..self.clone() }
     }
 
     #[must_use]

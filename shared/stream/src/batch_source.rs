@@ -44,7 +44,7 @@ impl BatchSource {
     /// Downloads and joins; an error ends the stream or the run.
     async fn run(self, at: Cursor, queue: mpsc::Sender<AssembledItem>) {
         // Keep the queue open until the error is recorded, so that a waiting trainer sees the error.
-        let _open = queue.clone();
+        let open = queue.clone();
         let StreamState { ledger, progress, clock, .. } = self.downloader.state.clone();
         let Err(error) = self.batches(at, queue).await else { return };
         // An object may also be missing because the checkpoint is too old. The answer to the first report
@@ -54,6 +54,10 @@ impl BatchSource {
             && ledger.stream_error().is_none()
         {
             clock.sleep(Duration::from_millis(5)).await;
+        }
+        if matches!(error, FetchError::JobFailed(_)) {
+            // What precedes the error is delivered first.
+            drop(open.reserve_many(QUEUE_BATCHES).await);
         }
         if ledger.stream_error().is_none() {
             ledger.fail(error);
@@ -87,9 +91,11 @@ impl BatchSource {
         let finisher = finisher.map_err(|error| FetchError::Refused(error.to_string()))?;
         let program = Arc::clone(program);
         let budget = Arc::new(MemoryBudget::new(Arc::clone(&state.bound)));
+        let ledger = Arc::clone(&state.ledger);
         let assembler = BatchAssembler::new(program, finisher, plan, epochs, &start, queue, state);
         let downloading = downloader.run(place, own, plan, Arc::clone(&budget), sender);
-        tokio::try_join!(downloading, assembler.run(arrivals, &budget)).map(|_| ())
+        let (is_whole, ()) = tokio::try_join!(downloading, assembler.run(arrivals, &budget))?;
+        if is_whole { Ok(()) } else { ledger.job_failure().map_or(Ok(()), Err) }
     }
 }
 

@@ -26,7 +26,7 @@ impl Fetcher {
         let mut register = tell(ports, ns, own_bucket, register, patience).await?;
         register.nonce.get_or_insert_with(|| ports.clock.nonce());
         let mut view = ask(ports, &register, patience).await?;
-        if let JobState::Failed { error } = &view.state {
+        if let JobState::Failed { error, .. } = &view.state {
             let had_failed = error.clone();
             (register.resumes, register.nonce) = (Some(view.resumed), Some(ports.clock.nonce()));
             view = ask(ports, &register, patience).await?;
@@ -35,7 +35,7 @@ impl Fetcher {
             }
         }
         match view.state {
-            JobState::Failed { error } => Err(FetchError::JobFailed(error)),
+            JobState::Failed { error, .. } => Err(FetchError::JobFailed(error)),
             _ => Ok(view),
         }
     }

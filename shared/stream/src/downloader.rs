@@ -5,7 +5,7 @@ pub use crate::memory::MemoryShare;
 use crate::{
     FetchError, ServedRanks,
     ledger::FetchErrorSource,
-    local::{committed_as, open, open_index, recompute},
+    local::{before_bad, committed_as, open, open_index, recompute},
     served_ranks::{BatchPicker, PickedBatches},
     waiting::StreamState,
 };
@@ -65,7 +65,8 @@ pub(crate) struct SplitDownloader {
 }
 
 impl SplitDownloader {
-    /// Sends every split from `start` to the end of the run, in order, then closes the channel.
+    /// Sends every split from `start` to the end of the run, in order, then closes the channel. If the job fails, ends
+    /// before the first split that was not committed, or within it before a bad record, and returns false.
     pub async fn run(
         self,
         start: SplitPlace,
@@ -73,15 +74,22 @@ impl SplitDownloader {
         plan: EpochPlan,
         budget: Arc<MemoryBudget>,
         arrivals: mpsc::Sender<ArrivingSplit>,
-    ) -> Result<(), FetchError> {
+    ) -> Result<bool, FetchError> {
         let StreamState { ledger, local, bound, .. } = self.state.clone();
         let n_splits = plan.n_splits;
         let mut needs = SplitNeeds::new(plan.batch_size, own.is_part());
         local.begins_at(start);
         let mut downloads = JoinSet::new();
-        let mut place = start;
-        while place.epoch < self.context.view.spec.epochs && n_splits > 0 {
-            let entry = ledger.take(place).await?;
+        let (mut place, mut is_whole) = (start, true);
+        while is_whole && place.epoch < self.context.view.spec.epochs && n_splits > 0 {
+            let (entry, partial) = match ledger.take(place).await? {
+                Some(entry) => (entry, None),
+                None => {
+                    is_whole = false;
+                    let Some((entry, object)) = self.before_bad(place).await else { break };
+                    (entry, Some(object))
+                }
+            };
             let picked = own.push(place, entry.outcome.counts());
             let shares = needs.parts_of_split(&entry, &picked);
             bound.learn(&plan, place, &entry.outcome);
@@ -100,7 +108,7 @@ impl SplitDownloader {
                 let is_next = || arrivals.capacity() == arrivals.max_capacity();
                 budget.take(bytes, is_next).await
             };
-            let mut here = local.take(&entry);
+            let mut here = partial.or_else(|| local.take(&entry));
             for (entry, part) in shares {
                 let here = here.take_if(|_| entry.place == place);
                 let (sender, chunk) = oneshot::channel();
@@ -110,7 +118,7 @@ impl SplitDownloader {
                 contents.push(ArrivingObject { entry, chunk, room: room.clone() });
             }
             if arrivals.send(ArrivingSplit { entry, picked, contents }).await.is_err() {
-                return Ok(());
+                return Ok(true);
             }
             while downloads.try_join_next().is_some() {}
             place = place.next(n_splits);
@@ -118,7 +126,19 @@ impl SplitDownloader {
         local.end();
         // Dropping the set would cancel the last downloads.
         while downloads.join_next().await.is_some() {}
-        Ok(())
+        Ok(is_whole)
+    }
+
+    /// What the split at `place` has before the bad record that failed the job; none if no record did, or if not all
+    /// of the split may be stored.
+    async fn before_bad(&self, place: SplitPlace) -> Option<(ReadySplit, Bytes)> {
+        let ledger = self.state.ledger.clone();
+        let caching = ledger.view()?.caching;
+        let orders = caching.map_or_else(CacheOrders::default, |c| c.orders(place.epoch));
+        if !ledger.has_bad_record() || orders.put.is_some() {
+            return None;
+        }
+        before_bad(&self.context, place, &orders).await
     }
 }
 

@@ -49,6 +49,8 @@ struct Inner {
     /// Numbers for people, but for those of the trainer and of its memory.
     seen: JobStatistics,
     ended: Option<FetchError>,
+    /// Why the job has failed: what was committed before is delivered first.
+    failing: Option<FetchError>,
     /// Why the stream cannot begin at the requested place; it may begin elsewhere.
     misplaced: Option<FetchError>,
     /// First place not committed at the last poll, which reported everything before it.
@@ -63,6 +65,24 @@ struct Inner {
 }
 
 impl Inner {
+    /// Takes note of a job that has ended.
+    fn end_as(&mut self, job: &JobView) {
+        self.failing = match ending(&job.state) {
+            Some(error @ FetchError::JobFailed(_)) if job.plan.is_some() => {
+                if self.failing.is_none() && !self.entries.is_empty() {
+                    let said = error.clone().in_words(&self.folders);
+                    tracing::warn!("{said}; what was stored before is delivered first");
+                }
+                Some(error)
+            }
+            Some(error) => {
+                end(self, error);
+                None
+            }
+            None => None,
+        };
+    }
+
     /// Whether all of `epoch` is cached, so that no worker computes it.
     fn is_cached(&self, epoch: Epoch) -> bool {
         let view = self.view.as_ref().filter(|view| epoch < view.spec.epochs);
@@ -146,9 +166,7 @@ impl SplitLedger {
             inner.entries.insert(entry.place, entry);
         }
         let plan = polled.job.plan;
-        if let Some(error) = ending(&polled.job.state) {
-            end(&mut inner, error);
-        }
+        inner.end_as(&polled.job);
         let read_here = inner.view.as_ref().map(|view| view.spec.epochs);
         inner.job_epochs = polled.job.spec.epochs;
         let mut view = polled.job;
@@ -308,14 +326,27 @@ impl SplitLedger {
         }
     }
 
-    /// Takes the entry at `place`, once it is committed.
-    pub async fn take(&self, place: SplitPlace) -> Result<ReadySplit, FetchError> {
+    /// Takes the entry at `place`, once it is committed. None if the job has failed before.
+    pub async fn take(&self, place: SplitPlace) -> Result<Option<ReadySplit>, FetchError> {
         self.wait(|inner| {
             let entry = inner.entries.remove(&place).or_else(|| inner.cached_entry(place));
             inner.asking.awaited = entry.is_none().then_some(place);
-            entry
+            let is_lost = inner.failing.is_some() && inner.first_uncommitted == Some(place);
+            entry.map(Some).or(is_lost.then_some(None))
         })
         .await
+    }
+
+    /// Whether a bad record has failed the job.
+    pub fn has_bad_record(&self) -> bool {
+        let inner = self.inner.lock();
+        let state = inner.view.as_ref().map(|view| &view.state);
+        matches!(state, Some(JobState::Failed { at_record: true, .. }))
+    }
+
+    /// Why the job has failed, if it has.
+    pub fn job_failure(&self) -> Option<FetchError> {
+        self.inner.lock().failing.clone()
     }
 
     /// A copy of the entry at `place`, or none if it is not committed. Resolves once every earlier entry is
@@ -381,7 +412,7 @@ impl SplitLedger {
 /// The error of a job that delivers nothing more in this state.
 fn ending(state: &JobState) -> Option<FetchError> {
     match state {
-        JobState::Failed { error } => Some(FetchError::JobFailed(error.clone())),
+        JobState::Failed { error, .. } => Some(FetchError::JobFailed(error.clone())),
         JobState::Stopped => Some(FetchError::JobStopped),
         JobState::Indexing | JobState::Running | JobState::Done => None,
     }
@@ -511,7 +542,7 @@ mod tests {
         assert!(unknown.is_err(), "the answer may have been cut there");
         ledger.merge(polled(&[]), SplitPlace::new(0, 1));
         assert!(ledger.peek(SplitPlace::new(0, 1)).await.unwrap().is_none());
-        assert_eq!(ledger.take(SplitPlace::default()).await.unwrap().outcome.batches, 4);
+        assert_eq!(ledger.take(SplitPlace::default()).await.unwrap().unwrap().outcome.batches, 4);
     }
 
     #[tokio::test]

@@ -4,7 +4,9 @@ use crate::{FetchError, ledger::SplitLedger, memory::MemoryBound};
 use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_chunk::{Chunk, ChunkFormatError, ChunkLimits, Footer, FrameCodec, checksum, repack};
-use gristmill_model::splits::{INDEX_EPOCH, SplitCommit, SplitKind, SplitPlace};
+use gristmill_model::splits::{
+    INDEX_EPOCH, SplitCommit, SplitKind, SplitOutcome, SplitPlace, WorkerTimes,
+};
 use gristmill_model::wire::{
     CacheOrders, CachedChunk, CachingView, ClaimReply, IdleReason, ReadySplit,
 };
@@ -160,6 +162,25 @@ pub(crate) fn committed_as(
         (None, Some(caching)) => (entry.place, caching.orders(entry.place.epoch)),
         _ => (entry.place, CacheOrders::default()),
     }
+}
+
+/// What the split at `place` has before its first bad record, as if that had been committed; none if it cannot be
+/// computed.
+pub(crate) async fn before_bad(
+    context: &JobContext,
+    place: SplitPlace,
+    orders: &CacheOrders,
+) -> Option<(ReadySplit, Bytes)> {
+    let split = context.compute_before_bad(orders, place).await.ok()?;
+    let outcome = SplitOutcome {
+        kind: SplitKind::Local,
+        crc32c: checksum(&split.object).ok()?,
+        skipped_records: 0,
+        ..split.outcome
+    };
+    let (attempt, nonce, times) = (0, Nonce([0; 8]), WorkerTimes::default());
+    let entry = ReadySplit { place, bundle: place.position, attempt, nonce, outcome, times };
+    Some((entry, split.object))
 }
 
 /// Recomputes a split: a local one after a restart, or one whose object is missing or damaged. The result must

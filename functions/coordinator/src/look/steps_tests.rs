@@ -64,7 +64,7 @@ fn a_bundle_that_was_given_up_fails_the_job_once() {
     let error = "no such file".to_owned();
     let fail = JobChange::Fail { error: error.clone() };
     assert_eq!(next(&running_job(), &scan), Some(fail));
-    let failed = JobItem { state: JobState::Failed { error }, ..running_job() };
+    let failed = JobItem { state: JobState::Failed { error, at_record: false }, ..running_job() };
     assert_eq!(next(&failed, &scan), None);
 }
 

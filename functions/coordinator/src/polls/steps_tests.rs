@@ -105,7 +105,7 @@ fn due_steps_follow_the_state_of_the_job_and_the_places_of_its_trainer() {
         JobState::Indexing,
         JobState::Done,
         JobState::Stopped,
-        JobState::Failed { error: String::new() },
+        JobState::Failed { error: String::new(), at_record: false },
     ] {
         assert_eq!(due(state, EPOCHS, here), nothing);
     }

@@ -413,7 +413,7 @@ async fn the_first_worker_settles_the_numerics_and_one_of_another_class_ends_the
         world.claim_as(3, "two").await,
         Ok(ClaimReply::Idle(IdleReply { reason: IdleReason::JobEnded }))
     ));
-    let JobState::Failed { error } = world.poll().await.job.state else { panic!("it goes on") };
+    let JobState::Failed { error, .. } = world.poll().await.job.state else { panic!("it goes on") };
     assert!(error.contains("class one") && error.contains("has two"), "{error}");
 }
 

@@ -265,7 +265,7 @@ impl World {
 
     async fn failed(&self) -> Option<String> {
         match self.poll(0, None).await.job.state {
-            JobState::Failed { error } => Some(error),
+            JobState::Failed { error, .. } => Some(error),
             _ => None,
         }
     }
@@ -384,7 +384,7 @@ async fn too_many_skipped_records_fail_the_job_also_once_they_are_delivered() {
     lease.todo.truncate(1);
     world.report(&lease).await;
     world.flush(&lease, BATCH - 1, 1).await;
-    let JobState::Failed { error } = world.poll(4, None).await.job.state else {
+    let JobState::Failed { error, .. } = world.poll(4, None).await.job.state else {
         panic!("it goes on")
     };
     for part in [

@@ -424,6 +424,21 @@ fn skip_leaves_out_exactly_the_bad_ones() {
 }
 
 #[test]
+fn a_split_that_ends_at_a_bad_record_has_what_precedes_it() {
+    let (records, bad) = with_bad_records();
+    let bench = Bench::new(RESNET, &records);
+    let clean = rows(&Bench::new(RESNET, &image_records(11)).all());
+    for first in 0..11 {
+        let input = SplitInput { ends_at_bad: true, ..bench.input(first, 11 - first) };
+        let output = bench.program.run_split(&mut bench.program.scratch(), &input, &|| false);
+        let output = output.unwrap();
+        let end = *bad.iter().find(|record| **record >= first).unwrap();
+        assert_eq!(output.skipped.iter().map(|at| at.key.record).collect::<Vec<_>>(), [end]);
+        assert_eq!(rows(&output), clean[first as usize..end as usize]);
+    }
+}
+
+#[test]
 fn quarantine_hands_out_the_raw_records() {
     let (records, bad) = with_bad_records();
     let output = Bench::new(RESNET, &records).policy(ErrorPolicy::Quarantine).all();

@@ -20,6 +20,9 @@ pub enum JobState {
     Stopped,
     Failed {
         error: String,
+        /// Whether a record was bad: then what precedes it in its split is fine.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        at_record: bool,
     },
 }
 
@@ -31,7 +34,7 @@ pub enum JobEvent {
     /// The last epoch was closed.
     Finished,
     /// A bundle died, or the skip cap was passed.
-    Failed { error: String },
+    Failed { error: String, at_record: bool },
     /// The user stopped the job.
     Stopped,
     /// Somebody joined a job that had failed, or that was done and has more epochs now.
@@ -77,8 +80,9 @@ pub fn apply(
         }
         (JobState::Running, JobEvent::Finished) => JobState::Done,
         (JobState::Indexing | JobState::Running, JobEvent::Stopped) => JobState::Stopped,
-        (JobState::Indexing | JobState::Running, JobEvent::Failed { error }) => {
-            JobState::Failed { error: line_of(error, MAX_JOB_ERROR_BYTES) }
+        (JobState::Indexing | JobState::Running, JobEvent::Failed { error, at_record }) => {
+            let error = line_of(error, MAX_JOB_ERROR_BYTES);
+            JobState::Failed { error, at_record: *at_record }
         }
         (JobState::Failed { .. }, JobEvent::Resumed { is_indexed: false }) => JobState::Indexing,
         (JobState::Failed { .. } | JobState::Done, JobEvent::Resumed { .. }) => JobState::Running,
@@ -93,9 +97,9 @@ mod tests {
 
     #[test]
     fn the_first_ending_stays() {
-        let failed = JobEvent::Failed { error: "first".to_owned() };
+        let failed = JobEvent::Failed { error: "first".to_owned(), at_record: false };
         let state = apply(&JobState::Running, &failed).unwrap().into_item();
-        let later = JobEvent::Failed { error: "second".to_owned() };
+        let later = JobEvent::Failed { error: "second".to_owned(), at_record: false };
         assert_eq!(
             apply(&state, &later).unwrap(),
             TransitionOutcome::AlreadyApplied(state.clone())
@@ -107,7 +111,7 @@ mod tests {
 
     #[test]
     fn a_job_that_failed_or_is_done_is_resumed_and_a_stopped_one_is_not() {
-        let failed = JobState::Failed { error: "e".to_owned() };
+        let failed = JobState::Failed { error: "e".to_owned(), at_record: false };
         let resumed =
             |state: &JobState, is_indexed| apply(state, &JobEvent::Resumed { is_indexed });
         let running = TransitionOutcome::Write(JobState::Running);
