@@ -120,7 +120,7 @@ impl Cached {
     fn resume(&self, point: u32, object: &[u8], epoch: Epoch) -> Result<SplitOutput, ExecError> {
         let on_error = self.bench.on_error;
         let object = Bytes::copy_from_slice(object);
-        let input = ResumeInput { point, object, epoch, seed: 42, on_error };
+        let input = ResumeInput { point, object, epoch, seed: 42, on_error, ends_at_bad: false };
         self.bench.program.resume_split(&mut self.bench.program.scratch(), &input, &|| false)
     }
 
@@ -165,7 +165,8 @@ impl Cached {
             for (i, object) in objects.iter().enumerate() {
                 let object = Bytes::copy_from_slice(object);
                 let on_error = *on_error;
-                let input = ResumeInput { point, object, epoch: 2, seed: 42, on_error };
+                let input =
+                    ResumeInput { point, object, epoch: 2, seed: 42, on_error, ends_at_bad: false };
                 let is_last = i + 1 == objects.len();
                 let ran = program.resume_part(&mut scratch, so_far, &input, is_last, &|| false);
                 so_far = Some(ran.unwrap());
@@ -468,7 +469,7 @@ fn nothing_is_put_aside_after_the_batch_and_cancelling_ends_a_resumed_split() {
     assert!(error.to_string().contains("there is no `autocache` 1"), "{error}");
     let object = cached.run(1, Some(0), false).cached.unwrap().into();
     let on_error = ErrorPolicy::Fail;
-    let input = ResumeInput { point: 0, object, epoch: 1, seed: 42, on_error };
+    let input = ResumeInput { point: 0, object, epoch: 1, seed: 42, on_error, ends_at_bad: false };
     let left = Counter::new(2);
     let cancelled = || left.replace(left.get() - 1) == 0;
     let error = program.resume_split(&mut program.scratch(), &input, &cancelled).unwrap_err();
