@@ -6,8 +6,8 @@ use crate::{
     service::{call, open_existing},
 };
 use gristmill_client::{
-    AuthoredPipeline, DatasetListing, DatasetLocation, OrderOptions, OrderedPipeline, ProgramFailure,
-    ServiceConnection, ServiceOptions,
+    AuthoredPipeline, DatasetListing, DatasetLocation, OrderOptions, OrderedPipeline,
+    ProgramFailure, ServiceConnection, ServiceOptions,
 };
 use gristmill_model::{
     ErrorPolicy, Fingerprint,

@@ -76,7 +76,8 @@ impl ExplainArgs {
             return Ok(());
         }
         say!("as written:\n{}", table(pipeline, &figures.bytes));
-        let is_changed = notes.iter().any(|note| !matches!(note.change, PassChange::Refused { .. }));
+        let is_changed =
+            notes.iter().any(|note| !matches!(note.change, PassChange::Refused { .. }));
         match (&unmeasured, is_changed) {
             (None, true) => say!("as it runs:\n{}", table(&after, &figures.bytes)),
             (None, false) => say!("It runs in this order."),

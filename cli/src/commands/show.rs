@@ -67,7 +67,8 @@ impl ShowArgs {
         let compiler = PipelineCompiler { assets: &assets, fuse: true };
         let program = compiler.compile(&observed).map_err(ProgramFailure::usage)?;
         let dir = folder_of(&self.pipeline);
-        let data = sample::listed(&pipeline, sample::place(&pipeline, self.data.as_deref(), dir)?).await?;
+        let data =
+            sample::listed(&pipeline, sample::place(&pipeline, self.data.as_deref(), dir)?).await?;
         let files = first_files(&pipeline, &data, self.records).await?;
         let run = |put| {
             let draws = SampledDraws { most: self.records, seed: self.seed, put };

@@ -1,4 +1,5 @@
-//! The order in which a job runs the operators of a pipeline. Whatever runs, prices or explains a pipeline asks here.
+//! The order in which a job runs the operators of a pipeline. All that runs, prices or explains one asks
+//! [`AuthoredPipeline::ordered`].
 
 use crate::{
     AuthoredPipeline, DatasetLocation, ProgramFailure,

@@ -76,10 +76,11 @@ impl SampledDatasets {
 
     /// Estimated number of records; of a zip, that of its shortest dataset.
     pub fn records(&self, pipeline: &Pipeline, sample: &SampledRun) -> u64 {
-        let of_one = |((source, files), per_record): ((&PipelineSource, &Vec<ObjectInfo>), &f64)| {
-            let bytes = files.iter().map(|file| file.size).sum::<u64>();
-            bytes as f64 / per_record.max(1.0) * f64::from(source.repeat)
-        };
+        let of_one =
+            |((source, files), per_record): ((&PipelineSource, &Vec<ObjectInfo>), &f64)| {
+                let bytes = files.iter().map(|file| file.size).sum::<u64>();
+                bytes as f64 / per_record.max(1.0) * f64::from(source.repeat)
+            };
         let datasets = pipeline.source().members().zip(&self.members).zip(&sample.bytes_per_record);
         datasets.map(of_one).fold(f64::INFINITY, f64::min).round() as u64
     }

@@ -2,8 +2,8 @@
 //! same on every machine, with any number of workers, and after a checkpoint is taken elsewhere.
 
 use crate::{
-    BoxedOperator, DeliveryOperators, ElementSchema, ExactEffect, FieldDType, FieldSchema, OperatorEffect, Pipeline,
-    PipelineSource, PipelineStage,
+    BoxedOperator, DeliveryOperators, ElementSchema, ExactEffect, FieldDType, FieldSchema,
+    OperatorEffect, Pipeline, PipelineSource, PipelineStage,
 };
 use gristmill_model::{
     splits::{
