@@ -93,20 +93,21 @@ impl Default for TrainOptions {
     }
 }
 
-/// Runs the pipeline after the passes have reordered its operators, and prints the report.
+/// Runs the pipeline with its operators in the order that costs less, and prints the report.
 pub async fn train(
     options: &TrainOptions,
     prefix: &str,
     authored: AuthoredPipeline,
     source: DatasetLocation,
 ) -> Result<(), ProgramFailure> {
-    let (authored, is_reordered) = authored.prepared(options.job.batch_size)?;
-    if is_reordered {
+    let authored = authored.with_batch_size(options.job.batch_size)?;
+    let ordered = authored.ordered(&source, &options.job.order).await?;
+    if ordered.is_changed() {
         gristmill_client::complain!(
             "operators are reordered to reduce cost; `gristmill explain` shows how"
         );
     }
-    let report = measured(options, prefix, &authored, source).await?;
+    let report = measured(options, prefix, &ordered.authored, source).await?;
     // A failure to write is noted and reported at the end: see `output::check`.
     let _ = report.print("gristmill", options.report.json, &mut StandardOutput);
     report.check()

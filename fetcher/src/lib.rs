@@ -307,7 +307,7 @@ async fn open_job(
         });
     };
     let own = options.job.clone().resuming(split_batches);
-    let config = JobConfig::read(path, own, service)?;
+    let config = JobConfig::read(path, own, service).await?;
     let job = service.submit(config, patience).await?;
     if !job.left_out.is_empty() {
         tracing::warn!("{}", job.left_out);

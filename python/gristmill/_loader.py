@@ -108,6 +108,8 @@ class Loader(Generic[Item]):
         visitation: What holds for batches if the trainer fails and returns. Default: "exactly-once".
         sharding: Content of an epoch: the dataset once, or with "off" once for each worker. Default: "dynamic".
         compress: How workers compress the objects they store. Default: the pipeline's, else "auto".
+        measure: Whether the first elements of the dataset are measured where `auto_order="pecan"` needs their sizes;
+            "off" keeps declared sizes. Default: "on".
         keys: Adds `__key__` (uint64 [rows]) and `__copy__` (uint32 [rows]), which name each element, `__repeat__`
             (bool [rows]), whether `tail="repeat"` gives the batch again, and `__cursor__` (int64 [2]), the place
             after the batch. Default: False.
@@ -167,6 +169,7 @@ class Loader(Generic[Item]):
         visitation: Literal["exactly-once", "at-most-once", "zero-once-or-more"] | None = None,
         sharding: Literal["dynamic", "off"] | None = None,
         compress: Literal["none", "zstd", "auto"] | None = None,
+        measure: Literal["on", "off"] | None = None,
         keys: bool = False,
         on_break: Literal["next", "continue"] = "next",
         acknowledge: Literal["auto", "state"] = "auto",
@@ -196,6 +199,7 @@ class Loader(Generic[Item]):
             visitation=visitation,
             sharding=sharding,
             compress=compress,
+            measure=measure,
         )
         self._flags = flags_of(given)
         self._rank_flags = self._ranks.flags(tail)

@@ -78,6 +78,9 @@ class SharedOptions(TypedDict, total=False):
     """What holds for batches if the trainer fails and returns. Default: "exactly-once"."""
     compress: Literal["none", "zstd", "auto"] | None
     """How workers compress the objects they store. Default: the pipeline's, else "auto"."""
+    measure: Literal["on", "off"] | None
+    """Whether the first elements of the dataset are measured where `auto_order="pecan"` needs their sizes; "off" keeps
+    declared sizes. Default: "on"."""
     keys: bool
     """Adds `__key__` (uint64 [rows]) and `__copy__` (uint32 [rows]), which name each element, `__repeat__` (bool
     [rows]), whether `tail="repeat"` gives the batch again, and `__cursor__` (int64 [2]), the place after the batch.

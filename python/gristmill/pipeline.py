@@ -407,12 +407,21 @@ class Pipeline(Operators):
         folder = None if not isinstance(path, str) or "://" in path else os.path.join(self._base, path)
         return folder if folder is not None and os.path.isdir(folder) else None
 
-    def explain(self, data: Path | None = None, sample: int | None = None, *, json: bool = False) -> str:
-        """Says which operators were moved or removed, which were not, and why: `gristmill explain`.
+    def explain(
+        self,
+        data: Path | None = None,
+        sample: int | None = None,
+        *,
+        measure: Literal["on", "off"] = "on",
+        json: bool = False,
+    ) -> str:
+        """The order in which a loader's job runs the operators, and why: `gristmill explain`.
 
         Args:
             data: Measure elements of this dataset; relative to the current directory.
-            sample: How many elements to measure; without `data` those of the pipeline's dataset.
+            sample: How many elements to measure for the figures; without `data` those of the pipeline's dataset. They
+                do not change the order, which depends on the first 64.
+            measure: As of a loader.
             json: One JSON object, not a text for people.
 
         Raises:
@@ -424,8 +433,10 @@ class Pipeline(Operators):
             >>> moved = gm.images("pictures").decode(typical_size=100).solarize().random_crop(8).batch(2)
             >>> [note["change"] for note in json.loads(moved.explain(json=True))["passes"]]
             ['moved']
+            >>> json.loads(moved.explain(json=True))["pipeline"]
+            ['decode', 'random_crop', 'solarize', 'batch']
         """
-        text = _program.run(self, "explain", data=data, sample=sample, json=json)
+        text = _program.run(self, "explain", data=data, sample=sample, measure=measure, json=json)
         return text if json or self._file else _LINE.sub(self._shown_place, text)
 
     def plan(self, *, step_time: float | str, data: Path | None = None, **options: Any) -> str:

@@ -103,10 +103,12 @@ impl PyService {
             None => DatasetLocation::parse_all(&authored.pipeline.source_paths(), &base),
         };
         let source = source.map_err(|error| errors::error(py, "OptionError", error))?;
-        let prepared = authored.prepared(job.batch_size);
-        let (authored, _) = prepared.map_err(|why| errors::failure_error(py, &why))?;
-        let config = JobConfig::new(authored, source, job);
-        let submitted = self.service.submit(config, stream.patience);
+        let submitted = async {
+            let authored = authored.with_batch_size(job.batch_size)?;
+            let ordered = authored.ordered(&source, &job.order).await?;
+            let config = JobConfig::new(ordered.authored, source, job);
+            self.service.submit(config, stream.patience).await
+        };
         let job = wait::until(py, interrupt, submitted, || Some(self.service.link.waiting()))?;
         let job = job.map_err(|why| errors::failure_error(py, &why))?;
         if !job.left_out.is_empty() {

@@ -36,7 +36,7 @@ CHANGED = [
     ("max_skipped", "7", "1%", "7"),
     ("on_error", "skip", "fail", "skip"),
 ]
-OF_READER = [("local_workers", 1), ("prefetch_mib", 8), ("patience", "90s")]
+OF_READER = [("local_workers", 1), ("prefetch_mib", 8), ("patience", "90s"), ("measure", "off")]
 
 FRONTS = ["run", "fetcher", "loader"]
 #: Shown by `status` under the name of another option.

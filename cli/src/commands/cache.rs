@@ -6,8 +6,8 @@ use crate::{
     service::{call, open_existing},
 };
 use gristmill_client::{
-    AuthoredPipeline, DatasetListing, DatasetLocation, ProgramFailure, ServiceConnection,
-    ServiceOptions,
+    AuthoredPipeline, DatasetListing, DatasetLocation, OrderOptions, OrderedPipeline,
+    ProgramFailure, ServiceConnection, ServiceOptions,
 };
 use gristmill_model::{
     ErrorPolicy, Fingerprint,
@@ -58,6 +58,8 @@ pub struct CacheExplainArgs {
     /// Seed of the job, which random operators use
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
+    #[command(flatten)]
+    pub order: OrderOptions,
     #[command(flatten)]
     pub service: ServiceOptions,
     /// Print one JSON object
@@ -148,7 +150,7 @@ async fn explain(args: CacheExplainArgs) -> Result<(), ProgramFailure> {
     let source =
         authored.source(&args.pipeline, args.data.as_deref()).map_err(ProgramFailure::usage)?;
     let service = open_existing(&args.service).await?;
-    let found = look_up(&service, args.seed, authored, source).await;
+    let found = look_up(&service, &args, authored, source).await;
     service.close().await;
     let found = found?;
     if args.json {
@@ -167,18 +169,18 @@ async fn explain(args: CacheExplainArgs) -> Result<(), ProgramFailure> {
 
 async fn look_up(
     service: &ServiceConnection,
-    seed: u64,
+    args: &CacheExplainArgs,
     authored: AuthoredPipeline,
     source: DatasetLocation,
 ) -> Result<Vec<ExplainedCachePoint>, ProgramFailure> {
-    let (authored, _) = authored.prepared(None)?;
+    let OrderedPipeline { authored, .. } = authored.ordered(&source, &args.order).await?;
     let pipeline = &authored.pipeline;
     let DatasetListing { dataset, left_out } = service.list(pipeline, source).await?;
     if !left_out.is_empty() {
         gristmill_client::complain!("{left_out}");
     }
     let spec = JobSpec {
-        seed,
+        seed: args.seed,
         settings: JobSettings { on_error: ErrorPolicy::Skip, ..JobSettings::default() },
         numerics: authored.numerics(0, service.local.is_some()),
         ..JobSpec::new(pipeline.canonical_json())

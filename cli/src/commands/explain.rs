@@ -1,19 +1,19 @@
 //! `gristmill explain`: how passes change a pipeline before it runs, and why.
 
 use crate::{output::say, read_pipeline, sample};
-use gristmill_client::{AuthoredPipeline, LeftOutFiles, ProgramFailure, folder_of};
+use gristmill_client::{
+    AuthoredPipeline, DatasetLocation, LeftOutFiles, ORDER_ELEMENTS, OrderOptions, OrderedPipeline,
+    ProgramFailure, folder_of, sample::measure,
+};
 use gristmill_executor::PipelineCompiler;
 use gristmill_pipeline::{
     ElementSchema, FieldSchema, Pipeline, PipelineSource, PipelineStage,
-    passes::{
-        FactorBasis, InflationFactor, MeasuredBytes, OptimisedPipeline, PassChange, PassNote,
-        optimise,
-    },
+    passes::{FactorBasis, InflationFactor, MeasuredBytes, PassChange, PassNote},
 };
 use serde_json::{Value, json};
 use std::{fmt::Write, path::PathBuf};
 
-/// Show how a pipeline is optimised, and why
+/// Show the order in which a pipeline's operators run, and why
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  gristmill explain examples/resnet50.yaml\n  gristmill explain examples/resnet50.yaml --data 'shards/train-*' --json\n  gristmill explain zipped.yaml --sample 100"
@@ -24,9 +24,12 @@ pub struct ExplainArgs {
     /// Measure elements of this dataset: a directory, file or glob, or s3://bucket/prefix
     #[arg(long)]
     pub data: Option<String>,
-    /// Elements to measure [default: 300]; without --data, those of the pipeline's dataset
+    /// Elements to measure for the figures [default: 64]; without --data, those of the pipeline's dataset. The order is
+    /// that of a run, whose sample is always the first 64
     #[arg(long, value_name = "ELEMENTS", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub sample: Option<u32>,
+    #[command(flatten)]
+    pub order: OrderOptions,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
@@ -34,34 +37,36 @@ pub struct ExplainArgs {
 
 impl ExplainArgs {
     pub async fn run(self) -> Result<(), ProgramFailure> {
-        let AuthoredPipeline { pipeline, assets } = read_pipeline(&self.pipeline)?;
-        let mut left_out = LeftOutFiles::default();
-        let mut idle_buckets = None;
-        let (measured, sampled) = match (self.data.as_deref(), self.sample) {
-            (None, None) => (MeasuredBytes::new(), 0),
-            (data, most) => {
-                let dir = folder_of(&self.pipeline);
-                let data = sample::data(&pipeline, data, dir).await?;
-                left_out.clone_from(&data.left_out);
-                let most = most.unwrap_or(sample::ELEMENTS);
-                let looked = sample::measure(&pipeline, &assets, &data, most).await?;
-                idle_buckets = looked.division.idle_buckets(&pipeline);
-                (looked.measured, looked.elements)
-            }
-        };
-        let OptimisedPipeline { pipeline: after, mut notes } = optimise(&pipeline, &measured);
+        let authored = read_pipeline(&self.pipeline)?;
+        let (pipeline, dir) = (&authored.pipeline, folder_of(&self.pipeline));
+        let place = sample::place(pipeline, self.data.as_deref(), dir);
+        let mut figures = DatasetFigures::default();
+        if self.is_measured() {
+            let data = sample::listed(pipeline, place.clone()?).await?;
+            let most = self.sample.unwrap_or(ORDER_ELEMENTS);
+            let (bytes, run) = measure(pipeline, &authored.assets, &data, most).await?;
+            let run = run.with_elements()?;
+            let idle_buckets = sample::division(pipeline, &data, &run).idle_buckets(pipeline);
+            let left_out = data.left_out;
+            figures = DatasetFigures { bytes, elements: run.n_records, left_out, idle_buckets };
+        }
+        let (OrderedPipeline { authored: after, mut notes }, unmeasured) =
+            self.ordered(&authored, place).await?;
+        let AuthoredPipeline { pipeline: after, assets } = after;
         let compiler = PipelineCompiler { assets: &assets, fuse: true };
         let program = compiler.compile(&after).map_err(ProgramFailure::usage)?;
         let steps: Vec<&str> = program.steps().collect();
         notes.sort_by_key(|note| note.pass != "dead_ops");
         if self.json {
             let result = json!({
-                "pipeline": pipeline.name(),
-                "sampled_elements": sampled,
-                "files_left_out": left_out.as_json(),
-                "idle_buckets": idle_buckets,
-                "before": edges(&pipeline, &measured),
-                "after": edges(&after, &measured),
+                "name": pipeline.name(),
+                "pipeline": after.operator_names(),
+                "not_measured": unmeasured,
+                "sampled_elements": figures.elements,
+                "files_left_out": figures.left_out.as_json(),
+                "idle_buckets": figures.idle_buckets,
+                "before": edges(pipeline, &figures.bytes),
+                "after": edges(&after, &figures.bytes),
                 "passes": passes(&notes, &steps),
                 "steps": steps,
                 "batch_size": after.batch_size(),
@@ -70,29 +75,24 @@ impl ExplainArgs {
             say!("{result}");
             return Ok(());
         }
-        say!("as written:\n{}", table(&pipeline, &measured));
-        if notes.iter().any(|note| !matches!(note.change, PassChange::Refused { .. })) {
-            say!("as it runs:\n{}", table(&after, &measured));
-        } else {
-            say!("It runs in this order.");
+        say!("as written:\n{}", table(pipeline, &figures.bytes));
+        let is_changed =
+            notes.iter().any(|note| !matches!(note.change, PassChange::Refused { .. }));
+        match (&unmeasured, is_changed) {
+            (None, true) => say!("as it runs:\n{}", table(&after, &figures.bytes)),
+            (None, false) => say!("It runs in this order."),
+            (Some(_), true) => say!("by declared sizes:\n{}", table(&after, &figures.bytes)),
+            (Some(_), false) => say!("By declared sizes it runs in this order."),
         }
         for note in &notes {
             say!("{}", sentence(note));
         }
-        if let Some(why) = idle_buckets {
-            say!("{why}");
-        }
         for fused in steps.iter().filter(|step| step.contains('+')) {
             say!("fusion: {} run as one step", fused.replace('+', " and "));
         }
-        let unknown = after.factors(&measured);
-        if sampled == 0
-            && unknown.iter().zip(after.stages()).any(|(factor, stage)| {
-                factor.basis == FactorBasis::Unknown
-                    && stage.op.field().is_some()
-                    && stage.op.batching().is_none()
-            })
-        {
+        if let Some(why) = figures.idle_buckets.as_ref().or(unmeasured.as_ref()) {
+            say!("{why}");
+        } else if figures.elements == 0 && has_unknown_sizes(&after) {
             say!(
                 "Some sizes are unknown until elements are measured: --data or --sample measures them, \
                  `decode: {{ typical_size: [height, width] }}` states them."
@@ -100,6 +100,55 @@ impl ExplainArgs {
         }
         Ok(())
     }
+
+    /// Whether a dataset is to be measured for the figures.
+    fn is_measured(&self) -> bool {
+        self.data.is_some() || self.sample.is_some()
+    }
+
+    /// The order in which `gristmill run` runs the operators. By declared sizes, with the reason, if the order needs
+    /// those of a dataset that is not there; one that was asked for must be.
+    async fn ordered(
+        &self,
+        authored: &AuthoredPipeline,
+        place: Result<DatasetLocation, ProgramFailure>,
+    ) -> Result<(OrderedPipeline, Option<String>), ProgramFailure> {
+        let authored = authored.clone();
+        if !self.order.measures(&authored.pipeline) {
+            return Ok((authored.ordered_as_declared(), None));
+        }
+        let ordered = match place {
+            Ok(place) => authored.clone().ordered(&place, &self.order).await,
+            Err(why) => Err(why),
+        };
+        match ordered {
+            Err(why) if !self.is_measured() => {
+                let why = why.line().unwrap_or_default();
+                let why = format!("A run measures sizes first, which may change the order: {why}");
+                Ok((authored.ordered_as_declared(), Some(why)))
+            }
+            ordered => Ok((ordered?, None)),
+        }
+    }
+}
+
+/// Figures of a dataset, if one was measured.
+#[derive(Default)]
+struct DatasetFigures {
+    bytes: MeasuredBytes,
+    /// Elements that were measured.
+    elements: u32,
+    left_out: LeftOutFiles,
+    idle_buckets: Option<String>,
+}
+
+fn has_unknown_sizes(pipeline: &Pipeline) -> bool {
+    let factors = pipeline.factors(&MeasuredBytes::new());
+    factors.iter().zip(pipeline.stages()).any(|(factor, stage)| {
+        factor.basis == FactorBasis::Unknown
+            && stage.op.field().is_some()
+            && stage.op.batching().is_none()
+    })
 }
 
 /// An operator, with the data on the edge after it.

@@ -3,10 +3,9 @@
 
 use crate::{output::say, read_pipeline, sample};
 use gristmill_client::{
-    AuthoredPipeline, ProgramFailure, folder_of, parse_budget, read_user_text,
+    AuthoredPipeline, OrderOptions, ProgramFailure, folder_of, parse_budget, read_user_text,
     report::DatasetDivision,
 };
-use gristmill_pipeline::passes::{MeasuredBytes, optimise};
 use gristmill_policy::{
     cost::{FunctionShape, PriceList},
     plan::{self, LocalCosts, LocalJob, PlanLimits, PlannedJob, predict_local},
@@ -65,6 +64,8 @@ pub struct PlanArgs {
     /// Prices that differ from those of us-east-1 (TOML; docs/cost.md)
     #[arg(long, value_name = "FILE")]
     pub prices: Option<PathBuf>,
+    #[command(flatten)]
+    pub order: OrderOptions,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
@@ -85,13 +86,12 @@ const MAX_PRICES_BYTES: u64 = 1 << 20;
 
 impl PlanArgs {
     pub async fn run(self) -> Result<(), ProgramFailure> {
-        let AuthoredPipeline { mut pipeline, assets } = read_pipeline(&self.pipeline)?;
-        if let Some(size) = self.batch_size {
-            pipeline = pipeline.with_batch_size(size).map_err(ProgramFailure::usage)?;
-        }
-        let pipeline = optimise(&pipeline, &MeasuredBytes::new()).pipeline;
+        let authored = read_pipeline(&self.pipeline)?.with_batch_size(self.batch_size)?;
         let dir = folder_of(&self.pipeline);
-        let data = sample::data(&pipeline, self.data.as_deref(), dir).await?;
+        let place = sample::place(&authored.pipeline, self.data.as_deref(), dir)?;
+        let ordered = authored.ordered(&place, &self.order).await?;
+        let AuthoredPipeline { pipeline, assets } = ordered.authored;
+        let data = sample::listed(&pipeline, place).await?;
         let (mut measured, division) =
             sample::profile(&pipeline, &assets, &data, self.sample).await?;
         measured.function_slowdown = self.function_slowdown;

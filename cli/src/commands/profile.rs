@@ -1,7 +1,7 @@
 //! `gristmill profile`: what each operator of a pipeline costs, measured on a sample.
 
 use crate::{output::say, read_pipeline, sample};
-use gristmill_client::{AuthoredPipeline, ProgramFailure, folder_of};
+use gristmill_client::{AuthoredPipeline, OrderOptions, ProgramFailure, folder_of};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
@@ -19,6 +19,8 @@ pub struct ProfileArgs {
     /// Records to run from the start of the dataset's first file
     #[arg(long, value_name = "RECORDS", default_value_t = sample::ELEMENTS, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub sample: u32,
+    #[command(flatten)]
+    pub order: OrderOptions,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
@@ -27,9 +29,12 @@ pub struct ProfileArgs {
 impl ProfileArgs {
     /// Runs the command.
     pub async fn run(self) -> Result<(), ProgramFailure> {
-        let AuthoredPipeline { pipeline, assets } = read_pipeline(&self.pipeline)?;
+        let authored = read_pipeline(&self.pipeline)?;
         let dir = folder_of(&self.pipeline);
-        let data = sample::data(&pipeline, self.data.as_deref(), dir).await?;
+        let place = sample::place(&authored.pipeline, self.data.as_deref(), dir)?;
+        let ordered = authored.ordered(&place, &self.order).await?;
+        let AuthoredPipeline { pipeline, assets } = ordered.authored;
+        let data = sample::listed(&pipeline, place).await?;
         let (measured, _) = sample::profile(&pipeline, &assets, &data, self.sample).await?;
         let records = measured.records.max(1.0);
         let us_a_record = |seconds: f64| seconds * 1e6 / records;

@@ -3,13 +3,15 @@
 use self::values::ShownPicture;
 use crate::{
     output::{say, say_all},
-    read_pipeline,
-    sample::{self, SampledDraws},
+    read_pipeline, sample,
 };
 use base64::{Engine, engine::general_purpose::STANDARD};
 use bytes::BytesMut;
 use gristmill_chunk::{Chunk, ChunkFrame, ChunkLimits};
-use gristmill_client::{AuthoredPipeline, ProgramFailure, folder_of};
+use gristmill_client::{
+    AuthoredPipeline, ProgramFailure, folder_of,
+    sample::{SampledDraws, first_files, run_from},
+};
 use gristmill_executor::{
     BatchFinisher, CompiledPipeline, IMAGE_SIZES, PipelineCompiler, REFUSED_OP, SplitOutput,
     has_image_size,
@@ -65,11 +67,12 @@ impl ShowArgs {
         let compiler = PipelineCompiler { assets: &assets, fuse: true };
         let program = compiler.compile(&observed).map_err(ProgramFailure::usage)?;
         let dir = folder_of(&self.pipeline);
-        let data = sample::data(&pipeline, self.data.as_deref(), dir).await?;
-        let files = sample::first_files(&pipeline, &data, self.records).await?;
+        let data =
+            sample::listed(&pipeline, sample::place(&pipeline, self.data.as_deref(), dir)?).await?;
+        let files = first_files(&pipeline, &data, self.records).await?;
         let run = |put| {
             let draws = SampledDraws { most: self.records, seed: self.seed, put };
-            sample::run_from(&program, &observed, &files, draws).map(|sample| sample.output)
+            run_from(&program, &observed, &files, draws).map(|sample| sample.output)
         };
         let mut steps = Vec::new();
         for (point, observed_point) in (0..).zip(observed.cache_points()) {

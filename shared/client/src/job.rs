@@ -2,14 +2,13 @@
 
 use crate::{
     AuthoredPipeline, DatasetListing, DatasetLocation, JobOptions, LeftOutFiles, ListError,
-    ProgramFailure, ServiceConnection, StreamOptions, folder_of,
+    OrderedPipeline, ProgramFailure, ServiceConnection, StreamOptions, folder_of,
 };
 use gristmill_model::splits::Cursor;
 use gristmill_model::wire::{
     EpochPlan, JobSpec, JobStatus, JobView, RegisterCall, StatusCall, StopCall,
 };
 use gristmill_model::{Checkpoint, CheckpointError, Epoch, JobName};
-use gristmill_pipeline::passes::{MeasuredBytes, OptimisedPipeline, PassChange, optimise};
 use gristmill_pipeline::{Pipeline, PipelineError};
 use gristmill_runner::{ComputeMode, IndexStore};
 use gristmill_stream::{
@@ -38,11 +37,11 @@ impl JobConfig {
         Self { authored, source, options, name_prefix: "job".to_owned() }
     }
 
-    /// A job of the pipeline file `path`, with its operators in a cheaper order where the result is equivalent.
+    /// A job of the pipeline file `path`, with its operators in the order of [`AuthoredPipeline::ordered`].
     ///
     /// # Errors
     /// [`ProgramFailure::Usage`] if the file is no pipeline, or the dataset is not there.
-    pub fn read(
+    pub async fn read(
         path: &Path,
         options: JobOptions,
         service: &ServiceConnection,
@@ -51,7 +50,8 @@ impl JobConfig {
             .map_err(ProgramFailure::usage)?;
         let source =
             authored.source(path, options.data.as_deref()).map_err(ProgramFailure::usage)?;
-        let (authored, _) = authored.prepared(options.batch_size)?;
+        let authored = authored.with_batch_size(options.batch_size)?;
+        let OrderedPipeline { authored, .. } = authored.ordered(&source, &options.order).await?;
         Ok(Self::new(authored, source, options))
     }
 
@@ -76,19 +76,6 @@ impl AuthoredPipeline {
             return DatasetLocation::parse(data, Path::new("."));
         }
         DatasetLocation::parse_all(&self.pipeline.source_paths(), folder_of(path))
-    }
-
-    /// The pipeline with batches of `batch_size` and its operators in a cheaper order where the result is
-    /// equivalent; whether that changed anything.
-    pub fn prepared(self, batch_size: Option<u32>) -> Result<(Self, bool), ProgramFailure> {
-        let Self { pipeline, assets } = self;
-        let pipeline = match batch_size {
-            Some(size) => pipeline.with_batch_size(size).map_err(ProgramFailure::usage)?,
-            None => pipeline,
-        };
-        let OptimisedPipeline { pipeline, notes } = optimise(&pipeline, &MeasuredBytes::new());
-        let reordered = notes.iter().any(|note| !matches!(note.change, PassChange::Refused { .. }));
-        Ok((Self { pipeline, assets }, reordered))
     }
 }
 

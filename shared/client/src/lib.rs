@@ -10,9 +10,11 @@ mod authored_pipeline;
 mod dataset;
 mod job;
 mod options;
+mod order;
 mod program;
 mod rank_options;
 pub mod report;
+pub mod sample;
 mod selection;
 mod service;
 mod service_launcher;
@@ -26,6 +28,7 @@ pub use options::{
     GivenOptionNames, JobOptions, ReportOptions, ServiceBackend, ServiceOptions, StreamOptions,
     WorkerCount, parse_budget,
 };
+pub use order::{ORDER_ELEMENTS, OrderOptions, OrderedPipeline, SizeMeasuring};
 pub use program::{
     Interruption, InterruptionSignals, ProgramFailure, interruption, log_to_stderr, printable,
     return_large_buffers, survive_size_limits, write_stderr,

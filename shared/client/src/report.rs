@@ -204,6 +204,7 @@ impl RunReport {
         let mut report = json!({
             "job": self.job.job,
             "seed": self.job.spec.seed,
+            "pipeline": self.observed.pipeline.operator_names(),
             "epochs": self.observed.epochs.iter().map(epoch).collect::<Vec<_>>(),
             "elements_expected": self.observed.elements_expected,
             "elements_delivered": self.elements(),

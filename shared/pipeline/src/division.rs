@@ -2,8 +2,8 @@
 //! same on every machine, with any number of workers, and after a checkpoint is taken elsewhere.
 
 use crate::{
-    BoxedOperator, ElementSchema, ExactEffect, FieldDType, FieldSchema, OperatorEffect, Pipeline,
-    PipelineSource, PipelineStage,
+    BoxedOperator, DeliveryOperators, ElementSchema, ExactEffect, FieldDType, FieldSchema,
+    OperatorEffect, Pipeline, PipelineSource, PipelineStage,
 };
 use gristmill_model::{
     splits::{
@@ -33,6 +33,27 @@ impl Pipeline {
     /// As many as make an object of 64 MiB, but few enough for 64 splits of an epoch; at least as many as keep the fixed
     /// cost of a split at 5 % of its CPU time, and as the batching sorts together. Neither exceeds the 64 MiB.
     pub fn split_batches(&self, records: u64, stored_bytes: u64) -> u64 {
+        self.as_written().as_ref().unwrap_or(self).split_batches_in_order(records, stored_bytes)
+    }
+
+    /// This pipeline with its operators in the order of their author, all in workers, so that no reordering of operators
+    /// changes which records are in a batch.
+    fn as_written(&self) -> Option<Pipeline> {
+        let (before, batch) = self.stages().split_at(self.batch_stage());
+        let mut stages = [before, &self.deliver().stages].concat();
+        // Operators on the dataset may be ahead of cache points, whose ordinals count down.
+        let is_fixed = |PipelineStage { op, keep_position, .. }: &PipelineStage| {
+            op.dataset().is_some() || op.declaration().pins_position || *keep_position
+        };
+        for section in stages.split_mut(is_fixed) {
+            section.sort_by_key(|stage| stage.ordinal);
+        }
+        stages.extend_from_slice(batch);
+        let deliver = DeliveryOperators { stages: Vec::new(), ..self.deliver().clone() };
+        self.with_delivery(stages, deliver).ok()
+    }
+
+    fn split_batches_in_order(&self, records: u64, stored_bytes: u64) -> u64 {
         let batch = u64::from(self.batch_size().max(1));
         // A worker holds in memory both the stored records and its output.
         let record_bytes = self.narrow_bytes_per_record(stored_bytes).max(stored_bytes);

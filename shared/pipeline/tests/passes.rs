@@ -391,3 +391,55 @@ fn fields_that_are_moved_together_stay_together() {
     let none = order(&format!("{decoded}\n{resize}\n- drop: {{ fields: [image, other] }}"));
     assert_eq!(none, ["drop", "batch"]);
 }
+
+#[test]
+fn measured_sizes_count_where_the_author_allows_it_and_schemas_do_not_tell() {
+    let ops = "- decode\n- solarize\n- random_crop: { size: 224 }\n- batch: { size: 4 }";
+    let known = "- decode\n- resize: { size: 300 }\n- solarize\n- random_crop: { size: 224 }\n- batch: { size: 4 }";
+    let order = |order: &str, ops: &str, ordinal: u32, factor: f64| -> Vec<String> {
+        let measured = MeasuredBytes::from([(ordinal, (100.0, 100.0 * factor))]);
+        let ordered = optimise(&pipeline_in(order, ops), &measured).pipeline;
+        ordered.operator_names().into_iter().map(str::to_owned).collect()
+    };
+    assert_eq!(order("exact", ops, 2, 0.2)[1..3], ["solarize", "random_crop"]);
+    assert_eq!(order("pecan", ops, 2, 0.2)[1..3], ["random_crop", "solarize"]);
+    assert_eq!(order("pecan", ops, 2, 1.0)[1..3], ["solarize", "random_crop"]);
+    assert_eq!(order("pecan", known, 3, 9.0)[2..4], ["random_crop", "solarize"]);
+    let needs = |order: &str, ops: &str| needs_sizes(&pipeline_in(order, ops));
+    assert!(needs("pecan", ops) && !needs("exact", ops) && !needs("pecan", known));
+}
+
+#[test]
+fn sizes_are_measured_if_any_could_change_the_order() {
+    const OPS: [&str; 5] = [
+        "flip",
+        "resize: { size: 64 }",
+        "random_crop: { size: 32 }",
+        "gaussian_blur",
+        "pad: { padding: 3 }",
+    ];
+    let mut seen = [0, 0];
+    for number in 0..3_125_usize {
+        let places: Vec<usize> = (0..5).map(|i| number / 5_usize.pow(i) % 5).collect();
+        let ops: String = places.iter().map(|i| format!("- {}\n", OPS[*i])).collect();
+        let text = format!("- decode\n{ops}- padded_batch: {{ size: 4 }}");
+        let pipeline = pipeline_in("pecan", &text);
+        let order = |sizes: usize| {
+            let measured = (0..6).map(|i| (i, (4.0, [2.0, 4.0, 8.0][sizes / 3_usize.pow(i) % 3])));
+            let ordered = optimise(&pipeline, &measured.collect()).pipeline;
+            let stages = ordered.stages().iter().chain(&ordered.deliver().stages);
+            stages.map(|stage| stage.ordinal).collect::<Vec<_>>()
+        };
+        let needs = needs_sizes(&pipeline);
+        if !needs {
+            let declared = optimise(&pipeline, &MeasuredBytes::new()).pipeline;
+            let declared: Vec<u32> = declared.stages().iter().map(|stage| stage.ordinal).collect();
+            // 16 of the 729 combinations, others for each pipeline.
+            for sizes in (0..16).map(|i| (number * 16 + i) * 31 % 729) {
+                assert_eq!(order(sizes), declared, "{text}");
+            }
+        }
+        seen[usize::from(needs)] += 1;
+    }
+    assert!(seen.iter().all(|count| *count > 100), "{seen:?}");
+}

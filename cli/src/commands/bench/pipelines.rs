@@ -3,10 +3,11 @@
 use super::{ProgramFailure, on_threads};
 use crate::{output::say, thread_cpu, training};
 use bytes::Bytes;
+use gristmill_client::AuthoredPipeline;
 use gristmill_executor::{CompiledPipeline, InputRange, SplitInput};
 use gristmill_model::RecordKey;
 use gristmill_operators::floor;
-use gristmill_pipeline::{Pipeline, passes::optimise};
+use gristmill_pipeline::Pipeline;
 use gristmill_sources::{FileIndex, IndexBuilder};
 use gristmill_synthetic::{DatasetSpec, RandomStream};
 use serde_json::json;
@@ -249,7 +250,7 @@ pub(super) fn prepare(
     files: ShardFiles,
 ) -> Result<(CompiledPipeline, Vec<IndexedShard>), ProgramFailure> {
     let pipeline = gristmill_operators::parse(pipeline).map_err(ProgramFailure::failed)?;
-    let pipeline = optimise(&pipeline, &BTreeMap::new()).pipeline;
+    let pipeline = AuthoredPipeline::from(pipeline).ordered_as_declared().authored.pipeline;
     let program = CompiledPipeline::compile(&pipeline).map_err(ProgramFailure::failed)?;
     Ok((program, shards(&pipeline, dir, files)?))
 }

@@ -107,6 +107,7 @@ pub const OPTIONS: &[(&str, OptionMeaning)] = &[
     ("run", OfRun),
     ("resume", OfRun),
     ("resize", OfRun),
+    ("measure", OfReader),
     ("local-workers", OfReader),
     ("prefetch-mib", OfReader),
     ("patience", OfReader),

@@ -95,19 +95,57 @@ pub struct OptimisedPipeline {
     pub notes: Vec<PassNote>,
 }
 
-/// Runs every pass. `measured` has sizes from a sample of elements, if there was one.
+/// Runs every pass. `measured` has sizes from a sample of elements, if there was one. Only
+/// [`AutoOrder::Pecan`] takes them into account, and only where schemas do not tell the size: any
+/// other order is known from the pipeline alone.
 pub fn optimise(pipeline: &Pipeline, measured: &MeasuredBytes) -> OptimisedPipeline {
-    let mut optimised = OptimisedPipeline { pipeline: pipeline.clone(), notes: Vec::new() };
-    first(&mut optimised);
-    remove(&mut optimised);
+    let mut optimised = simplified(pipeline);
     if pipeline.auto_order() != AutoOrder::Off {
-        order::reorder(&mut optimised, measured);
+        let open = order::open(&optimised.pipeline);
+        let sizes = measured.iter().filter(|(ordinal, _)| open.contains(ordinal));
+        order::reorder(&mut optimised, &sizes.map(|(ordinal, bytes)| (*ordinal, *bytes)).collect());
         fetcher::move_widening(&mut optimised);
     }
     optimised
 }
 
+/// The passes that come before operators on elements are reordered.
+fn simplified(pipeline: &Pipeline) -> OptimisedPipeline {
+    let mut optimised = OptimisedPipeline { pipeline: pipeline.clone(), notes: Vec::new() };
+    first(&mut optimised);
+    remove(&mut optimised);
+    optimised
+}
+
+/// Whether sizes from a sample of elements could change the order of operators.
+pub fn needs_sizes(pipeline: &Pipeline) -> bool {
+    let open = order::open(&simplified(pipeline).pipeline);
+    let order = |sizes: &MeasuredBytes| {
+        let ordered = optimise(pipeline, sizes).pipeline;
+        let stages = ordered.stages().iter().chain(&ordered.deliver().stages);
+        stages.map(|stage| stage.ordinal).collect::<Vec<_>>()
+    };
+    let alike = MeasuredBytes::from_iter(open.iter().map(|ordinal| (*ordinal, (1.0, 1.0))));
+    let expected = order(&alike);
+    // Trying one operator at a time suffices: where two orders part, one operator's direction made
+    // the difference.
+    open.iter().any(|ordinal| {
+        [0.5, 2.0].into_iter().any(|after| {
+            let mut sizes = alike.clone();
+            sizes.insert(*ordinal, (1.0, after));
+            order(&sizes) != expected
+        })
+    })
+}
+
 impl Pipeline {
+    /// The names of all operators in the order in which they run: those of workers, then those that
+    /// the fetcher applies.
+    pub fn operator_names(&self) -> Vec<&str> {
+        let all = self.stages().iter().chain(&self.deliver().stages);
+        all.map(|stage| stage.op.identity().0).collect()
+    }
+
     /// Inflation factor of each operator, in order.
     pub fn factors(&self, measured: &MeasuredBytes) -> Vec<InflationFactor> {
         order::factors(self, measured)

@@ -6,6 +6,10 @@
 //! before operators that do not touch its field, since a dropped element needs no work. And two
 //! operators commute by default only if they give the same bytes in either order: what the paper
 //! swaps beyond that is for `auto_order: pecan`.
+//!
+//! A job that is resumed, or read on a second host, must get the same order. So the order depends on
+//! bytes alone and never on times, and the bytes are declared or those of a sample that the dataset's
+//! version fixes.
 
 use super::{AutoOrder, OptimisedPipeline, PassChange, PassNote};
 use crate::{
@@ -33,6 +37,19 @@ struct Moves {
     refused: Vec<PassNote>,
     /// By ordinal, the operators that one moved across although results may then differ.
     inexact: BTreeMap<u32, Vec<&'static str>>,
+}
+
+/// The operators, by ordinal, whose factors need a sample of elements.
+pub(super) fn open(pipeline: &Pipeline) -> BTreeSet<u32> {
+    if pipeline.auto_order() != AutoOrder::Pecan {
+        return BTreeSet::new();
+    }
+    let factors = factors(pipeline, &MeasuredBytes::new());
+    let stages = pipeline.stages().iter().zip(factors);
+    let open = stages.filter(|(stage, factor)| {
+        factor.basis != FactorBasis::Static && stage.op.field().is_some()
+    });
+    open.map(|(stage, _)| stage.ordinal).collect()
 }
 
 pub(super) fn reorder(optimised: &mut OptimisedPipeline, measured: &MeasuredBytes) {
