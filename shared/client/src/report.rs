@@ -4,11 +4,12 @@
 //! workers, the records left out) and writes everything.
 
 mod service_facts;
+mod spent;
 
-use crate::{JobHandle, LeftOutFiles, ProgramFailure, service::stack_shape};
+use crate::{JobHandle, LeftOutFiles, ProgramFailure};
+use gristmill_model::CostBreakdown;
 use gristmill_model::wire::{CacheMode, JobSpec, JobStatus, JobView, OpWork, WorkProfile};
 use gristmill_pipeline::Pipeline;
-use gristmill_policy::cost::{BilledRequests, FunctionShape, PriceList};
 use gristmill_report::{
     EpochStalls, EpochWaits, OpSeconds, StallAdvice, Timeline, TimelineCost, TimelineEpoch,
     TimelineJob, WorkerShares, attribute,
@@ -16,6 +17,7 @@ use gristmill_report::{
 use gristmill_stream::{EpochCounts, EpochReport, RankCounts, RankSteps, RunObservations};
 use serde_json::{Value, json};
 pub use service_facts::{DatasetDivision, ResourceUsage, SkippedRecords};
+use spent::{BASIS, RunCost};
 use std::{
     io::{self, Write},
     num::NonZeroU32,
@@ -46,6 +48,7 @@ pub struct RunReport {
     /// Files of the dataset that are not read.
     files: LeftOutFiles,
     timeline: Timeline,
+    cost: RunCost,
     /// Why buckets have no effect, if they have none.
     idle_buckets: Option<String>,
 }
@@ -71,7 +74,8 @@ impl RunReport {
             Some(dataset) => dataset.clone(),
             None => format!("dataset {}", known.dataset_version),
         };
-        let timeline = timeline(pipeline, &known, &dataset, &observed, &profile);
+        let cost = RunCost::new(pipeline, &known, &profile, job.service.local.is_none());
+        let timeline = timeline((pipeline, &known, &profile), &dataset, &observed, &cost);
         let idle_buckets = idle_buckets(&known, pipeline);
         Ok(Self {
             job: known,
@@ -83,6 +87,7 @@ impl RunReport {
             left_out,
             files: job.left_out.clone(),
             timeline,
+            cost,
             idle_buckets,
             observed,
         })
@@ -165,6 +170,11 @@ impl RunReport {
         &self.usage
     }
 
+    /// Dollars of all epochs.
+    fn spent(&self) -> CostBreakdown {
+        self.observed.epochs.iter().map(|epoch| self.cost.of(epoch)).sum()
+    }
+
     /// Table writes for each committed split.
     pub fn writes_per_split(&self) -> Option<f64> {
         let writes = self.usage.table_writes()?;
@@ -189,6 +199,8 @@ impl RunReport {
                 "stall_fraction": rounded(epoch.stall_fraction(), 4),
                 "workers_max": epoch.workers_max,
                 "stored_bytes": totals.stored_bytes,
+                "local_splits": totals.local_splits,
+                "cost": self.cost.of(epoch),
                 "worker_seconds": {
                     "source": rounded(source, 3),
                     "compute": rounded(compute, 3),
@@ -218,6 +230,7 @@ impl RunReport {
             "splits": self.splits(),
             "writes_per_split": self.writes_per_split(),
             "requests": self.usage.requests_json(),
+            "cost": self.spent(),
             "kills": self.kills,
             "scaling": scaling,
             "cpu_ms_per_sample": {
@@ -387,7 +400,7 @@ fn rounded(value: f64, digits: i32) -> f64 {
 // The data of a run's page: the causes of each epoch's waits, and the cost of the run on AWS.
 
 /// A job's pipeline and settings, and what its operators cost.
-pub type CostedJob<'a> = (&'a Pipeline, &'a JobSpec, &'a WorkProfile);
+type CostedJob<'a> = (&'a Pipeline, &'a JobSpec, &'a WorkProfile);
 
 /// The work of an epoch's workers, by operator. The profile covers the first splits; operators before the
 /// cache point that the epoch reads are left out.
@@ -419,7 +432,7 @@ fn shares((pipeline, spec, profile): CostedJob<'_>, epoch: &EpochReport) -> Work
 }
 
 /// Causes of an epoch's waits.
-pub fn stalls(job: CostedJob<'_>, epoch: &EpochReport) -> EpochStalls {
+fn stalls(job: CostedJob<'_>, epoch: &EpochReport) -> EpochStalls {
     let known = epoch.known.totals.waits;
     let waits = EpochWaits {
         total_s: epoch.waited_seconds,
@@ -433,21 +446,18 @@ pub fn stalls(job: CostedJob<'_>, epoch: &EpochReport) -> EpochStalls {
 }
 
 /// The record of a whole run.
-pub fn timeline(
-    pipeline: &Pipeline,
-    view: &JobView,
+fn timeline(
+    (pipeline, view, profile): (&Pipeline, &JobView, &WorkProfile),
     dataset: &str,
     observed: &RunObservations,
-    profile: &WorkProfile,
+    cost: &RunCost,
 ) -> Timeline {
     let (spec, known) = (&view.spec, (pipeline, &view.spec, profile));
-    let (shape, prices) = (stack_shape(), PriceList::default());
     let mut start_s = 0.0;
     let mut total = TimelineCost { basis: BASIS.to_owned(), ..TimelineCost::default() };
     let epochs = observed.epochs.iter().map(|epoch| {
-        let (compute_usd, requests_usd) = cost(epoch, &shape, &prices);
-        *total.compute_usd.get_or_insert(0.0) += compute_usd;
-        *total.requests_usd.get_or_insert(0.0) += requests_usd;
+        let spent = cost.of(epoch);
+        total.spent += spent;
         let began_s = start_s;
         start_s += epoch.seconds;
         let totals = &epoch.known.totals;
@@ -462,7 +472,7 @@ pub fn timeline(
             skipped: totals.skipped,
             first_batch_s: Some(epoch.time_to_first_batch_ms / 1e3),
             workers: shares(known, epoch),
-            cost_usd: Some(compute_usd + requests_usd),
+            cost_usd: Some(spent.total().0),
             stalls: Some(stalls(known, epoch)),
         }
     });
@@ -484,17 +494,4 @@ pub fn timeline(
         epochs,
         cost: Some(total),
     }
-}
-
-/// The basis of the prices.
-const BASIS: &str = "list prices of us-east-1, for the stack's workers, had this run been on AWS";
-
-/// Dollars of an epoch for its workers, and for its requests.
-fn cost(epoch: &EpochReport, shape: &FunctionShape, prices: &PriceList) -> (f64, f64) {
-    let [source_s, compute_s, put_s] = epoch.worker_seconds();
-    // Objects are stored while the next split is computed.
-    let worker_s = (source_s + compute_s).max(put_s);
-    let split = if worker_s > 0.0 { BilledRequests::SPLIT } else { BilledRequests::CACHED_SPLIT };
-    let requests_usd = split.usd(prices).0 * f64::from(epoch.known.totals.splits);
-    (shape.usd_per_second(prices).0 * worker_s, requests_usd)
 }
