@@ -4,7 +4,7 @@
 
 use anyhow::Result;
 use gristmill_tests::{TestDir, read_numbers, run_json};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::{
     collections::BTreeMap,
     env, fs,
@@ -278,10 +278,11 @@ fn a_plan_of_what_is_on_s3_is_that_of_the_same_files_here() -> Result<()> {
         command.arg(&place.pipeline).env("AWS_ENDPOINT_URL_S3", &endpoint);
         command.env("AWS_ACCESS_KEY_ID", "a").env("AWS_SECRET_ACCESS_KEY", "b");
         let plan = run_json(command.env("AWS_REGION", "us-east-1"))?["plan"].take();
-        assert_eq!(plan["records"], 300);
-        Ok(plan["functions"]["cost"]["requests"].clone())
+        let said = json!([plan["records"], plan["splits"], plan["functions"]["cost"]["requests"]]);
+        assert!(plan["records"].as_u64() >= Some(300), "{plan}");
+        Ok(said)
     };
     let here = place.dir.path("www/bucket/part-*").display().to_string();
-    assert_eq!(plan("s3://bucket/part-")?, plan(&here)?);
+    assert_eq!(plan("s3://bucket/part-*")?, plan(&here)?);
     Ok(())
 }

@@ -181,42 +181,45 @@ impl RunReport {
         Some(rounded(writes as f64 / self.splits().max(1) as f64, 4))
     }
 
+    fn epoch_json(&self, epoch: &EpochReport) -> Value {
+        let [source, compute, put] = epoch.worker_seconds();
+        let EpochCounts { totals, left_out } = &epoch.known;
+        json!({
+            "epoch": totals.epoch,
+            "mode": epoch.mode().name(),
+            "reason": epoch.reason(),
+            "elements": epoch.elements,
+            "batches": epoch.batches,
+            "skipped": totals.skipped,
+            "left_out": left_out,
+            "seconds": rounded(epoch.seconds, 3),
+            "batch_time_ms": rounded(epoch.batch_time_ms(), 3),
+            "stall_fraction": rounded(epoch.stall_fraction(), 4),
+            "workers_max": epoch.workers_max,
+            "stored_bytes": totals.stored_bytes,
+            "local_splits": totals.local_splits,
+            "cost": self.cost.of(epoch),
+            "worker_seconds": {
+                "source": rounded(source, 3),
+                "compute": rounded(compute, 3),
+                "put": rounded(put, 3),
+            },
+            "stalls": stalls_json(&self.stalls(epoch)),
+            "worker_cpu_ms": self.usage.local.then_some(epoch.worker_cpu_ms),
+            "time_to_first_batch_ms": rounded(epoch.time_to_first_batch_ms, 1),
+        })
+    }
+
     fn json(&self) -> Value {
         let per_sample = |ms: u64| rounded(ms as f64 / self.elements().max(1) as f64, 4);
-        let epoch = |epoch: &EpochReport| {
-            let [source, compute, put] = epoch.worker_seconds();
-            let EpochCounts { totals, left_out } = &epoch.known;
-            json!({
-                "epoch": totals.epoch,
-                "mode": epoch.mode().name(),
-                "reason": epoch.reason(),
-                "elements": epoch.elements,
-                "batches": epoch.batches,
-                "skipped": totals.skipped,
-                "left_out": left_out,
-                "seconds": rounded(epoch.seconds, 3),
-                "batch_time_ms": rounded(epoch.batch_time_ms(), 3),
-                "stall_fraction": rounded(epoch.stall_fraction(), 4),
-                "workers_max": epoch.workers_max,
-                "stored_bytes": totals.stored_bytes,
-                "local_splits": totals.local_splits,
-                "cost": self.cost.of(epoch),
-                "worker_seconds": {
-                    "source": rounded(source, 3),
-                    "compute": rounded(compute, 3),
-                    "put": rounded(put, 3),
-                },
-                "stalls": stalls_json(&self.stalls(epoch)),
-                "worker_cpu_ms": self.usage.local.then_some(epoch.worker_cpu_ms),
-                "time_to_first_batch_ms": rounded(epoch.time_to_first_batch_ms, 1),
-            })
-        };
+        let epochs = self.observed.epochs.iter().map(|epoch| self.epoch_json(epoch));
+        let epochs: Vec<Value> = epochs.collect();
         let scaling: Vec<Value> =
             self.observed.scaling.iter().map(|decision| json!(decision)).collect();
         let mut report = json!({
             "job": self.job.job,
             "seed": self.job.spec.seed,
-            "epochs": self.observed.epochs.iter().map(epoch).collect::<Vec<_>>(),
+            "epochs": epochs,
             "elements_expected": self.observed.elements_expected,
             "elements_delivered": self.elements(),
             "skipped": self.sum(|epoch| epoch.known.totals.skipped),

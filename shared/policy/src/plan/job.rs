@@ -24,7 +24,7 @@ const KEPT_DAYS: f64 = 7.0;
 /// An `autocache` point that may be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct PlannedCachePoint {
-    /// Index in [`MeasuredSample::ops`] of the operator before it.
+    /// Index in [`MeasuredSample::ops`] of the point, or of the operator before it.
     pub after_op: usize,
     /// Whether an operator up to this point is random, and whether its author allows reuse.
     pub random: bool,
