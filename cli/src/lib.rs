@@ -23,6 +23,7 @@ use clap::Parser;
 use commands::{CliCommand, function};
 use gristmill_client::{AuthoredPipeline, ProgramFailure, ServiceLauncher};
 use gristmill_pipeline::OperatorRegistry;
+use gristmill_ports::{Clock, SystemClock};
 use std::{ffi::OsString, path::Path, process::ExitCode, time::Duration};
 
 /// Serverless input-data preprocessing for machine-learning training.
@@ -111,8 +112,7 @@ fn read_pipeline(path: &Path) -> Result<AuthoredPipeline, ProgramFailure> {
 }
 
 fn thread_cpu() -> Duration {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or(0))
+    SystemClock.thread_cpu()
 }
 
 /// Prints a failure as one line on standard error; returns the exit code, which says whose fault it

@@ -6,9 +6,9 @@ use gristmill_client::{
     report::DatasetDivision,
     sample::{SampledDatasets, SampledDraws, SampledRun, first_files, run_from},
 };
-use gristmill_executor::{AssetLoader, OpMetrics, PipelineCompiler};
+use gristmill_executor::{AssetLoader, PipelineCompiler};
+use gristmill_model::wire::WorkProfile;
 use gristmill_pipeline::Pipeline;
-use gristmill_policy::plan;
 use std::path::Path;
 
 /// Default number of elements whose cost is measured.
@@ -74,7 +74,7 @@ pub async fn profile(
     assets: &dyn AssetLoader,
     data: &SampledDatasets,
     most: u32,
-) -> Result<(plan::MeasuredSample, DatasetDivision), ProgramFailure> {
+) -> Result<(WorkProfile, DatasetDivision), ProgramFailure> {
     let compiler = PipelineCompiler { assets, fuse: true };
     let program = compiler.compile(pipeline).map_err(ProgramFailure::usage)?;
     let first = first_files(pipeline, data, most).await?;
@@ -87,40 +87,10 @@ pub async fn profile(
     let before = thread_cpu();
     let sample = run(most)?;
     let cpu = thread_cpu().saturating_sub(before);
-    let stage = |metric: &OpMetrics| pipeline.stages().get(metric.stage? as usize);
-    let waits = |metric: &OpMetrics| {
-        stage(metric)
-            .is_some_and(|stage| stage.op.downcast_ref::<gristmill_operators::Sleep>().is_some())
+    let profile = WorkProfile {
+        cpu_us: cpu.as_micros() as u64,
+        reads: vec![(sample.stored_bytes as u64, 0)],
+        ..sample.output.work_profile(pipeline)
     };
-    let metrics = &sample.output.metrics;
-    // Other processes lengthen the wall time of an operator, but not the CPU time of the run.
-    let busy = metrics.iter().filter(|metric| !waits(metric)).map(|metric| metric.active_ns);
-    let busy_ns = busy.sum::<u64>().max(1) as f64;
-    let mut bytes = 0.0;
-    let ops = metrics.iter().map(|metric| {
-        let seconds = metric.active_ns as f64 / 1e9;
-        let (cpu_s, wait_s) = if waits(metric) {
-            (0.0, seconds)
-        } else {
-            (cpu.as_secs_f64() * metric.active_ns as f64 / busy_ns, 0.0)
-        };
-        let (read, made) = (metric.bytes_in as f64, metric.bytes_produced as f64);
-        bytes = match stage(metric) {
-            None => made,
-            Some(stage) if stage.op.batching().is_some() => sample.output.object.len() as f64,
-            Some(_) => f64::max(bytes + made - read, 0.0),
-        };
-        let elements = metric.num_elements as f64;
-        plan::OpCost { op: metric.op.to_owned(), cpu_s, wait_s, elements, bytes }
-    });
-    let ops = ops.collect();
-    let measured = plan::MeasuredSample {
-        records: f64::from(sample.n_records),
-        source_bytes: sample.stored_bytes,
-        rows: f64::from(sample.output.rows),
-        row_bytes: sample.output.object.len() as f64,
-        ops,
-        ..plan::MeasuredSample::default()
-    };
-    Ok((measured, division(pipeline, data, &sample)))
+    Ok((profile, division(pipeline, data, &sample)))
 }

@@ -7,8 +7,10 @@ use gristmill_tests::{TestDir, run_json};
 use serde_json::Value;
 use std::{fs, path::PathBuf, process::Command};
 
-/// Computing a record takes three milliseconds, so that reading it back is worth it.
+/// Computing a record takes three milliseconds, so that keeping the batches is worth it.
 const SLOW: &str = "sleep: { ms: 3 }";
+/// So that a put of its own pays within three epochs.
+const SLOWER: &str = "sleep: { ms: 20 }";
 
 struct Place {
     dir: TestDir,
@@ -86,9 +88,9 @@ fn delivered_splits_are_computed_once() -> Result<()> {
 fn a_point_within_is_put_and_then_read_by_workers() -> Result<()> {
     let place = Place::new()?;
     let rest = "filter: { field: id, min: 4 }, batch: { size: 8 }";
-    let computed = place.run(&format!("{SLOW}, {rest}"), &[])?;
+    let computed = place.run(&format!("{SLOWER}, {rest}"), &[])?;
     for workers in [&["--workers", "3"][..], &["--workers", "1", "--local-workers", "1"]] {
-        let cached = place.run(&format!("{SLOW}, autocache, {rest}"), workers)?;
+        let cached = place.run(&format!("{SLOWER}, autocache, {rest}"), workers)?;
         assert_eq!(modes(&cached), ["profile", "put", "get"], "{cached}");
         assert_eq!(cached["batches_blake3"], computed["batches_blake3"]);
         assert!(worker_seconds(&cached, 2) < worker_seconds(&cached, 0) / 2.0, "{cached}");
@@ -102,7 +104,7 @@ fn the_cache_is_listed_explained_and_removed() -> Result<()> {
     let place = Place::new()?;
     assert_eq!(place.cache(&["ls"])?["entries"].as_array().map(Vec::len), Some(0));
     let ops = format!("{SLOW}, batch: {{ size: 8 }}, autocache");
-    place.run(&ops, &["--epochs", "1"])?;
+    place.run(&ops, &["--epochs", "2"])?;
     let listed = place.cache(&["ls"])?;
     let entry = &listed["entries"][0];
     assert_eq!((entry["rows"].as_u64(), entry["after"].as_str()), (Some(210), Some("batch")));

@@ -248,6 +248,42 @@ fn one_hash(text: &str) -> Result<String> {
     Ok(first)
 }
 
+/// So many epochs that keeping the batches for a week pays.
+const MANY: [&str; 7] = ["--epochs", "12", "--step-time", "0ms", "--split-batches", "1", "--json"];
+
+#[test]
+fn examples_that_cache_deliver_what_they_do_without() -> Result<()> {
+    let mut read = 0;
+    for example in examples() {
+        let text = fs::read_to_string(&example)?;
+        let pipeline = gristmill_operators::parse(&text)?;
+        if pipeline.cache_points().is_empty() {
+            continue;
+        }
+        let dir = TestDir::new(env!("CARGO_BIN_EXE_gristmill"))?;
+        pipeline.source().members().try_for_each(|source| make_data(&dir, source))?;
+        let run = |text: &str| -> Result<Value> {
+            fs::write(dir.path("p.yaml"), text)?;
+            run_json(dir.gristmill(&["run"]).arg(dir.path("p.yaml")).args(MANY))
+        };
+        let cached = run(&text)?;
+        let computed: Vec<_> = text.lines().filter(|line| !line.contains("- autocache")).collect();
+        let computed = run(&computed.join("\n"))?;
+        assert_eq!(cached["batches_blake3"], computed["batches_blake3"], "{}", example.display());
+        let total = |report: &Value| {
+            let kinds = report["cost"].as_object().unwrap().values();
+            kinds.map(|usd| usd.as_f64().unwrap()).sum::<f64>()
+        };
+        let modes = cached["epochs"].as_array().unwrap().iter().map(|epoch| &epoch["mode"]);
+        if modes.filter(|mode| **mode == "get").count() > 0 {
+            assert!(total(&cached) < total(&computed), "{} {}", cached["cost"], computed["cost"]);
+            read += 1;
+        }
+    }
+    assert!(read > 0, "no example reads a cache");
+    Ok(())
+}
+
 /// BLAKE3 of all batches that `gristmill-fetcher` sends its trainer.
 fn fetched(dir: &TestDir, pipeline: &str) -> Result<String> {
     let state = dir.path("state").display().to_string();
@@ -292,6 +328,38 @@ fn examples_and_the_demo_deliver_what_they_always_did() -> Result<()> {
     }
     let golden: BTreeMap<String, String> = serde_json::from_str(&fs::read_to_string(GOLDEN)?)?;
     assert_eq!(hashes, golden, "{GOLDEN} has others: {WRITE_GOLDEN}=1 writes them");
+    Ok(())
+}
+
+/// Kinds of cost that do not depend on how fast this machine is.
+const COUNTED: [&str; 2] = ["requests", "transfer"];
+
+#[test]
+fn a_run_of_each_example_costs_what_its_plan_says() -> Result<()> {
+    // Sleeping takes longer the busier the machine is.
+    for example in examples().iter().filter(|path| !path.ends_with("sleep.yaml")) {
+        let dir = TestDir::new(env!("CARGO_BIN_EXE_gristmill"))?;
+        let text = fs::read_to_string(example)?;
+        let pipeline = gristmill_operators::parse(&text)?;
+        pipeline.source().members().try_for_each(|source| make_data(&dir, source))?;
+        fs::write(dir.path("p.yaml"), text)?;
+        let mut plan = dir.gristmill(&["plan", "--step-time", "1ms", "--json"]);
+        let plan = run_json(plan.arg(dir.path("p.yaml")))?;
+        let planned = &plan["plan"]["functions"]["cost"];
+        let mut run = dir.gristmill(&["run", "--step-time", "1ms", "--epochs", "1", "--json"]);
+        let report = run_json(run.arg(dir.path("p.yaml")))?;
+        let (spent, name) = (&report["cost"], example.display());
+        assert_eq!(plan["plan"]["splits"], report["splits"], "{name}");
+        assert_eq!(*spent, report["epochs"][0]["cost"], "{name}: all epochs are one");
+        let near = |planned: f64, spent: f64| (planned - spent).abs() <= 0.1 * planned;
+        let usd = |cost: &Value, kind: &str| cost[kind].as_f64().unwrap();
+        for kind in COUNTED {
+            assert!(near(usd(planned, kind), usd(spent, kind)), "{name}: {kind} {planned} {spent}");
+        }
+        let total = |cost: &Value| cost.as_object().unwrap().keys().map(|key| usd(cost, key)).sum();
+        assert!(near(total(planned), total(spent)), "{name}: planned {planned}, spent {spent}");
+        assert!(total(planned) > 0.0, "{name}: {planned}");
+    }
     Ok(())
 }
 

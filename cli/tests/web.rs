@@ -4,6 +4,7 @@
 
 use anyhow::Result;
 use gristmill_tests::{TestDir, read_numbers, run_json};
+use serde_json::{Value, json};
 use std::{
     collections::BTreeMap,
     env, fs,
@@ -55,7 +56,13 @@ fn answer(mut connection: TcpStream, root: &Path, (habit, number): (Habit, usize
         return connection.write_all(none.as_bytes()).ok();
     }
     let path = request.split(' ').nth(1)?.trim_start_matches('/');
-    let Ok(content) = fs::read(root.join(path)) else {
+    let (path, query) = path.split_once('?').unwrap_or((path, ""));
+    let content = if query.contains("list-type=2") {
+        listing(&root.join(path))
+    } else {
+        fs::read(root.join(path))
+    };
+    let Ok(content) = content else {
         let none = "HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
         return connection.write_all(none.as_bytes()).ok();
     };
@@ -80,6 +87,19 @@ fn answer(mut connection: TcpStream, root: &Path, (habit, number): (Habit, usize
     );
     connection.write_all(head.as_bytes()).ok()?;
     connection.write_all(body).ok()
+}
+
+/// The files of a bucket, as S3 lists them.
+fn listing(bucket: &Path) -> std::io::Result<Vec<u8>> {
+    let mut xml = "<ListBucketResult><IsTruncated>false</IsTruncated>".to_owned();
+    for file in fs::read_dir(bucket)? {
+        let file = file?;
+        let (key, size) = (file.file_name().into_string().unwrap(), file.metadata()?.len());
+        xml += &format!(
+            "<Contents><Key>{key}</Key><Size>{size}</Size><ETag>&quot;0&quot;</ETag></Contents>"
+        );
+    }
+    Ok((xml + "</ListBucketResult>").into_bytes())
 }
 
 const PIPELINE: &str = "
@@ -244,4 +264,25 @@ mod peer {
         assert!(said.contains("has changed since it was listed"), "{said}");
         Ok(())
     }
+}
+
+#[test]
+fn a_plan_of_what_is_on_s3_is_that_of_the_same_files_here() -> Result<()> {
+    let place = Place::new()?;
+    let endpoint = place.server(Habit::Ranges)?;
+    fs::create_dir(place.dir.path("www/bucket"))?;
+    write_numbers(&place.dir.path("www/bucket"), 100)?;
+    let plan = |data: &str| -> Result<Value> {
+        let mut command =
+            place.dir.gristmill(&["plan", "--json", "--step-time", "1ms", "--data", data]);
+        command.arg(&place.pipeline).env("AWS_ENDPOINT_URL_S3", &endpoint);
+        command.env("AWS_ACCESS_KEY_ID", "a").env("AWS_SECRET_ACCESS_KEY", "b");
+        let plan = run_json(command.env("AWS_REGION", "us-east-1"))?["plan"].take();
+        let said = json!([plan["records"], plan["splits"], plan["functions"]["cost"]["requests"]]);
+        assert!(plan["records"].as_u64() >= Some(300), "{plan}");
+        Ok(said)
+    };
+    let here = place.dir.path("www/bucket/part-*").display().to_string();
+    assert_eq!(plan("s3://bucket/part-*")?, plan(&here)?);
+    Ok(())
 }

@@ -162,14 +162,6 @@ def table_units(table, kind):
     return sum(point["Sum"] for point in points) if points else None
 
 
-def reported(work, job):
-    """Dollars that the report of a run says."""
-    page = work / f"{job}.html"
-    table = re.search(r'<table class="cost">.*?</table>', page.read_text(), re.S) if page.exists() else None
-    rows = re.findall(r'<td class="words">(\w+)</td><td>\$([0-9.e-]+)</td>', table.group()) if table else []
-    return {name: float(usd) for name, usd in rows}
-
-
 def cost(work, stack, architecture, run):
     began = [int(line) for line in (work / "began").read_text().split()]
     compute, requests = billed(stack, architecture, *began[:2])
@@ -178,7 +170,7 @@ def cost(work, stack, architecture, run):
     objects = run["splits"] * (PUT + 2 * GET) + gets * GET
     return {
         "of": "the run without kills",
-        "report_usd": reported(work, "there"),
+        "report_usd": run.get("cost"),
         "bill_usd": {"functions": compute, "function_requests": requests, "object_requests": objects},
     }
 

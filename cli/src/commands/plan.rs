@@ -8,7 +8,10 @@ use gristmill_client::{
 };
 use gristmill_policy::{
     cost::{FunctionShape, PriceList},
-    plan::{self, LocalCosts, LocalJob, PlanLimits, PlannedJob, predict_local},
+    plan::{
+        self, LocalCosts, LocalJob, MeasuredSample, PlanLimits, PlannedCachePoint, PlannedJob,
+        predict_local,
+    },
 };
 use gristmill_trainer_sim::parse_duration;
 use serde_json::json;
@@ -92,9 +95,9 @@ impl PlanArgs {
         let ordered = authored.ordered(&place, &self.order).await?;
         let AuthoredPipeline { pipeline, assets } = ordered.authored;
         let data = sample::listed(&pipeline, place).await?;
-        let (mut measured, division) =
-            sample::profile(&pipeline, &assets, &data, self.sample).await?;
-        measured.function_slowdown = self.function_slowdown;
+        let (profile, division) = sample::profile(&pipeline, &assets, &data, self.sample).await?;
+        let function_slowdown = self.function_slowdown;
+        let measured = MeasuredSample { function_slowdown, ..MeasuredSample::from(&profile) };
         let stored_bytes = measured.source_bytes_per_record() as u64;
         let division = match self.records {
             Some(records) => {
@@ -102,7 +105,8 @@ impl PlanArgs {
             }
             None => division,
         };
-        let DatasetDivision { records, split_records, .. } = division;
+        let million = sample::chosen_division(&pipeline, 1_000_000, 1, stored_bytes);
+        let DatasetDivision { records, .. } = division;
         let idle_buckets = division.idle_buckets(&pipeline);
         let job = PlannedJob {
             records,
@@ -110,7 +114,9 @@ impl PlanArgs {
             epochs: self.epochs,
             step_s: self.step_time.as_secs_f64(),
             spare_cores: self.spare_cores,
-            split_records: u32::try_from(split_records).ok(),
+            splits: Some(division.splits(&pipeline)),
+            million_splits: Some(million.splits(&pipeline)),
+            points: PlannedCachePoint::all(&pipeline, &profile),
             shape: FunctionShape { memory_mb: self.memory_mb, ..FunctionShape::default() },
             prices: prices(&self)?,
             ..PlannedJob::default()

@@ -2,6 +2,7 @@
 
 use crate::{output::say, read_pipeline, sample};
 use gristmill_client::{AuthoredPipeline, OrderOptions, ProgramFailure, folder_of};
+use gristmill_policy::plan::{MeasuredSample, OpCost};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
@@ -35,12 +36,13 @@ impl ProfileArgs {
         let ordered = authored.ordered(&place, &self.order).await?;
         let AuthoredPipeline { pipeline, assets } = ordered.authored;
         let data = sample::listed(&pipeline, place).await?;
-        let (measured, _) = sample::profile(&pipeline, &assets, &data, self.sample).await?;
+        let (profile, _) = sample::profile(&pipeline, &assets, &data, self.sample).await?;
+        let measured = MeasuredSample::from(&profile);
         let records = measured.records.max(1.0);
         let us_a_record = |seconds: f64| seconds * 1e6 / records;
         let all: f64 = measured.ops.iter().map(|op| op.cpu_s).sum();
         if self.json {
-            let op = |op: &gristmill_policy::plan::OpCost| -> Value {
+            let op = |op: &OpCost| -> Value {
                 json!({
                     "op": op.op,
                     "us_per_record": us_a_record(op.cpu_s),

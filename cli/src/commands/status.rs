@@ -263,6 +263,29 @@ mod tests {
     }
 
     #[test]
+    fn the_workers_that_are_wanted_are_as_many_as_were_decided() {
+        let status = |autoscale: bool| -> JobStatus {
+            let spec = json!({
+                "pipeline": "", "seed": 0, "epochs": 1, "on_error": "fail", "numerics": "",
+                "split_batches": null, "local_workers": 0, "max_skipped": "0",
+                "workers": 100, "autoscale": autoscale,
+            });
+            let job = json!({
+                "job": "j", "spec": spec, "dataset_version": "0".repeat(64), "n_files": 1, "state": "running",
+            });
+            let status = json!({
+                "job": job, "delivered": SplitPlace::default(), "durable": Cursor::default(),
+                "heartbeat_ms": 0, "ready": 0, "claimable": 0, "active_workers": 0, "indexed_files": 0,
+                "scale": { "target": 3, "next_worker": 0, "outstanding": [], "log": [] },
+            });
+            serde_json::from_value(status).unwrap()
+        };
+        assert_eq!((desired(&status(true)), desired(&status(false))), (3, 100));
+        assert!(as_text(&status(true), 0).contains("0 started, 3 desired"));
+        assert_eq!(as_json(&status(true))["workers"]["desired"], 3);
+    }
+
+    #[test]
     fn each_reader_has_its_ranks_its_lag_and_its_silence() {
         assert_eq!(
             run_text(&run()),

@@ -320,6 +320,7 @@ fn measured(splits: u32) -> WorkProfile {
         op: op.into(),
         stage,
         is_point: false,
+        waits: false,
         active_us: active_us * u64::from(splits),
         elements: elements * u64::from(splits),
         bytes: 64 * u64::from(splits),
@@ -330,6 +331,7 @@ fn measured(splits: u32) -> WorkProfile {
         batches: splits,
         records: elements * u64::from(splits),
         object_bytes: CHUNK_BYTES * u64::from(splits),
+        cpu_us: 0,
         ops: vec![
             op("source", None, 10, elements),
             op("sleep", Some(0), 500_000, elements),

@@ -4,11 +4,12 @@
 //! workers, the records left out) and writes everything.
 
 mod service_facts;
+mod spent;
 
-use crate::{JobHandle, LeftOutFiles, ProgramFailure, service::stack_shape};
+use crate::{JobHandle, LeftOutFiles, ProgramFailure};
+use gristmill_model::CostBreakdown;
 use gristmill_model::wire::{CacheMode, JobSpec, JobStatus, JobView, OpWork, WorkProfile};
 use gristmill_pipeline::Pipeline;
-use gristmill_policy::cost::{BilledRequests, FunctionShape, PriceList};
 use gristmill_report::{
     EpochStalls, EpochWaits, OpSeconds, StallAdvice, Timeline, TimelineCost, TimelineEpoch,
     TimelineJob, WorkerShares, attribute,
@@ -16,6 +17,7 @@ use gristmill_report::{
 use gristmill_stream::{EpochCounts, EpochReport, RankCounts, RankSteps, RunObservations};
 use serde_json::{Value, json};
 pub use service_facts::{DatasetDivision, ResourceUsage, SkippedRecords};
+use spent::{BASIS, RunCost};
 use std::{
     io::{self, Write},
     num::NonZeroU32,
@@ -46,6 +48,7 @@ pub struct RunReport {
     /// Files of the dataset that are not read.
     files: LeftOutFiles,
     timeline: Timeline,
+    cost: RunCost,
     /// Why buckets have no effect, if they have none.
     idle_buckets: Option<String>,
 }
@@ -71,7 +74,8 @@ impl RunReport {
             Some(dataset) => dataset.clone(),
             None => format!("dataset {}", known.dataset_version),
         };
-        let timeline = timeline(pipeline, &known, &dataset, &observed, &profile);
+        let cost = RunCost::new(pipeline, &known, &profile, job.service.local.is_none());
+        let timeline = timeline((pipeline, &known, &profile), &dataset, &observed, &cost);
         let idle_buckets = idle_buckets(&known, pipeline);
         Ok(Self {
             job: known,
@@ -83,6 +87,7 @@ impl RunReport {
             left_out,
             files: job.left_out.clone(),
             timeline,
+            cost,
             idle_buckets,
             observed,
         })
@@ -165,47 +170,57 @@ impl RunReport {
         &self.usage
     }
 
+    /// Dollars of all epochs.
+    fn spent(&self) -> CostBreakdown {
+        self.observed.epochs.iter().map(|epoch| self.cost.of(epoch)).sum()
+    }
+
     /// Table writes for each committed split.
     pub fn writes_per_split(&self) -> Option<f64> {
         let writes = self.usage.table_writes()?;
         Some(rounded(writes as f64 / self.splits().max(1) as f64, 4))
     }
 
+    fn epoch_json(&self, epoch: &EpochReport) -> Value {
+        let [source, compute, put] = epoch.worker_seconds();
+        let EpochCounts { totals, left_out } = &epoch.known;
+        json!({
+            "epoch": totals.epoch,
+            "mode": epoch.mode().name(),
+            "reason": epoch.reason(),
+            "elements": epoch.elements,
+            "batches": epoch.batches,
+            "skipped": totals.skipped,
+            "left_out": left_out,
+            "seconds": rounded(epoch.seconds, 3),
+            "batch_time_ms": rounded(epoch.batch_time_ms(), 3),
+            "stall_fraction": rounded(epoch.stall_fraction(), 4),
+            "workers_max": epoch.workers_max,
+            "stored_bytes": totals.stored_bytes,
+            "local_splits": totals.local_splits,
+            "cost": self.cost.of(epoch),
+            "worker_seconds": {
+                "source": rounded(source, 3),
+                "compute": rounded(compute, 3),
+                "put": rounded(put, 3),
+            },
+            "stalls": stalls_json(&self.stalls(epoch)),
+            "worker_cpu_ms": self.usage.local.then_some(epoch.worker_cpu_ms),
+            "time_to_first_batch_ms": rounded(epoch.time_to_first_batch_ms, 1),
+        })
+    }
+
     fn json(&self) -> Value {
         let per_sample = |ms: u64| rounded(ms as f64 / self.elements().max(1) as f64, 4);
-        let epoch = |epoch: &EpochReport| {
-            let [source, compute, put] = epoch.worker_seconds();
-            let EpochCounts { totals, left_out } = &epoch.known;
-            json!({
-                "epoch": totals.epoch,
-                "mode": epoch.mode().name(),
-                "reason": epoch.reason(),
-                "elements": epoch.elements,
-                "batches": epoch.batches,
-                "skipped": totals.skipped,
-                "left_out": left_out,
-                "seconds": rounded(epoch.seconds, 3),
-                "batch_time_ms": rounded(epoch.batch_time_ms(), 3),
-                "stall_fraction": rounded(epoch.stall_fraction(), 4),
-                "workers_max": epoch.workers_max,
-                "stored_bytes": totals.stored_bytes,
-                "worker_seconds": {
-                    "source": rounded(source, 3),
-                    "compute": rounded(compute, 3),
-                    "put": rounded(put, 3),
-                },
-                "stalls": stalls_json(&self.stalls(epoch)),
-                "worker_cpu_ms": self.usage.local.then_some(epoch.worker_cpu_ms),
-                "time_to_first_batch_ms": rounded(epoch.time_to_first_batch_ms, 1),
-            })
-        };
+        let epochs = self.observed.epochs.iter().map(|epoch| self.epoch_json(epoch));
+        let epochs: Vec<Value> = epochs.collect();
         let scaling: Vec<Value> =
             self.observed.scaling.iter().map(|decision| json!(decision)).collect();
         let mut report = json!({
             "job": self.job.job,
             "seed": self.job.spec.seed,
             "pipeline": self.observed.pipeline.operator_names(),
-            "epochs": self.observed.epochs.iter().map(epoch).collect::<Vec<_>>(),
+            "epochs": epochs,
             "elements_expected": self.observed.elements_expected,
             "elements_delivered": self.elements(),
             "skipped": self.sum(|epoch| epoch.known.totals.skipped),
@@ -219,6 +234,7 @@ impl RunReport {
             "splits": self.splits(),
             "writes_per_split": self.writes_per_split(),
             "requests": self.usage.requests_json(),
+            "cost": self.spent(),
             "kills": self.kills,
             "scaling": scaling,
             "cpu_ms_per_sample": {
@@ -388,7 +404,7 @@ fn rounded(value: f64, digits: i32) -> f64 {
 // The data of a run's page: the causes of each epoch's waits, and the cost of the run on AWS.
 
 /// A job's pipeline and settings, and what its operators cost.
-pub type CostedJob<'a> = (&'a Pipeline, &'a JobSpec, &'a WorkProfile);
+type CostedJob<'a> = (&'a Pipeline, &'a JobSpec, &'a WorkProfile);
 
 /// The work of an epoch's workers, by operator. The profile covers the first splits; operators before the
 /// cache point that the epoch reads are left out.
@@ -420,7 +436,7 @@ fn shares((pipeline, spec, profile): CostedJob<'_>, epoch: &EpochReport) -> Work
 }
 
 /// Causes of an epoch's waits.
-pub fn stalls(job: CostedJob<'_>, epoch: &EpochReport) -> EpochStalls {
+fn stalls(job: CostedJob<'_>, epoch: &EpochReport) -> EpochStalls {
     let known = epoch.known.totals.waits;
     let waits = EpochWaits {
         total_s: epoch.waited_seconds,
@@ -434,21 +450,18 @@ pub fn stalls(job: CostedJob<'_>, epoch: &EpochReport) -> EpochStalls {
 }
 
 /// The record of a whole run.
-pub fn timeline(
-    pipeline: &Pipeline,
-    view: &JobView,
+fn timeline(
+    (pipeline, view, profile): (&Pipeline, &JobView, &WorkProfile),
     dataset: &str,
     observed: &RunObservations,
-    profile: &WorkProfile,
+    cost: &RunCost,
 ) -> Timeline {
     let (spec, known) = (&view.spec, (pipeline, &view.spec, profile));
-    let (shape, prices) = (stack_shape(), PriceList::default());
     let mut start_s = 0.0;
     let mut total = TimelineCost { basis: BASIS.to_owned(), ..TimelineCost::default() };
     let epochs = observed.epochs.iter().map(|epoch| {
-        let (compute_usd, requests_usd) = cost(epoch, &shape, &prices);
-        *total.compute_usd.get_or_insert(0.0) += compute_usd;
-        *total.requests_usd.get_or_insert(0.0) += requests_usd;
+        let spent = cost.of(epoch);
+        total.spent += spent;
         let began_s = start_s;
         start_s += epoch.seconds;
         let totals = &epoch.known.totals;
@@ -463,7 +476,7 @@ pub fn timeline(
             skipped: totals.skipped,
             first_batch_s: Some(epoch.time_to_first_batch_ms / 1e3),
             workers: shares(known, epoch),
-            cost_usd: Some(compute_usd + requests_usd),
+            cost_usd: Some(spent.total().0),
             stalls: Some(stalls(known, epoch)),
         }
     });
@@ -485,17 +498,4 @@ pub fn timeline(
         epochs,
         cost: Some(total),
     }
-}
-
-/// The basis of the prices.
-const BASIS: &str = "list prices of us-east-1, for the stack's workers, had this run been on AWS";
-
-/// Dollars of an epoch for its workers, and for its requests.
-fn cost(epoch: &EpochReport, shape: &FunctionShape, prices: &PriceList) -> (f64, f64) {
-    let [source_s, compute_s, put_s] = epoch.worker_seconds();
-    // Objects are stored while the next split is computed.
-    let worker_s = (source_s + compute_s).max(put_s);
-    let split = if worker_s > 0.0 { BilledRequests::SPLIT } else { BilledRequests::CACHED_SPLIT };
-    let requests_usd = split.usd(prices).0 * f64::from(epoch.known.totals.splits);
-    (shape.usd_per_second(prices).0 * worker_s, requests_usd)
 }

@@ -3,7 +3,9 @@
 use bytes::Bytes;
 use gristmill_chunk::ChunkFormatError;
 use gristmill_kernel::FieldCell;
+use gristmill_model::wire::{OpWork, WorkProfile};
 use gristmill_model::{Epoch, ErrorPolicy, RecordKey, SkippedRecord};
+use gristmill_pipeline::Pipeline;
 use gristmill_sources::{FileIndex, RecordReader};
 use serde::Serialize;
 use std::ops::Range;
@@ -238,6 +240,41 @@ pub struct SplitOutput {
     ///
     /// [`UnfinishedSplit::take_cached`]: crate::UnfinishedSplit::take_cached
     pub cached_before: Vec<Vec<u8>>,
+}
+
+impl SplitOutput {
+    /// What it says of the work of `pipeline`: all but the reads of the source, and the processor time.
+    pub fn work_profile(&self, pipeline: &Pipeline) -> WorkProfile {
+        let mut bytes = 0_u64;
+        let op = |op: &OpMetrics| {
+            let stage = op.stage.and_then(|stage| pipeline.stages().get(stage as usize));
+            let is_point = stage.is_some_and(|stage| stage.op.cache_point().is_some());
+            bytes = match stage {
+                // They say how large whole elements are.
+                None => op.bytes_produced,
+                Some(_) if is_point => op.bytes_produced,
+                Some(stage) if stage.op.batching().is_some() => self.object.len() as u64,
+                Some(_) => (bytes + op.bytes_produced).saturating_sub(op.bytes_in),
+            };
+            OpWork {
+                op: op.op.to_owned(),
+                stage: op.stage,
+                is_point,
+                waits: stage.is_some_and(|stage| stage.op.waits()),
+                active_us: op.active_ns / 1000,
+                elements: op.num_elements,
+                bytes,
+            }
+        };
+        WorkProfile {
+            splits: 1,
+            batches: self.batches + u32::from(self.remainder_rows > 0),
+            records: self.metrics.first().map_or(0, |source| source.num_elements),
+            object_bytes: self.object.len() as u64,
+            ops: self.metrics.iter().map(op).collect(),
+            ..WorkProfile::default()
+        }
+    }
 }
 
 /// Totals of one operator over one split.

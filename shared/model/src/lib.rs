@@ -4,6 +4,7 @@
 //! Pure: no I/O, no clock, no randomness.
 
 mod checkpoint;
+mod cost;
 mod declared;
 mod ids;
 pub mod limits;
@@ -18,6 +19,7 @@ pub mod wire;
 mod words;
 
 pub use checkpoint::{Checkpoint, CheckpointError};
+pub use cost::{CostBreakdown, Usd};
 pub use declared::{DatasetOp, DeclaredCost};
 pub use ids::{
     Attempt, BundleIndex, Epoch, Fingerprint, InvocationId, JobName, NameError, Namespace, Nonce,

@@ -122,6 +122,11 @@ pub trait Operator: OperatorFacts {
         self.declaration().cost
     }
 
+    /// Whether its time is spent waiting, without a processor.
+    fn waits(&self) -> bool {
+        false
+    }
+
     /// The author's estimate of its output bytes, for outputs whose size the schema does not have.
     fn typical_bytes(&self) -> Option<f64> {
         None

@@ -1,7 +1,7 @@
 //! Writes pages of made-up runs into a directory, for viewing and for `scripts/check-report`:
 //! `cargo run -p gristmill-report --example sample -- DIR`.
 
-use gristmill_model::wire::CacheMode;
+use gristmill_model::{CostBreakdown, Usd, wire::CacheMode};
 use gristmill_report::{
     EpochWaits, OpSeconds, Timeline, TimelineCost, TimelineDecision, TimelineEpoch, TimelineJob,
     TimelineSample, WorkerShares, attribute, render,
@@ -29,6 +29,10 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn spent(compute: f64, requests: f64) -> CostBreakdown {
+    CostBreakdown { compute: Usd(compute), requests: Usd(requests), ..CostBreakdown::default() }
 }
 
 fn write(directory: &Path, pages: &[(&str, Timeline)]) -> io::Result<()> {
@@ -142,8 +146,7 @@ fn short() -> Timeline {
         decisions: vec![TimelineDecision { t_s: 0.0, batch: 0, workers: 2, reason }],
         epochs: numbered([first, get(0.2), get(0.02), get(0.01)]),
         cost: Some(TimelineCost {
-            compute_usd: Some(0.000_182),
-            requests_usd: Some(0.000_041),
+            spent: spent(0.000_182, 0.000_041),
             basis: "list prices of us-east-1, had this run been on AWS".to_owned(),
         }),
     }
@@ -187,8 +190,7 @@ fn long(count: usize) -> Timeline {
         decisions,
         epochs: long_epochs(),
         cost: Some(TimelineCost {
-            compute_usd: Some(10.62),
-            requests_usd: Some(1.13),
+            spent: spent(10.62, 1.13),
             basis: "list prices of us-east-1".to_owned(),
         }),
     }

@@ -4,7 +4,7 @@
 //! missing.
 
 use crate::{EpochStalls, WorkerShares, units};
-use gristmill_model::wire::CacheMode;
+use gristmill_model::{CostBreakdown, wire::CacheMode};
 
 /// One run of a job, as recorded on its trainer's host.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -86,26 +86,25 @@ pub struct TimelineEpoch {
     pub stalls: Option<EpochStalls>,
 }
 
-/// Dollars of the run. `None` was not counted, and is not shown.
+/// Dollars of the run.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct TimelineCost {
-    /// Workers' time.
-    pub compute_usd: Option<f64>,
-    /// Invocations, puts, gets, and units of the table.
-    pub requests_usd: Option<f64>,
+    pub spent: CostBreakdown,
     /// Origin of the prices: "list prices of us-east-1, had this run been on AWS".
     pub basis: String,
 }
 
 impl TimelineCost {
-    /// Counted items as (name, dollars), in field order.
+    /// Items that cost anything, as (name, dollars).
     pub fn items(&self) -> Vec<(&'static str, f64)> {
-        let all = [("workers", self.compute_usd), ("requests", self.requests_usd)];
-        let counted = all.into_iter().filter_map(|(name, usd)| Some((name, usd?)));
-        counted.map(|(name, usd)| (name, units::amount(usd))).collect()
+        let items = self.spent.items().into_iter();
+        items
+            .map(|(name, usd)| (name, units::amount(usd.0)))
+            .filter(|(_, usd)| *usd > 0.0)
+            .collect()
     }
 
-    /// Dollars of all counted items.
+    /// Dollars of all items.
     pub fn total_usd(&self) -> f64 {
         self.items().iter().map(|(_, usd)| usd).sum()
     }
@@ -114,18 +113,21 @@ impl TimelineCost {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gristmill_model::Usd;
 
     #[test]
     fn the_total_is_the_sum_of_what_was_counted() {
-        let cost = TimelineCost {
-            compute_usd: Some(1.0),
-            requests_usd: Some(0.25),
+        let cost = |compute: f64, requests: f64| TimelineCost {
+            spent: CostBreakdown {
+                compute: Usd(compute),
+                requests: Usd(requests),
+                ..CostBreakdown::default()
+            },
             ..TimelineCost::default()
         };
-        assert_eq!(cost.items(), [("workers", 1.0), ("requests", 0.25)]);
-        assert_eq!(cost.total_usd(), 1.25);
-        let odd = TimelineCost { requests_usd: Some(f64::NAN), ..TimelineCost::default() };
-        assert_eq!(odd.items(), [("requests", 0.0)]);
+        assert_eq!(cost(1.0, 0.25).items(), [("compute", 1.0), ("requests", 0.25)]);
+        assert_eq!(cost(1.0, 0.25).total_usd(), 1.25);
+        assert_eq!(cost(f64::NAN, 1.0).items(), [("requests", 1.0)]);
     }
 
     #[test]

@@ -39,6 +39,11 @@ impl ComputeMode {
         }
     }
 
+    /// Number of `splits` computed at a time, at least one.
+    pub(crate) fn at_once_of(self, splits: usize) -> usize {
+        self.at_once().min(splits).max(1)
+    }
+
     /// Runs `work` to its end; with threads it begins before the future is polled. A panic is a temporary fault of this
     /// worker and does not fail the job.
     pub(crate) fn run<T: Send + 'static, W>(
@@ -71,6 +76,13 @@ pub(crate) async fn join<T>(task: JoinHandle<Result<T, LeaseError>>) -> Result<T
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_more_threads_than_splits_are_at_work() {
+        let at_once = |threads, splits| ComputeMode::Threads(threads).at_once_of(splits);
+        assert_eq!([at_once(2, 8), at_once(6, 3), at_once(2, 0), at_once(0, 4)], [2, 3, 1, 1]);
+        assert_eq!(ComputeMode::Inline.at_once_of(8), 1);
+    }
 
     #[test]
     fn threads_follow_the_processors_that_memory_brings() {

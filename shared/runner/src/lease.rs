@@ -73,6 +73,18 @@ impl LeaseExecution {
         SplitPlace::new(self.lease.epoch, position)
     }
 
+    /// Splits that run at a time, at least one.
+    pub fn at_once(&self) -> usize {
+        // With marks, only one does, so that a death can be blamed on it.
+        let most = if self.lease.marks() { 1 } else { self.lease.todo.len() };
+        self.context.runner.compute.at_once_of(most)
+    }
+
+    /// The worker's part of a time that one of its threads takes, while the others compute too.
+    pub fn of_worker(&self, thread_ms: u64) -> u64 {
+        thread_ms / self.at_once() as u64
+    }
+
     /// The name of the chunk of the split at `position`.
     pub fn name(&self, position: Position) -> SplitName {
         let Lease { epoch, bundle, attempt, first, .. } = self.lease;
@@ -162,8 +174,7 @@ impl LeaseExecution {
         stop: &Arc<AtomicBool>,
     ) -> Result<(), LeaseError> {
         let orders = Arc::new(self.lease.cache.clone());
-        // With marks, only one split runs at a time, so that a death can be blamed on it.
-        let at_once = if self.lease.marks() { 1 } else { self.context.runner.compute.at_once() };
+        let at_once = self.at_once();
         let mut reads = Reads::new(self, &orders);
         let mut computing = VecDeque::with_capacity(at_once);
         let mut outcome = Ok(());
@@ -236,6 +247,7 @@ impl LeaseExecution {
             let waited = Duration::from_millis(source_ms);
             self.context.read_ahead.observe(waited, took, read_bytes);
         }
+        let compute_ms = self.of_worker(compute_ms);
         split.times = WorkerTimes { source_ms, compute_ms, put_ms: 0 };
         if let Some(profile) = &mut split.profile {
             profile.source_wait_ms = source_ms;

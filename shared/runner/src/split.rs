@@ -10,16 +10,14 @@ use crate::{
 use bytes::Bytes;
 use futures::future::Either;
 use gristmill_executor::{
-    CACHED_PART_BYTES, ExecError, ExecutorScratch, OpMetrics, ResumeInput, SplitInput, SplitOutput,
-    UnfinishedSplit,
+    CACHED_PART_BYTES, ExecError, ExecutorScratch, ResumeInput, SplitInput, UnfinishedSplit,
 };
 use gristmill_model::{
     RecordKey, SkippedRecord,
     splits::{SplitKind, SplitOutcome, SplitPlace, SplitVisit, WorkerTimes},
     stored::keys,
-    wire::{CacheOrders, CachePointOrder, OpWork, SkippedRecordLocation, WorkProfile},
+    wire::{CacheOrders, CachePointOrder, SkippedRecordLocation, WorkProfile},
 };
-use gristmill_pipeline::Pipeline;
 use gristmill_ports::{ObjectError, ObjectPath, get_long_range};
 use std::{
     collections::VecDeque,
@@ -75,6 +73,8 @@ struct Begun {
     scratch: ExecutorScratch,
     unfinished: UnfinishedSplit,
     skipped: Vec<SkippedRecordLocation>,
+    /// Processor time so far.
+    cpu: Duration,
 }
 
 /// One split to compute.
@@ -277,31 +277,43 @@ impl Task {
         ) -> Result<UnfinishedSplit, ExecError>,
         describe: &dyn Fn(RecordKey) -> String,
     ) -> Result<Begun, LeaseError> {
-        let (mut scratch, before, mut skipped) = match before {
-            Some(Begun { scratch, unfinished, skipped }) => (scratch, Some(unfinished), skipped),
-            None => (self.context.take_scratch(), None, Vec::new()),
+        let (mut scratch, before, mut skipped, cpu) = match before {
+            Some(Begun { scratch, unfinished, skipped, cpu }) => {
+                (scratch, Some(unfinished), skipped, cpu)
+            }
+            None => (self.context.take_scratch(), None, Vec::new(), Duration::ZERO),
         };
+        let clock = &self.context.runner.clock;
+        let began = clock.thread_cpu();
         let unfinished = run(&mut scratch, before).map_err(|error| run_error(error, describe))?;
+        let cpu = cpu + clock.thread_cpu().saturating_sub(began);
         let new = &unfinished.skipped()[skipped.len()..];
         skipped.extend(new.iter().map(|record| SkippedRecordLocation {
             source: describe(record.key),
             record: record.clone(),
         }));
-        Ok(Begun { scratch, unfinished, skipped })
+        Ok(Begun { scratch, unfinished, skipped, cpu })
     }
 
     /// Ends a split after all of it was run.
     fn finish(&self, extras: &Extras, begun: Begun) -> Result<FinishedSplit, LeaseError> {
-        let Begun { mut scratch, unfinished, skipped } = begun;
+        let Begun { mut scratch, unfinished, skipped, cpu } = begun;
         let context = &self.context;
+        let clock = &context.runner.clock;
+        let began = clock.thread_cpu();
         let output = context.program.end_split(&mut scratch, unfinished);
         let output = output.map_err(|error| run_error(error, &|key| key.to_string()))?;
         context.return_scratch(scratch);
-        let profile = extras.profile.then(|| profile_of(&context.pipeline, &output, extras.took));
+        let cpu = cpu + clock.thread_cpu().saturating_sub(began);
+        let profile = extras.profile.then(|| WorkProfile {
+            cpu_us: micros(cpu),
+            reads: vec![extras.took],
+            ..output.work_profile(&context.pipeline)
+        });
         let object = Bytes::from(output.object);
         let (read_bytes, metrics) = (extras.took.0, &*output.metrics);
         let stored = UncompressedSplit { object: &object, read_bytes, metrics };
-        context.packing.learn(stored, || context.runner.clock.monotonic());
+        context.packing.learn(stored, || clock.monotonic());
         let cached = match (&extras.put, output.cached, extras.stored.clone()) {
             (Some((_, key)), Some(last), Some(stored)) => {
                 parts::objects(key, stored, output.cached_before, last)
@@ -411,27 +423,6 @@ fn run_error(error: ExecError, describe: &dyn Fn(RecordKey) -> String) -> LeaseE
         }
         ExecError::Cache { .. } => LeaseError::BadCache(error.to_string()),
         other => LeaseError::fatal(other.to_string()),
-    }
-}
-
-fn profile_of(pipeline: &Pipeline, output: &SplitOutput, took: (u64, u64)) -> WorkProfile {
-    let stage = |op: &OpMetrics| pipeline.stages().get(usize::try_from(op.stage?).ok()?);
-    let op = |op: &OpMetrics| OpWork {
-        op: op.op.to_owned(),
-        stage: op.stage,
-        is_point: stage(op).is_some_and(|stage| stage.op.cache_point().is_some()),
-        active_us: op.active_ns / 1000,
-        elements: op.num_elements,
-        bytes: op.bytes_produced,
-    };
-    WorkProfile {
-        splits: 1,
-        batches: output.batches + u32::from(output.remainder_rows > 0),
-        records: output.metrics.first().map_or(0, |source| source.num_elements),
-        object_bytes: output.object.len() as u64,
-        ops: output.metrics.iter().map(op).collect(),
-        reads: vec![took],
-        source_wait_ms: 0,
     }
 }
 

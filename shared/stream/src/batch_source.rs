@@ -11,7 +11,7 @@ use crate::{
 use gristmill_executor::BatchFinisher;
 use gristmill_model::Epoch;
 use gristmill_model::splits::batches::{BatchJoiner, BatchRules};
-use gristmill_model::splits::{Cursor, SplitPlace};
+use gristmill_model::splits::{Cursor, SplitKind, SplitPlace};
 use gristmill_model::wire::{EpochPlan, ReadySplit};
 use gristmill_runner::JobContext;
 use std::{
@@ -239,7 +239,10 @@ pub(crate) fn add(totals: &mut EpochTotals, entry: &ReadySplit) {
     totals.rows += u64::from(entry.outcome.rows);
     totals.skipped += u64::from(entry.outcome.skipped_records);
     totals.splits += 1;
-    totals.times = totals.times.plus(entry.times);
+    let is_local = entry.outcome.kind == SplitKind::Local;
+    totals.local_splits += u32::from(is_local);
+    let times = if is_local { &mut totals.local_times } else { &mut totals.times };
+    *times = times.plus(entry.times);
     totals.stored_bytes += entry.outcome.object_bytes;
 }
 
@@ -267,6 +270,17 @@ mod tests {
         assert_eq!((start.at, start.place), (batch(0, 5), split(0, 1)));
         assert_eq!(start.joiner.position(), 1);
         assert_eq!((start.totals.batches, start.totals.splits, start.totals.rows), (4, 1, 32));
+    }
+
+    #[test]
+    fn splits_of_local_workers_and_their_times_are_told_apart() {
+        let mut totals = EpochTotals::default();
+        let remote = entry(0, 0, 4);
+        let mut local = entry(0, 1, 4);
+        (local.outcome.kind, local.times.compute_ms) = (SplitKind::Local, 7);
+        [&remote, &local, &local].into_iter().for_each(|entry| add(&mut totals, entry));
+        assert_eq!((totals.splits, totals.local_splits), (3, 2));
+        assert_eq!((totals.times, totals.local_times.compute_ms), (remote.times, 14));
     }
 
     #[tokio::test]

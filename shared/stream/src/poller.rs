@@ -3,7 +3,7 @@
 use crate::{
     FetchError,
     ledger::FetchErrorSource,
-    progress::{FetcherProgress, FirstRefusal, ReaderRequest},
+    progress::{FetcherProgress, FirstRefusal, HostCpu, ReaderRequest},
     waiting::StreamState,
 };
 use gristmill_model::splits::SplitPlace;
@@ -184,7 +184,9 @@ impl CoordinatorPoller {
         let ReaderRequest { ranks, of, join, report } = *request;
         let (metrics, training) = {
             let mut meter = self.state.progress.meter();
-            (meter.metrics(), meter.report())
+            let clock = &self.context.runner.clock;
+            let host = || Some(HostCpu { at: clock.monotonic(), cpu: clock.host_cpu()? });
+            (meter.metrics(), meter.report(host))
         };
         let call =
             PollCall { job, registered_ms, from, ranks, of, join, report, metrics, training };

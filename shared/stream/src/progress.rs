@@ -10,8 +10,8 @@ use gristmill_model::splits::readers::{RankRange, ReaderReport, poll_every_ms, r
 use gristmill_model::splits::run::RunJoin;
 use gristmill_model::splits::{Cursor, ProgressAck, SplitPlace};
 use gristmill_model::wire::{PollReply, ReaderStanding};
-pub(crate) use meter::BatchTimes;
 use meter::DeliveryMeter;
+pub(crate) use meter::{BatchTimes, HostCpu};
 use parking_lot::{Mutex, MutexGuard};
 use std::{
     num::NonZeroU32,

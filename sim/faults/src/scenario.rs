@@ -179,7 +179,12 @@ impl FaultScenario {
             batch_size: random.u32(2..9),
             drop_remainder: random.u8(0..4) == 0,
             split_batches: random.u32(1..3),
-            epochs: if shape < 48 { random.u32(1..4) } else { random.u32(2..5) },
+            epochs: match shape {
+                0..48 => random.u32(1..4),
+                // An inner cache is read from the third epoch on.
+                48..60 => random.u32(2..5).max(3),
+                _ => random.u32(2..5),
+            },
             workers,
             local_workers,
             visitation: match random.u8(0..6) {

@@ -11,13 +11,13 @@ use gristmill_model::splits::{
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{
     CacheEntry, CacheManifest, CachePointView, CachedChunk, CallRefusal, EpochCacheMode, EpochPlan,
-    OpWork, WorkProfile,
 };
 use gristmill_model::{Epoch, ErrorPolicy, JobName};
 use gristmill_policy::caching::{
-    CachingDecision, CachingEvent, CachingProfile, CachingSettings, CachingState, Mode, OpProfile,
-    PROFILE_BATCHES, PointProfile, ReadOverlap, ReadTime, decide,
+    CachingDecision, CachingEvent, CachingProfile, CachingState, Mode, PROFILE_BATCHES,
+    ReadOverlap, ReadTime, decide,
 };
+use gristmill_policy::plan::{MeasuredSample, PlannedJob};
 
 /// Up to this many splits, the stored objects are listed to measure their size; beyond that, the entry has
 /// the predicted size.
@@ -105,13 +105,19 @@ impl Jobs {
         if measured.batches < PROFILE_BATCHES && !complete {
             return Ok(None);
         }
-        let profile = profile_of(&measured, item, &caching.view.points);
+        let pipeline = pipeline_of(&item.spec)?;
+        let profile = CachingProfile {
+            batches: measured.batches,
+            measured: MeasuredSample::from(&measured),
+            source_wait_s: measured.source_wait_ms as f64 / 1e3,
+            objects: f64::from(measured.splits),
+            reads: ReadOverlap::Ahead,
+        };
+        let planned = PlannedJob::running(&pipeline, &item.spec, item.plan.as_ref(), &measured);
         let reads = measured.reads.iter();
         let reads: Vec<(f64, f64)> =
             reads.map(|&(bytes, us)| (bytes as f64, us as f64 / 1e6)).collect();
-        let settings =
-            CachingSettings { epochs: f64::from(item.spec.epochs), ..CachingSettings::default() };
-        let decision = decide(&profile, &ReadTime::fit(&reads), &settings);
+        let decision = decide(&profile, &planned, &ReadTime::fit(&reads));
         let mut after = caching.clone();
         let Mode::Put { point } = decision.mode else {
             return Ok(Some(computing(after, decision.reason)));
@@ -292,51 +298,5 @@ fn predicted(decision: &CachingDecision, point: u32) -> CacheBenefit {
         elements_per_s: cached.elements_per_s,
         saved_s: (compute.epoch_s - cached.epoch_s).max(0.0),
         bytes: cached.stored_bytes,
-    }
-}
-
-/// The measurements in the policy's form, in seconds and elements.
-fn profile_of(measured: &WorkProfile, item: &JobItem, views: &[CachePointView]) -> CachingProfile {
-    let op = |op: &OpWork| OpProfile {
-        op: op.op.clone(),
-        active_s: op.active_us as f64 / 1e6,
-        elements: op.elements as f64,
-        bytes: op.bytes as f64,
-    };
-    let mut ops: Vec<OpProfile> = measured.ops.iter().map(op).collect();
-    if let [.., before, batch] = ops.as_mut_slice() {
-        // The batch operator counts batches; the policy counts the elements in them.
-        batch.elements = before.elements;
-        batch.bytes = measured.object_bytes as f64;
-    }
-    // Cache points within the pipeline are listed among the operators, in order.
-    let points = measured.ops.iter().enumerate().filter(|(_, op)| op.is_point);
-    let mut within = points.map(|(i, _)| i);
-    let last = ops.len().saturating_sub(1);
-    let mut at =
-        |point: &CachePointView| if point.whole { last } else { within.next().unwrap_or(last) };
-    let points: Vec<PointProfile> = views
-        .iter()
-        .map(|point| PointProfile {
-            after_op: at(point),
-            random: point.random,
-            reuse_random: point.reuse_random,
-            objects: f64::from(measured.splits),
-        })
-        .collect();
-    for (profile, view) in points.iter().zip(views) {
-        // Reports name a point after the operator before it.
-        if let Some(op) = ops.get_mut(profile.after_op).filter(|_| !view.whole) {
-            op.op.clone_from(&view.after);
-        }
-    }
-    CachingProfile {
-        batches: measured.batches,
-        records: measured.records as f64,
-        epoch_records: item.plan.map_or(0.0, |plan| plan.records as f64),
-        points,
-        ops,
-        source_wait_s: measured.source_wait_ms as f64 / 1e3,
-        reads: ReadOverlap::Ahead,
     }
 }

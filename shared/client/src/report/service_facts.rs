@@ -230,13 +230,24 @@ pub struct DatasetDivision {
 }
 
 impl DatasetDivision {
+    /// Parts of the dataset that no split goes beyond: its files, unless a pipeline orders records or zips them.
+    fn parts(&self, pipeline: &Pipeline) -> u64 {
+        let ends_with_file = pipeline.dataset_ops().is_empty() && !pipeline.source().is_zip();
+        if ends_with_file { self.files.max(1) } else { 1 }
+    }
+
+    /// Splits of an epoch, if files are of one size.
+    pub fn splits(&self, pipeline: &Pipeline) -> u64 {
+        let parts = self.parts(pipeline);
+        parts * self.records.div_ceil(parts).div_ceil(self.split_records.max(1))
+    }
+
     /// Why batches of `pipeline` have mixed lengths despite its buckets, and a remedy; none if buckets work.
     pub fn idle_buckets(&self, pipeline: &Pipeline) -> Option<String> {
-        let Self { records, files, split_records, is_given } = *self;
+        let Self { records, split_records, is_given, .. } = *self;
         let (batching, size) = (pipeline.batching(), u64::from(pipeline.batch_size()));
         let boundaries = batching.buckets.as_ref()?.boundaries.len();
-        let ends_with_file = pipeline.dataset_ops().is_empty() && !pipeline.source().is_zip();
-        let in_file = if ends_with_file { records.div_ceil(files.max(1)) } else { records };
+        let in_file = records.div_ceil(self.parts(pipeline));
         if in_file.min(split_records) > size {
             return None;
         }

@@ -240,7 +240,7 @@ pub struct CommittedSplit {
     pub outcome: SplitOutcome,
 }
 
-/// Time that workers spent, by activity.
+/// Time that workers spent, by activity. What a worker computes on several threads at a time takes it a share of each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub struct WorkerTimes {
     /// Waiting for the source.

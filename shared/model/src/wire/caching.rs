@@ -196,6 +196,8 @@ pub struct WorkProfile {
     pub records: u64,
     /// Bytes of the chunks.
     pub object_bytes: u64,
+    /// Processor time of computing them; 0 if not known.
+    pub cpu_us: u64,
     /// The source, then every operator in the order they run.
     pub ops: Vec<OpWork>,
     /// Reads of a split's source: (bytes, microseconds).
@@ -214,6 +216,7 @@ impl WorkProfile {
         self.batches += other.batches;
         self.records += other.records;
         self.object_bytes += other.object_bytes;
+        self.cpu_us += other.cpu_us;
         self.source_wait_ms += other.source_wait_ms;
         let room = Self::MAX_READS.saturating_sub(self.reads.len());
         self.reads.extend(other.reads.iter().take(room));
@@ -238,10 +241,13 @@ pub struct OpWork {
     pub stage: Option<u32>,
     /// Whether it is a cache point.
     pub is_point: bool,
+    /// Whether `active_us` is spent waiting, without a processor.
+    #[serde(default)]
+    pub waits: bool,
     pub active_us: u64,
     /// Elements it yielded.
     pub elements: u64,
-    /// Bytes it wrote; for a cache point, the bytes of whole elements.
+    /// Bytes of the elements it yielded; where no cache point measured them, estimated from what it read and wrote.
     pub bytes: u64,
 }
 

@@ -26,6 +26,10 @@ pub struct TrainingReport {
     pub remote_workers: f64,
     /// Local workers that held a lease, mean over the polls. Their splits count as ahead, and in no time below.
     pub local_workers: f64,
+    /// Share of the batches that became ready meanwhile, in the trainer's cache mode, which local workers made: 0 to 1.
+    pub local_share: f64,
+    /// Processors of the trainer's host that were busy, with whatever; 0 if that is not known.
+    pub busy_cores: f64,
     /// Mean time that a remote worker waited for its source, for a batch. This and the next two are of the splits that
     /// became ready meanwhile in the trainer's cache mode; all are 0 if there was none.
     pub remote_source_s: f64,
@@ -74,12 +78,14 @@ impl TrainingReport {
 
     /// Whether the numbers are possible.
     pub fn is_plausible(&self) -> bool {
-        let counts = [self.queue_batches, self.remote_workers, self.local_workers];
+        let counts =
+            [self.queue_batches, self.remote_workers, self.local_workers, self.busy_cores];
         is_duration(self.step_s)
             && (self.stall_s == 0.0 || is_duration(self.stall_s))
             && (0.0..=LONGEST_S).contains(&self.fetch_stall_s)
             && counts.iter().all(|count| (0.0..1e15).contains(count))
             && (0.0..=1.0).contains(&self.window_full)
+            && (0.0..=1.0).contains(&self.local_share)
     }
 }
 

@@ -275,6 +275,10 @@ impl Operator for Sleep {
         DeclaredCost::new((self.ms * 1e6) as u64, 0)
     }
 
+    fn waits(&self) -> bool {
+        true
+    }
+
     #[cfg(feature = "kernels")]
     fn kernel(&self, _: &KernelInput<'_>) -> Result<Kernel, String> {
         Ok(Kernel::Wait(std::time::Duration::from_secs_f64(self.ms / 1e3)))

@@ -1,41 +1,17 @@
-//! The autocache decision (Cachew 4.4): computes, or caches at the point that takes a worker the least
-//! time. The cost is predicted and reported too.
+//! The autocache decision: computes, or caches at the point at which all epochs cost the least. Cachew (4.4) compares
+//! the times of a worker; they are predicted, reported, and part of the cost.
 
-use super::{CachingProfile, Mode, PointProfile, ReadOverlap, ReadTime};
-use crate::cost::{BilledRequests, FunctionShape, PriceList, Usd, quantity, ratio};
+use super::{CachingProfile, Mode, ReadOverlap, ReadTime};
+use crate::{
+    cost::{CostBreakdown, EpochWork, SplitOrigin, Usd, quantity, ratio},
+    plan::{PlannedCachePoint, PlannedJob},
+};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Part by which caching must be better than computing. Below it noise decides, and computing stores
+/// Part by which caching must cost less than computing. Below it noise decides, and computing stores
 /// nothing (the threshold that Cachew 4.3 uses for batch times).
 pub const TIE: f64 = 0.03;
-
-/// Settings by the user, and assumptions about the future.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct CachingSettings {
-    /// See [`TIE`].
-    pub tie: f64,
-    /// Epochs to be computed or read, including the profiled one and those of later jobs.
-    pub epochs: f64,
-    /// Days for which stored data is kept.
-    pub kept_days: f64,
-    pub shape: FunctionShape,
-    pub prices: PriceList,
-}
-
-impl Default for CachingSettings {
-    fn default() -> Self {
-        CachingSettings {
-            tie: TIE,
-            epochs: 10.0,
-            // A working week: time for a second job over the same data.
-            kept_days: 7.0,
-            shape: FunctionShape::default(),
-            prices: PriceList::default(),
-        }
-    }
-}
 
 /// One option and its prediction.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -57,7 +33,7 @@ pub struct CachingOption {
     pub stored_bytes: f64,
     /// Cost of an epoch in its steady state, without storage.
     pub epoch_usd: Usd,
-    /// Cost of all [`CachingSettings::epochs`], the first computed and stored, and of the storage.
+    /// Cost of all epochs of the job, the first computed and stored, and of the storage.
     pub total_usd: Usd,
     /// Reason why it may not be chosen.
     pub refused: Option<String>,
@@ -86,171 +62,142 @@ impl fmt::Display for CachingDecision {
     }
 }
 
-/// Decides the mode of the epochs after a profile. Computes if nothing was measured or no point may be
+/// Decides the mode of the epochs of `job` after a profile. Computes if nothing was measured or no point may be
 /// cached.
-pub fn decide(
-    profile: &CachingProfile,
-    read_time: &ReadTime,
-    settings: &CachingSettings,
-) -> CachingDecision {
-    let compute = compute_option(profile, settings);
-    let points = (0..).zip(&profile.points);
+pub fn decide(profile: &CachingProfile, job: &PlannedJob, read_time: &ReadTime) -> CachingDecision {
+    let compute = compute_option(profile, job);
+    let points = (0..).zip(&job.points);
     let caches =
-        points.map(|(i, point)| cache_option(profile, i, point, read_time, settings, &compute));
+        points.map(|(i, point)| cache_option(profile, job, (i, point), read_time, &compute));
     let options: Vec<CachingOption> = [compute.clone()].into_iter().chain(caches).collect();
-    let tie = quantity(settings.tie).min(1.0);
     let allowed = || options.iter().skip(1).filter(|option| option.refused.is_none());
-    let best_s = allowed().map(|o| o.profiled_s).min_by(f64::total_cmp).unwrap_or(f64::INFINITY);
+    let best = allowed().map(|o| o.total_usd.0).min_by(f64::total_cmp).unwrap_or(f64::INFINITY);
     // The last of those within noise leaves the least to compute, and after the last operator no
     // worker is needed at all.
-    let last = allowed().rfind(|option| option.profiled_s <= best_s * (1.0 + tie));
-    let pays = |best: &&CachingOption| best.profiled_s < compute.profiled_s * (1.0 - tie);
+    let last = allowed().rfind(|option| option.total_usd.0 <= best * (1.0 + TIE));
+    let pays = |best: &&CachingOption| best.total_usd.0 < compute.total_usd.0 * (1.0 - TIE);
     let chosen = last.filter(pays).unwrap_or(&compute);
-    let reason = reason(profile, chosen, &compute, &options[1..], settings);
+    let reason = reason(chosen, &compute, &options[1..], job.epochs);
     CachingDecision { mode: chosen.mode, reason, options }
 }
 
-fn epoch_usd(
-    settings: &CachingSettings,
-    epoch_s: f64,
-    splits: f64,
-    requests: BilledRequests,
-) -> Usd {
-    let CachingSettings { shape, prices, .. } = settings;
-    shape.usd_per_second(prices) * epoch_s + requests.usd(prices) * splits
+/// Cost of an epoch of `work`, whose worker also waits for `waited_s` of reads in the profiled part.
+fn epoch_cost(
+    profile: &CachingProfile,
+    job: &PlannedJob,
+    work: EpochWork,
+    waited_s: f64,
+) -> CostBreakdown {
+    let mut work = EpochWork { held_bytes: 0.0, ..work };
+    work.split.wait_s += ratio(waited_s * epochs_of_profile(profile, job), work.splits as f64);
+    work.cost(0.0, &job.shape, &job.prices)
+}
+
+fn computed_cost(profile: &CachingProfile, job: &PlannedJob) -> CostBreakdown {
+    let work = job.epoch_work(&profile.measured);
+    epoch_cost(profile, job, work, quantity(profile.source_wait_s))
 }
 
 /// Delivered elements per second; 0 if none were measured.
 fn rate(profile: &CachingProfile, seconds: f64) -> f64 {
-    ratio(profile.ops.last().map_or(0.0, |op| quantity(op.elements)), seconds)
+    ratio(quantity(profile.measured.rows), seconds)
 }
 
 /// Ratio of an epoch to the profiled part.
-fn epochs_of_profile(profile: &CachingProfile) -> f64 {
-    ratio(quantity(profile.epoch_records), quantity(profile.records))
+fn epochs_of_profile(profile: &CachingProfile, job: &PlannedJob) -> f64 {
+    ratio(job.records as f64, quantity(profile.measured.records))
 }
 
-/// Profiled splits; each makes one object at any point.
-fn splits(profile: &CachingProfile) -> f64 {
-    profile.points.iter().map(|point| quantity(point.objects)).fold(0.0, f64::max)
-}
-
-fn compute_option(profile: &CachingProfile, settings: &CachingSettings) -> CachingOption {
+fn compute_option(profile: &CachingProfile, job: &PlannedJob) -> CachingOption {
     let profiled_s = profile.compute_s();
-    let scale = epochs_of_profile(profile);
-    let epoch_s = profiled_s * scale;
-    let epoch_usd = epoch_usd(settings, epoch_s, splits(profile) * scale, BilledRequests::SPLIT);
+    let epoch_usd = computed_cost(profile, job).preprocessing();
     CachingOption {
         mode: Mode::Compute,
         name: "compute".into(),
         profiled_s,
         read_s: 0.0,
         elements_per_s: rate(profile, profiled_s),
-        epoch_s,
+        epoch_s: profiled_s * epochs_of_profile(profile, job),
         stored_bytes: 0.0,
         epoch_usd,
-        total_usd: epoch_usd * quantity(settings.epochs),
+        total_usd: epoch_usd * f64::from(job.epochs),
         refused: None,
     }
 }
 
 fn cache_option(
     profile: &CachingProfile,
-    index: u32,
-    point: &PointProfile,
+    job: &PlannedJob,
+    (index, point): (u32, &PlannedCachePoint),
     read_time: &ReadTime,
-    settings: &CachingSettings,
     compute: &CachingOption,
 ) -> CachingOption {
-    let objects = quantity(point.objects);
-    let (op, bytes) = match profile.ops.get(point.after_op) {
-        Some(op) => (op.op.as_str(), quantity(op.bytes)),
-        None => ("", 0.0),
-    };
-    let last = profile.is_last(point);
+    let (measured, objects) = (&profile.measured, quantity(profile.objects));
+    let bytes = measured.ops.get(point.after_op).map_or(0.0, |op| quantity(op.bytes));
     let read_s = objects * read_time.seconds(ratio(bytes, objects));
     let after_s = profile.after_s(point);
     let profiled_s = match profile.reads {
         ReadOverlap::InTurn => read_s + after_s,
         ReadOverlap::Ahead => read_s.max(after_s),
     };
-    let scale = epochs_of_profile(profile);
-    let (stored_bytes, epoch_s) = (bytes * scale, profiled_s * scale);
-    let splits = objects * scale;
-    // After the last operator only the trainer reads, and delivery stores the objects anyway.
-    let steady_usd = if last {
-        BilledRequests::CACHED_SPLIT.usd(&settings.prices) * splits
-    } else {
-        epoch_usd(settings, epoch_s, splits, BilledRequests::SPLIT)
-    };
-    let put = BilledRequests { puts: if last { 0.0 } else { 1.0 }, ..BilledRequests::default() };
-    let first_usd = compute.epoch_usd + put.usd(&settings.prices) * splits;
-    let kept_s = quantity(settings.kept_days) * crate::cost::DAY_S;
-    let later_epochs = (quantity(settings.epochs) - 1.0).max(0.0);
-    let total_usd =
-        first_usd + steady_usd * later_epochs + settings.prices.stored(stored_bytes, kept_s);
-    let refused = if point.random && !point.reuse_random {
-        Some("random: every epoch would repeat the draws; `reuse_random: true` allows it".into())
+    let work = job.epoch_reading(measured, point);
+    let waited_s = if work.origin == SplitOrigin::Cache { 0.0 } else { profiled_s - after_s };
+    let read = epoch_cost(profile, job, work, waited_s);
+    let total = job.with_cache(measured, point, computed_cost(profile, job), read);
+    let refused = if let Some(why) = point.refused(measured) {
+        Some(why.to_owned())
     } else if objects <= 0.0 || bytes <= 0.0 || compute.profiled_s <= 0.0 {
-        Some("nothing was measured there".into())
+        Some("nothing was measured there".to_owned())
     } else {
         None
     };
     CachingOption {
         mode: Mode::Put { point: index },
-        name: format!("cache after `{op}`"),
+        name: point.name(measured),
         profiled_s,
         read_s,
         elements_per_s: rate(profile, profiled_s),
-        epoch_s,
-        stored_bytes,
-        epoch_usd: steady_usd,
-        total_usd,
+        epoch_s: profiled_s * epochs_of_profile(profile, job),
+        stored_bytes: job.stored_bytes(measured, point),
+        epoch_usd: read.preprocessing(),
+        total_usd: total.preprocessing(),
         refused,
     }
 }
 
 fn reason(
-    profile: &CachingProfile,
     chosen: &CachingOption,
     compute: &CachingOption,
     caches: &[CachingOption],
-    settings: &CachingSettings,
+    epochs: u32,
 ) -> String {
     let per_thousand =
         |option: &CachingOption| format!("{:.3} s", 1e3 * ratio(1.0, option.elements_per_s));
-    let epochs = settings.epochs;
-    if chosen.mode != Mode::Compute {
-        let CachingOption { name, total_usd, .. } = chosen;
-        return format!(
-            "{name} takes a worker {} for 1,000 elements, computing {}; {epochs} epochs cost {total_usd}, \
-             computed {}",
-            per_thousand(chosen),
-            per_thousand(compute),
-            compute.total_usd,
-        );
-    }
-    if profile.points.is_empty() {
+    if caches.is_empty() {
         return "the pipeline has no autocache point".into();
     }
-    let allowed = caches.iter().filter(|option| option.refused.is_none());
-    let best = allowed.min_by(|a, b| a.profiled_s.total_cmp(&b.profiled_s));
-    let Some(best) = best else {
+    let cached = if chosen.mode == Mode::Compute {
+        let allowed = caches.iter().filter(|option| option.refused.is_none());
+        allowed.min_by(|a, b| a.total_usd.0.total_cmp(&b.total_usd.0))
+    } else {
+        Some(chosen)
+    };
+    let Some(cached) = cached else {
         let why = caches.iter().find_map(|option| option.refused.clone()).unwrap_or_default();
         return format!("no autocache point may be used: {why}");
     };
-    let tie = if best.profiled_s < compute.profiled_s {
-        format!(", within {:.0} %: a tie, and computing stores nothing", 1e2 * settings.tie)
+    let tie = if chosen.mode == Mode::Compute && cached.total_usd < compute.total_usd {
+        format!(", within {:.0} %: a tie, and computing stores nothing", 1e2 * TIE)
     } else {
         String::new()
     };
     format!(
-        "computing takes a worker {} for 1,000 elements, to {} {}; {epochs} epochs cost {}, cached {}{tie}",
-        per_thousand(compute),
-        best.name,
-        per_thousand(best),
+        "{epochs} epochs cost {} computed, {} with a {}; a worker takes {} and {} for 1,000 elements{tie}",
         compute.total_usd,
-        best.total_usd,
+        cached.total_usd,
+        cached.name,
+        per_thousand(compute),
+        per_thousand(cached),
     )
 }
 

@@ -12,11 +12,14 @@ mod lookup;
 mod miss;
 mod read_time;
 
-use crate::cost::quantity;
+use crate::{
+    cost::quantity,
+    plan::{MeasuredSample, PlannedCachePoint},
+};
 
 use serde::{Deserialize, Serialize};
 
-pub use decide::{CachingDecision, CachingOption, CachingSettings, TIE, decide};
+pub use decide::{CachingDecision, CachingOption, TIE, decide};
 pub use gristmill_model::wire::CacheMode as Mode;
 pub use lookup::{
     CacheCandidate, CacheFull, CacheLookup, CachedPrefix, USE_HALF_LIFE_S, UseScore, evict, lookup,
@@ -115,34 +118,6 @@ impl CachingState {
 
 // Measurements of a job that the caching decision needs.
 
-/// Totals of one operator over the profile: the executor's reports of splits, summed.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct OpProfile {
-    /// Name in the pipeline file; `source` for the first.
-    pub op: String,
-    /// Seconds of this operator alone.
-    pub active_s: f64,
-    /// Elements it yielded.
-    pub elements: f64,
-    /// Bytes of the elements it yielded: the size of a cache there. (An operator that changes one field
-    /// reports that field; the caller sums the element.)
-    pub bytes: f64,
-}
-
-/// One `autocache` point.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct PointProfile {
-    /// Index in [`CachingProfile::ops`] of the operator whose output would be cached. After the last operator
-    /// this is the delivered output, which is stored anyway.
-    pub after_op: usize,
-    /// Whether an operator up to this point is random.
-    pub random: bool,
-    /// Whether the author allows reuse of random draws, at the price of less variety (Cachew 4.2, 7).
-    pub reuse_random: bool,
-    /// Objects of the profile at this point: one for each split.
-    pub objects: f64,
-}
-
 /// How a worker combines cache reads and computing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -158,16 +133,11 @@ pub enum ReadOverlap {
 pub struct CachingProfile {
     /// Batches covered.
     pub batches: u32,
-    /// Source records covered.
-    pub records: f64,
-    /// Source records of an epoch.
-    pub epoch_records: f64,
-    /// The source, then every operator in execution order.
-    pub ops: Vec<OpProfile>,
+    pub measured: MeasuredSample,
     /// Seconds that workers waited for the source's bytes.
     pub source_wait_s: f64,
-    /// Points in pipeline order.
-    pub points: Vec<PointProfile>,
+    /// Objects at any point: one for each split.
+    pub objects: f64,
     pub reads: ReadOverlap,
 }
 
@@ -175,24 +145,19 @@ impl CachingProfile {
     /// Worker seconds of the whole profile: Cachew's `N x active_time(last)`, plus the wait for the
     /// source.
     pub fn compute_s(&self) -> f64 {
-        quantity(self.source_wait_s) + self.active_s(self.ops.len())
+        quantity(self.source_wait_s) + self.active_s(0)
     }
 
     /// Worker seconds that remain if `point` is read instead of computed: `compute - M x
     /// active_time(A)`.
-    pub fn after_s(&self, point: &PointProfile) -> f64 {
-        let computed_s = self.active_s(point.after_op.saturating_add(1));
-        (self.active_s(self.ops.len()) - computed_s).max(0.0)
+    pub fn after_s(&self, point: &PlannedCachePoint) -> f64 {
+        self.active_s(point.after_op.saturating_add(1))
     }
 
-    /// Whether a cache at `point` is the delivered output.
-    pub fn is_last(&self, point: &PointProfile) -> bool {
-        point.after_op + 1 >= self.ops.len()
-    }
-
-    /// Seconds of the first `ops` operators.
-    fn active_s(&self, ops: usize) -> f64 {
-        self.ops.iter().take(ops).map(|op| quantity(op.active_s)).sum()
+    /// Seconds of the operators from `first` on.
+    fn active_s(&self, first: usize) -> f64 {
+        let ops = self.measured.ops.iter().skip(first);
+        ops.map(|op| quantity(op.cpu_s) + quantity(op.wait_s)).sum()
     }
 }
 

@@ -13,9 +13,10 @@ use gristmill_model::{MB_PER_VCPU, worker_threads};
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 
+pub use gristmill_model::{CostBreakdown, Usd};
 pub use prices::{
-    CostBreakdown, FunctionPrices, InstancePrices, ObjectPrices, PriceError, PriceList,
-    TablePrices, TransferPrices, Usd,
+    FunctionPrices, InstancePrices, ObjectPrices, PriceError, PriceList, TablePrices,
+    TransferPrices,
 };
 
 /// Bytes of a gigabyte as AWS bills memory, storage and transfer.
@@ -162,20 +163,47 @@ impl SplitWork {
         }
     }
 
-    /// Cost on a function, with its object kept for `kept_s` seconds.
+    /// Cost of one that comes from `origin`, the storage of its object aside.
     pub fn cost(
         &self,
+        origin: SplitOrigin,
         shape: &FunctionShape,
-        requests: &BilledRequests,
-        kept_s: f64,
         prices: &PriceList,
     ) -> CostBreakdown {
+        let (worker_s, bytes_in, bytes_out) = match origin {
+            SplitOrigin::Function => (self.worker_s(shape), self.bytes_in, self.bytes_out),
+            SplitOrigin::TrainerHost => (0.0, self.bytes_in, 0.0),
+            SplitOrigin::Cache => (0.0, 0.0, self.bytes_out),
+        };
         CostBreakdown {
-            compute: shape.usd_per_second(prices) * self.worker_s(shape),
-            requests: requests.usd(prices),
-            storage: prices.stored(self.bytes_out, kept_s),
-            transfer: prices.transferred(self.bytes_in, self.bytes_out),
-            accelerator: Usd::default(),
+            compute: shape.usd_per_second(prices) * worker_s,
+            requests: origin.requests().usd(prices),
+            transfer: prices.transferred(bytes_in, bytes_out),
+            ..CostBreakdown::default()
+        }
+    }
+}
+
+/// What a split comes from, which decides what is paid for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SplitOrigin {
+    /// A function computes it.
+    #[default]
+    Function,
+    /// The trainer's host computes it.
+    TrainerHost,
+    /// The trainer reads it as it was stored before: nothing runs.
+    Cache,
+}
+
+impl SplitOrigin {
+    /// Requests of one such split.
+    pub fn requests(self) -> BilledRequests {
+        match self {
+            SplitOrigin::Function => BilledRequests::SPLIT,
+            SplitOrigin::TrainerHost => BilledRequests::LOCAL_SPLIT,
+            SplitOrigin::Cache => BilledRequests::CACHED_SPLIT,
         }
     }
 }
@@ -232,10 +260,10 @@ impl BilledRequests {
 pub struct EpochWork {
     pub splits: u64,
     pub batches: u64,
-    /// Source records of the epoch: the denominator of "per million samples".
+    /// Source records of the epoch.
     pub records: u64,
     pub split: SplitWork,
-    pub requests: BilledRequests,
+    pub origin: SplitOrigin,
     /// Mean object bytes that wait for the trainer or its checkpoint.
     pub held_bytes: f64,
 }
@@ -291,8 +319,6 @@ pub struct EpochEstimate {
     pub trainer_s: f64,
     pub bound: EpochBound,
     pub cost: CostBreakdown,
-    /// `cost` per million source records.
-    pub per_million: CostBreakdown,
 }
 
 impl EpochWork {
@@ -321,6 +347,15 @@ impl EpochWork {
         ])
     }
 
+    /// Cost of an epoch of `seconds`.
+    pub fn cost(&self, seconds: f64, shape: &FunctionShape, prices: &PriceList) -> CostBreakdown {
+        CostBreakdown {
+            storage: prices.stored(self.held_bytes, seconds),
+            accelerator: prices.accelerator(seconds),
+            ..self.split.cost(self.origin, shape, prices) * self.splits as f64
+        }
+    }
+
     /// Duration and cost on `workers` functions. Workers leave when the window is full, so those beyond
     /// the trainer's demand cost no more than their start.
     pub fn on_functions(
@@ -331,27 +366,9 @@ impl EpochWork {
         prices: &PriceList,
     ) -> EpochEstimate {
         let (seconds, bound) = self.seconds(workers, shape, trainer);
-        let of_splits = self.split.cost(shape, &self.requests, 0.0, prices) * self.splits as f64;
-        let cost = CostBreakdown {
-            storage: prices.stored(self.held_bytes, seconds),
-            accelerator: prices.accelerator(seconds),
-            ..of_splits
-        };
-        self.estimate(workers, seconds, bound, trainer, cost)
-    }
-
-    /// Assembles an estimate.
-    pub(crate) fn estimate(
-        &self,
-        workers: u32,
-        seconds: f64,
-        bound: EpochBound,
-        trainer: &TrainerDemand,
-        cost: CostBreakdown,
-    ) -> EpochEstimate {
         let trainer_s = self.batches as f64 * quantity(trainer.step_s);
-        let per_million = cost.per_million(self.records as f64);
-        EpochEstimate { workers, seconds, trainer_s, bound, cost, per_million }
+        let cost = self.cost(seconds, shape, prices);
+        EpochEstimate { workers, seconds, trainer_s, bound, cost }
     }
 
     /// Fewest workers that make the epoch as short as it can be: limited by the trainer's step (Pecan 5.1;

@@ -22,7 +22,7 @@ fn a_million_images(cpu_ms: f64) -> EpochWork {
             bytes_in: images_per_split * 110e3,
             ..SplitWork::default()
         },
-        requests: BilledRequests::SPLIT,
+        origin: SplitOrigin::Function,
         held_bytes: 0.0,
     }
 }
@@ -251,7 +251,7 @@ prop_compose! {
         bytes_out in any_quantity(), overhead_s in any_quantity(), held_bytes in any_quantity(),
     ) -> EpochWork {
         let split = SplitWork { cpu_s, wait_s, bytes_in, bytes_out, overhead_s };
-        EpochWork { splits, batches, records, split, requests: BilledRequests::SPLIT, held_bytes }
+        EpochWork { splits, batches, records, split, origin: SplitOrigin::Function, held_bytes }
     }
 }
 

@@ -4,8 +4,8 @@ use super::{
     BreakEven, MeasuredSample, PlanLimits, PlannedCachePoint, PlannedJob, SMALL_WORKER_MB,
 };
 use crate::cost::{
-    BilledRequests, CostBreakdown, DAY_S, EpochBound, EpochEstimate, EpochWork, FunctionShape,
-    HOUR_S, Usd, longest, quantity, ratio,
+    CostBreakdown, DAY_S, EpochBound, EpochEstimate, EpochWork, FunctionShape, HOUR_S, SplitOrigin,
+    Usd, longest, quantity, ratio,
 };
 use gristmill_model::MB_PER_VCPU;
 use serde::{Deserialize, Serialize};
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 pub enum AlternativeKind {
     /// Functions compute every epoch.
     Functions,
-    /// The first epoch is computed and stored at a point; the others read it.
+    /// The first epochs are computed and stored at a point; the others read it.
     Cache,
     /// Instances run the workers.
     Instances,
@@ -34,10 +34,9 @@ pub struct PlanAlternative {
     /// Seconds of an epoch; for a cache, of one that reads it.
     pub seconds: f64,
     pub bound: EpochBound,
-    /// Mean cost of an epoch over all the job's epochs. A cache's first epoch is computed, and its storage
+    /// Mean cost of an epoch over all the job's epochs. A cache's first epochs are computed, and its storage
     /// is shared among all.
     pub cost: CostBreakdown,
-    pub per_million: CostBreakdown,
     /// Reason why it is impossible.
     pub refused: Option<String>,
 }
@@ -61,14 +60,14 @@ pub(super) fn all(
         all.push(function_alternative(&on(more)));
     }
     all.extend(smaller_functions(job, work, functions));
-    all.extend(job.points.iter().map(|point| cached(measured, job, limits, functions, *point)));
+    all.extend(job.points.iter().map(|point| cached(measured, job, limits, functions, point)));
     all.push(instances(job, work, functions));
     all.push(trainer_cpu(measured, job, work));
     all
 }
 
 fn function_alternative(estimate: &EpochEstimate) -> PlanAlternative {
-    let EpochEstimate { workers, seconds, bound, cost, per_million, .. } = *estimate;
+    let EpochEstimate { workers, seconds, bound, cost, .. } = *estimate;
     PlanAlternative {
         kind: AlternativeKind::Functions,
         name: format!("{workers} functions"),
@@ -76,7 +75,6 @@ fn function_alternative(estimate: &EpochEstimate) -> PlanAlternative {
         seconds,
         bound,
         cost,
-        per_million,
         refused: None,
     }
 }
@@ -105,51 +103,18 @@ fn reading(
     measured: &MeasuredSample,
     job: &PlannedJob,
     limits: &PlanLimits,
-    point: PlannedCachePoint,
+    point: &PlannedCachePoint,
 ) -> EpochEstimate {
     let trainer = job.trainer();
-    if point.after_op + 1 >= measured.ops.len() {
-        let work = job.epoch_delivered(measured);
-        let (seconds, bound) = work.seconds(0, &job.shape, &trainer);
-        let splits = work.splits as f64;
-        let bytes = work.split.bytes_out * splits;
-        let cost = CostBreakdown {
-            requests: work.requests.usd(&job.prices) * splits,
-            transfer: job.prices.transferred(0.0, bytes),
-            accelerator: job.prices.accelerator(seconds),
-            ..CostBreakdown::default()
-        };
-        return work.estimate(0, seconds, bound, &trainer, cost);
-    }
-    let work = job.epoch_after(measured, point.after_op);
-    let desired = work.workers_needed(&job.shape, &trainer, u32::MAX);
-    let (workers, _) = limits.apply(desired, &job.shape, &job.prices);
-    work.on_functions(workers, &job.shape, &trainer, &job.prices)
-}
-
-/// Price of an epoch's puts to the cache; zero after the last operator, whose output is put anyway.
-fn puts(
-    measured: &MeasuredSample,
-    job: &PlannedJob,
-    work: &EpochWork,
-    point: PlannedCachePoint,
-) -> Usd {
-    let puts = if point.after_op + 1 >= measured.ops.len() { 0.0 } else { work.splits as f64 };
-    BilledRequests { puts, ..BilledRequests::default() }.usd(&job.prices)
-}
-
-fn stored_bytes(measured: &MeasuredSample, job: &PlannedJob, point: PlannedCachePoint) -> f64 {
-    let per_record = if point.after_op + 1 >= measured.ops.len() {
-        measured.delivered_bytes_per_record()
-    } else {
-        measured.bytes_per_record(point.after_op)
+    let work = job.epoch_reading(measured, point);
+    let workers = match work.origin {
+        SplitOrigin::Cache => 0,
+        _ => {
+            let desired = work.workers_needed(&job.shape, &trainer, u32::MAX);
+            limits.apply(desired, &job.shape, &job.prices).0
+        }
     };
-    per_record * job.records as f64
-}
-
-fn name(measured: &MeasuredSample, point: PlannedCachePoint) -> String {
-    let op = measured.ops.get(point.after_op).map_or("?", |op| op.op.as_str());
-    format!("cache after `{op}`")
+    work.on_functions(workers, &job.shape, &trainer, &job.prices)
 }
 
 fn cached(
@@ -157,34 +122,18 @@ fn cached(
     job: &PlannedJob,
     limits: &PlanLimits,
     functions: &EpochEstimate,
-    point: PlannedCachePoint,
+    point: &PlannedCachePoint,
 ) -> PlanAlternative {
-    let work = job.epoch_work(measured);
     let read = reading(measured, job, limits, point);
-    let epochs = f64::from(job.epochs.max(1));
-    let storage = CostBreakdown {
-        storage: job.prices.stored(stored_bytes(measured, job, point), job.kept_days * DAY_S),
-        requests: puts(measured, job, &work, point),
-        ..CostBreakdown::default()
-    };
-    let of_all = functions.cost + storage + read.cost * (epochs - 1.0);
-    let refused = if point.after_op >= measured.ops.len() {
-        Some("no such operator".to_owned())
-    } else if point.random && !point.reuse_random {
-        Some("random: `reuse_random: true` allows it".to_owned())
-    } else {
-        None
-    };
-    let cost = of_all * (1.0 / epochs);
+    let of_all = job.with_cache(measured, point, functions.cost, read.cost);
     PlanAlternative {
         kind: AlternativeKind::Cache,
-        name: name(measured, point),
+        name: point.name(measured),
         workers: f64::from(read.workers),
         seconds: read.seconds,
         bound: read.bound,
-        cost,
-        per_million: cost.per_million(work.records as f64),
-        refused,
+        cost: of_all * (1.0 / f64::from(job.epochs.max(1))),
+        refused: point.refused(measured).map(str::to_owned),
     }
 }
 
@@ -207,7 +156,6 @@ fn instances(job: &PlannedJob, work: &EpochWork, functions: &EpochEstimate) -> P
         seconds: functions.seconds,
         bound: functions.bound,
         cost,
-        per_million: cost.per_million(work.records as f64),
         refused: None,
     }
 }
@@ -215,8 +163,7 @@ fn instances(job: &PlannedJob, work: &EpochWork, functions: &EpochEstimate) -> P
 /// Local workers on the processors that training leaves idle, which are already paid for.
 fn trainer_cpu(measured: &MeasuredSample, job: &PlannedJob, work: &EpochWork) -> PlanAlternative {
     let cores = quantity(job.spare_cores);
-    let records = work.records as f64;
-    let cpu_s = measured.cpu_s_per_record(0) * records;
+    let cpu_s = measured.cpu_s_per_record(0) * work.records as f64;
     let source_bytes = work.split.bytes_in * work.splits as f64;
     let trainer_s = work.batches as f64 * quantity(job.step_s);
     // Waits overlap: there may be more workers than processors.
@@ -225,12 +172,8 @@ fn trainer_cpu(measured: &MeasuredSample, job: &PlannedJob, work: &EpochWork) ->
         (ratio(cpu_s, cores), EpochBound::Workers),
         (ratio(source_bytes, quantity(job.ingest_bytes_per_s)), EpochBound::TrainerNetwork),
     ]);
-    let cost = CostBreakdown {
-        requests: BilledRequests::LOCAL_SPLIT.usd(&job.prices) * work.splits as f64,
-        transfer: job.prices.transferred(source_bytes, 0.0),
-        accelerator: job.prices.accelerator(seconds),
-        ..CostBreakdown::default()
-    };
+    let work = EpochWork { origin: SplitOrigin::TrainerHost, held_bytes: 0.0, ..*work };
+    let cost = work.cost(seconds, &job.shape, &job.prices);
     PlanAlternative {
         kind: AlternativeKind::TrainerCpu,
         name: format!("the trainer's {cores} spare cores"),
@@ -238,7 +181,6 @@ fn trainer_cpu(measured: &MeasuredSample, job: &PlannedJob, work: &EpochWork) ->
         seconds,
         bound,
         cost,
-        per_million: cost.per_million(records),
         refused: (cores <= 0.0).then(|| "it has none to spare".to_owned()),
     }
 }
@@ -246,23 +188,20 @@ fn trainer_cpu(measured: &MeasuredSample, job: &PlannedJob, work: &EpochWork) ->
 pub(super) fn break_even(
     measured: &MeasuredSample,
     job: &PlannedJob,
-    work: &EpochWork,
     functions: &EpochEstimate,
 ) -> Vec<BreakEven> {
-    let usable = |(_, point): &(usize, &PlannedCachePoint)| {
-        point.after_op < measured.ops.len() && (!point.random || point.reuse_random)
-    };
-    let points = job.points.iter().enumerate().filter(usable);
+    let points = job.points.iter().enumerate();
+    let usable = points.filter(|(_, point)| point.refused(measured).is_none());
     let of = |(index, point): (usize, &PlannedCachePoint)| {
-        let read = reading(measured, job, &PlanLimits::default(), *point);
-        let stored_bytes = stored_bytes(measured, job, *point);
-        let saved_usd = functions.cost.preprocessing()
-            - read.cost.preprocessing()
-            - puts(measured, job, work, *point);
+        let read = reading(measured, job, &PlanLimits::default(), point);
+        let stored_bytes = job.stored_bytes(measured, point);
+        let puts = CostBreakdown { storage: Usd(0.0), ..job.storing(measured, point) };
+        let saved_usd =
+            functions.cost.preprocessing() - read.cost.preprocessing() - puts.preprocessing();
         let usd_per_day = job.prices.stored(stored_bytes, DAY_S);
         let days = ratio(saved_usd.0, usd_per_day.0);
-        let name = name(measured, *point);
+        let name = point.name(measured);
         BreakEven { point: index, name, days, stored_bytes, usd_per_day, saved_usd }
     };
-    points.map(of).collect()
+    usable.map(of).collect()
 }

@@ -9,6 +9,7 @@ mod alternatives;
 pub mod deployment;
 mod job;
 mod local;
+mod measured;
 #[cfg(test)]
 mod tests;
 
@@ -18,8 +19,9 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 
 pub use alternatives::{AlternativeKind, PlanAlternative};
-pub use job::{PlanLimits, PlannedCachePoint, PlannedJob};
+pub use job::{DeliveredEpoch, PlanLimits, PlannedCachePoint, PlannedJob};
 pub use local::{LocalBound, LocalCosts, LocalEstimate, LocalJob, predict_local};
+pub use measured::{MeasuredSample, OpCost};
 
 /// Alternatives within this part of each other count as equally fast.
 const AS_FAST: f64 = 0.01;
@@ -55,6 +57,8 @@ pub struct JobPrediction {
     pub step_s: f64,
     /// Estimate for functions that compute every epoch: the subject of the plan.
     pub functions: EpochEstimate,
+    /// What functions cost for a million records, divided as so many are: a small dataset has small splits.
+    pub per_million: CostBreakdown,
     /// The functions and the other options, in this order. Costs are the mean per epoch over the job,
     /// including the accelerator.
     pub alternatives: Vec<PlanAlternative>,
@@ -86,7 +90,10 @@ pub fn plan(measured: &MeasuredSample, job: &PlannedJob, limits: &PlanLimits) ->
             f64::INFINITY
         }
     });
-    let break_even = alternatives::break_even(measured, job, &work, &functions);
+    let million = PlannedJob { records: 1_000_000, splits: job.million_splits, ..job.clone() };
+    let per_million = million.epoch_work(measured);
+    let per_million = per_million.on_functions(workers, &job.shape, &trainer, &job.prices).cost;
+    let break_even = alternatives::break_even(measured, job, &functions);
     let mut plan = JobPrediction {
         records: job.records,
         batches: work.batches,
@@ -96,6 +103,7 @@ pub fn plan(measured: &MeasuredSample, job: &PlannedJob, limits: &PlanLimits) ->
         worker_batch_s: ratio(work.workers_s(1, &job.shape), work.batches as f64),
         step_s: quantity(job.step_s),
         functions,
+        per_million,
         alternatives,
         cheapest,
         fastest,
@@ -186,91 +194,6 @@ fn bound_verdict(plan: &JobPrediction) -> String {
     )
 }
 
-// Measurements of a few hundred records.
-
-/// Totals of one operator over the sample.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct OpCost {
-    /// Name in the pipeline file; `source` for the first.
-    pub op: String,
-    /// Seconds of a processor.
-    pub cpu_s: f64,
-    /// Seconds in which it waited without a processor (`sleep`, external calls).
-    pub wait_s: f64,
-    /// Elements it yielded.
-    pub elements: f64,
-    /// Bytes of the elements it yielded: the size of a cache there.
-    pub bytes: f64,
-}
-
-/// A sample of a dataset, run through its pipeline on some machine.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct MeasuredSample {
-    /// Source records in the sample.
-    pub records: f64,
-    /// Their stored bytes.
-    pub source_bytes: f64,
-    /// Delivered elements.
-    pub rows: f64,
-    /// Delivered bytes, as stored in objects.
-    pub row_bytes: f64,
-    /// The source, then every operator in execution order.
-    pub ops: Vec<OpCost>,
-    /// Seconds of a function's vCPU per second of the measuring machine's processor: 1.25 if the function
-    /// is a quarter slower.
-    pub function_slowdown: f64,
-}
-
-impl Default for MeasuredSample {
-    fn default() -> Self {
-        MeasuredSample {
-            records: 0.0,
-            source_bytes: 0.0,
-            rows: 0.0,
-            row_bytes: 0.0,
-            ops: Vec::new(),
-            function_slowdown: 1.0,
-        }
-    }
-}
-
-impl MeasuredSample {
-    /// Processor seconds per record from operator `first` on, on the measuring machine.
-    pub fn cpu_s_per_record(&self, first: usize) -> f64 {
-        let total: f64 = self.ops.iter().skip(first).map(|op| quantity(op.cpu_s)).sum();
-        ratio(total, quantity(self.records))
-    }
-
-    /// Seconds of waiting per record from operator `first` on.
-    pub fn wait_s_per_record(&self, first: usize) -> f64 {
-        let total: f64 = self.ops.iter().skip(first).map(|op| quantity(op.wait_s)).sum();
-        ratio(total, quantity(self.records))
-    }
-
-    /// Stored bytes per record.
-    pub fn source_bytes_per_record(&self) -> f64 {
-        ratio(quantity(self.source_bytes), quantity(self.records))
-    }
-
-    /// Bytes per source record after operator `op`.
-    pub fn bytes_per_record(&self, op: usize) -> f64 {
-        let bytes = self.ops.get(op).map_or(0.0, |op| quantity(op.bytes));
-        ratio(bytes, quantity(self.records))
-    }
-
-    /// Delivered elements per source record.
-    pub fn rows_per_record(&self) -> f64 {
-        ratio(quantity(self.rows), quantity(self.records))
-    }
-
-    /// Delivered bytes per source record.
-    pub fn delivered_bytes_per_record(&self) -> f64 {
-        ratio(quantity(self.row_bytes), quantity(self.records))
-    }
-}
-
 // A plan as text: at most 28 lines.
 
 /// Most alternatives shown; a pipeline may have any number of points.
@@ -316,8 +239,7 @@ impl fmt::Display for JobPrediction {
             }
             writeln!(f)?;
         }
-        let CostBreakdown { compute, requests, storage, transfer, accelerator } =
-            self.functions.per_million;
+        let CostBreakdown { compute, requests, storage, transfer, accelerator } = self.per_million;
         writeln!(
             f,
             "{:<NAME_WIDTH$} {:>7} {:>11} {compute:>9} {requests:>9} {storage:>9} {transfer:>9} \
@@ -325,7 +247,7 @@ impl fmt::Display for JobPrediction {
             "functions, a million records",
             "",
             "",
-            self.functions.per_million.total()
+            self.per_million.total()
         )?;
         writeln!(f)?;
         for verdict in self.verdicts.iter().take(MAX_VERDICTS) {

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 
 mod local;
 mod machine;
+mod spent;
 
 /// Equal within a tenth of a percent: hand arithmetic rounds.
 fn assert_near(actual: f64, expected: f64) {
@@ -13,7 +14,7 @@ fn assert_near(actual: f64, expected: f64) {
 }
 
 fn op(name: &str, cpu_s: f64, bytes: f64) -> OpCost {
-    OpCost { op: name.into(), cpu_s, wait_s: 0.0, elements: 300.0, bytes }
+    OpCost { op: name.into(), cpu_s, elements: 300.0, bytes, ..OpCost::default() }
 }
 
 /// 300 JPEGs of 110 KB: 8 ms of a processor each, 224 x 224 x 3 bytes come out.
@@ -63,7 +64,7 @@ fn a_million_jpegs_on_functions() {
     // batches are 0.5205 s; the trainer's 15,625 x 0.12 s are 1,875 s: 8,133 / 1,875 = 4.34.
     assert_near(plan.worker_batch_s, 0.5205);
     assert_eq!((plan.workers, plan.functions.bound), (5, EpochBound::Trainer));
-    let EpochEstimate { seconds, cost, per_million, .. } = plan.functions;
+    let EpochEstimate { seconds, cost, .. } = plan.functions;
     assert_near(seconds, 1875.0);
     // 8,133 s x 1.7275 GB x $0.0000133334
     assert_near(cost.compute.0, 0.187_33);
@@ -74,7 +75,7 @@ fn a_million_jpegs_on_functions() {
     // 1,875 / 3,600 x $4.96
     assert_near(cost.accelerator.0, 2.5833);
     assert_eq!(cost.total().to_string(), "$2.79");
-    assert_eq!(per_million, cost, "it is a million");
+    assert_eq!(plan.per_million, cost, "it is a million");
 }
 
 #[test]
@@ -259,7 +260,7 @@ prop_compose! {
         row_bytes in any_quantity(), function_slowdown in any_quantity(),
         ops in prop::collection::vec((any_quantity(), any_quantity(), any_quantity()), 0..5),
     ) -> MeasuredSample {
-        let of = |(cpu_s, wait_s, bytes)| OpCost { op: "op".into(), cpu_s, wait_s, elements: 1.0, bytes };
+        let of = |(cpu_s, wait_s, bytes)| OpCost { cpu_s, wait_s, elements: 1.0, bytes, ..op("op", 0.0, 0.0) };
         let ops = ops.into_iter().map(of).collect();
         MeasuredSample { records, source_bytes, rows, row_bytes, ops, function_slowdown }
     }
@@ -269,12 +270,12 @@ prop_compose! {
     fn any_job()(
         records in 0u64..u64::MAX, batch_size in 0u32..u32::MAX, epochs in 0u32..1000,
         step_s in any_quantity(), spare_cores in any_quantity(), ingest_bytes_per_s in any_quantity(),
-        split_records in prop::option::of(0u32..100_000), kept_days in any_quantity(),
+        splits in prop::option::of(0u64..100_000), kept_days in any_quantity(),
         points in prop::collection::vec(0usize..7, 0..4), memory_mb in 0u32..10_240,
     ) -> PlannedJob {
         let point = |after_op| PlannedCachePoint { after_op, ..PlannedCachePoint::default() };
         PlannedJob {
-            records, batch_size, epochs, step_s, spare_cores, ingest_bytes_per_s, split_records, kept_days,
+            records, batch_size, epochs, step_s, spare_cores, ingest_bytes_per_s, splits, kept_days,
             points: points.into_iter().map(point).collect(),
             shape: FunctionShape { memory_mb, ..FunctionShape::default() },
             ..super::tests::job()
@@ -344,7 +345,7 @@ fn a_plan_of_a_large_job_says_what_its_stack_needs() {
         assert!(says(&large, words), "{words}: {:?}", large.verdicts);
     }
     // The same records in six times as many splits.
-    let split = PlannedJob { split_records: Some(64), ..wide };
+    let split = PlannedJob { splits: Some(156_250), ..wide };
     let split = plan(&jpegs(), &split, &PlanLimits { max_workers: 5_000, ..PlanLimits::default() });
     assert!(says(&split, "S3 takes 3500"), "{:?}", split.verdicts);
 }

@@ -7,7 +7,7 @@ use crate::{
     TimelineSample, WorkerShares, attribute,
 };
 use base64::Engine;
-use gristmill_model::wire::CacheMode;
+use gristmill_model::{CostBreakdown, Usd, wire::CacheMode};
 use proptest::prelude::*;
 use sha2::{Digest, Sha256};
 
@@ -52,9 +52,8 @@ fn all_named(text: &str) -> Timeline {
             ..TimelineEpoch::default()
         }],
         cost: Some(TimelineCost {
-            compute_usd: Some(1.0),
+            spent: CostBreakdown { compute: Usd(1.0), ..CostBreakdown::default() },
             basis: text(),
-            ..TimelineCost::default()
         }),
     }
 }
@@ -132,7 +131,10 @@ proptest! {
             samples: samples.iter().map(sample).collect(),
             epochs: epochs.iter().map(epoch).collect(),
             decisions: vec![TimelineDecision { t_s: seconds.unwrap_or(f64::NAN), batch: counts[0], workers: counts[1] as u32, ..TimelineDecision::default() }],
-            cost: Some(TimelineCost { compute_usd: seconds, ..TimelineCost::default() }),
+            cost: Some(TimelineCost {
+                spent: CostBreakdown { compute: Usd(seconds.unwrap_or(f64::NAN)), ..CostBreakdown::default() },
+                ..TimelineCost::default()
+            }),
             ..Timeline::default()
         };
         let page = render(&timeline).replace(SCRIPT, "").replace(STYLE, "");

@@ -49,9 +49,15 @@ pub struct EpochTotals {
     pub rows: u64,
     pub skipped: u64,
     pub splits: u32,
-    /// Worker time for its splits.
+    /// Those of them that workers on the trainer's host made.
+    #[serde(default)]
+    pub local_splits: u32,
+    /// Time of remote workers for the others.
     #[serde(flatten)]
     pub times: WorkerTimes,
+    /// Time of workers on the trainer's host.
+    #[serde(default)]
+    pub local_times: WorkerTimes,
     /// Stored bytes of its objects, written in this epoch or an earlier one.
     pub stored_bytes: u64,
     /// Time that the trainer waited, by cause.

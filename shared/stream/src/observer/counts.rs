@@ -54,9 +54,10 @@ impl EpochReport {
         self.caching.as_ref().map(|caching| &*caching.reason)
     }
 
-    /// Worker seconds for reading, computing and storing its splits.
+    /// Seconds of all workers for reading, computing and storing its splits.
     pub fn worker_seconds(&self) -> [f64; 3] {
-        let WorkerTimes { source_ms, compute_ms, put_ms } = self.known.totals.times;
+        let totals = &self.known.totals;
+        let WorkerTimes { source_ms, compute_ms, put_ms } = totals.times.plus(totals.local_times);
         [source_ms, compute_ms, put_ms].map(|ms| ms as f64 / 1e3)
     }
 
@@ -70,6 +71,7 @@ impl EpochReport {
             let (sum, totals) = (&mut whole.known.totals, &epoch.known.totals);
             sum.waits += totals.waits;
             sum.times = sum.times.plus(totals.times);
+            sum.local_times = sum.local_times.plus(totals.local_times);
         }
         whole
     }

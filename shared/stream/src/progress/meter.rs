@@ -27,16 +27,25 @@ pub(crate) struct BatchTimes {
     pub fetching: Duration,
 }
 
+/// Batches that workers made, and the time that remote ones took.
 #[derive(Debug, Default)]
-struct RemoteWork {
+struct MadeBatches {
     times: WorkerTimes,
     batches: f64,
+    local_batches: f64,
 }
 
-impl RemoteWork {
+impl MadeBatches {
     fn add(&mut self, entry: &ReadySplit, batch_size: f64) {
-        self.times = self.times.plus(entry.times);
-        self.batches += f64::from(entry.outcome.rows) / batch_size;
+        let batches = f64::from(entry.outcome.rows) / batch_size;
+        match entry.outcome.kind {
+            SplitKind::Object => {
+                self.times = self.times.plus(entry.times);
+                self.batches += batches;
+            }
+            SplitKind::Local => self.local_batches += batches,
+            SplitKind::Poison => {}
+        }
     }
 
     /// Adds the times for a batch to `report`.
@@ -49,6 +58,8 @@ impl RemoteWork {
             report.remote_put_s =
                 mean_s(put_ms.saturating_sub(source_ms).saturating_sub(compute_ms));
         }
+        let all = self.batches + self.local_batches;
+        report.local_share = if all > 0.0 { self.local_batches / all } else { 0.0 };
     }
 }
 
@@ -63,13 +74,31 @@ pub(crate) struct DeliveryMeter {
     report_batches: u64,
     report_time: Duration,
     report_polls: u32,
-    /// Remote splits that became ready since the last report, by the first epoch of their cache mode. Those of an
+    /// Splits that became ready since the last report, by the first epoch of their cache mode. Those of an
     /// epoch that the trainer has not reached are kept until it does.
-    work: BTreeMap<Option<Epoch>, RemoteWork>,
+    work: BTreeMap<Option<Epoch>, MadeBatches>,
     /// Whether something is reported about the current mode: the first report is sent early.
     is_known: bool,
     /// The first epoch of the current mode.
     mode_from: Option<Epoch>,
+    /// The host at the last report.
+    host: Option<HostCpu>,
+}
+
+/// Processor time of everything on a host until a moment.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct HostCpu {
+    pub at: Duration,
+    pub cpu: Duration,
+}
+
+impl HostCpu {
+    /// Processors that were busy since `before`.
+    fn busy_since(self, before: Self) -> f64 {
+        let passed_s = self.at.saturating_sub(before.at).as_secs_f64();
+        let cpu_s = self.cpu.saturating_sub(before.cpu).as_secs_f64();
+        if passed_s > 0.0 { cpu_s / passed_s } else { 0.0 }
+    }
 }
 
 fn add_to(mean: &mut f64, value: f64, n: f64) {
@@ -104,7 +133,7 @@ impl DeliveryMeter {
         let batch_size = plan.batch_size.max(1);
         let caching = polled.job.caching.as_ref();
         let mode_from = |epoch: Epoch| caching.and_then(|c| c.mode_at(epoch)).map(|mode| mode.from);
-        for entry in polled.ready.iter().filter(|entry| entry.outcome.kind == SplitKind::Object) {
+        for entry in &polled.ready {
             let of_mode = self.work.entry(mode_from(entry.place.epoch)).or_default();
             of_mode.add(entry, f64::from(batch_size));
         }
@@ -136,7 +165,7 @@ impl DeliveryMeter {
 
     /// The report on the batches since the last one, once there are enough; one poll sends it. The first
     /// comes early, because a rough number of workers is better than none.
-    pub fn report(&mut self) -> Option<TrainingReport> {
+    pub fn report(&mut self, host: impl FnOnce() -> Option<HostCpu>) -> Option<TrainingReport> {
         let enough = if self.is_known { METRIC_BATCHES as u64 } else { FIRST_REPORT_BATCHES };
         let is_long = self.report_time >= REPORT_AT_LEAST && self.report_batches >= FEWEST_BATCHES;
         if self.report_batches < enough && !is_long || self.report_polls == 0 {
@@ -147,6 +176,11 @@ impl DeliveryMeter {
         if let Some(work) = self.work.remove(&self.mode_from) {
             work.tell(&mut report);
         }
+        let host = host();
+        if let (Some(before), Some(now)) = (self.host, host) {
+            report.busy_cores = now.busy_since(before);
+        }
+        self.host = host;
         Some(report)
     }
 
@@ -190,9 +224,9 @@ mod tests {
         let mut stored = entry(0, 0, 4);
         stored.times.put_ms = 520;
         meter.polled(&polled(&[stored]), 0);
-        assert_eq!(meter.report(), None, "too few");
+        assert_eq!(meter.report(|| None), None, "too few");
         meter.handed_over(TIMES, 2);
-        let report = meter.report().unwrap();
+        let report = meter.report(|| None).unwrap();
         let close = |a: f64, b: f64| (a - b).abs() < 1e-9;
         assert_eq!((report.batches, report.ahead_batches), (10, 8));
         assert!(close(report.step_s, 0.04) && close(report.stall_s, 0.01), "{report:?}");
@@ -202,14 +236,41 @@ mod tests {
         assert!(close(report.remote_source_s, 0.01), "{report:?}");
         assert!(close(report.remote_compute_s, 0.1), "{report:?}");
         assert!(close(report.remote_put_s, 0.02), "beyond the other two: {report:?}");
-        assert_eq!(meter.report(), None, "it goes out once");
+        assert_eq!(meter.report(|| None), None, "it goes out once");
         for _ in 0..99 {
             meter.handed_over(TIMES, 0);
         }
         meter.polled(&polled(&[entry(0, 0, 4)]), 0);
-        assert_eq!(meter.report(), None);
+        assert_eq!(meter.report(|| None), None);
         meter.handed_over(TIMES, 0);
-        assert_eq!(meter.report().unwrap().batches, 110);
+        assert_eq!(meter.report(|| None).unwrap().batches, 110);
+    }
+
+    #[test]
+    fn batches_of_local_workers_and_busy_cores_are_reported_apart() {
+        let mut meter = DeliveryMeter::default();
+        let host = |at, cpu| {
+            move || {
+                let [at, cpu] = [at, cpu].map(Duration::from_secs);
+                Some(HostCpu { at, cpu })
+            }
+        };
+        let mut local = entry(0, 1, 4);
+        (local.outcome.kind, local.times.compute_ms) = (SplitKind::Local, 9_000);
+        let mut poisoned = entry(0, 2, 4);
+        poisoned.outcome.kind = SplitKind::Poison;
+        let mut report = |entries: &[ReadySplit], at, cpu| {
+            (0..100).for_each(|_| meter.handed_over(TIMES, 0));
+            meter.polled(&polled(entries), 0);
+            meter.report(host(at, cpu)).unwrap()
+        };
+        let remote = report(&[entry(0, 0, 4)], 10, 50);
+        assert_eq!((remote.local_share, remote.busy_cores), (0.0, 0.0), "nothing before it");
+        let both = report(&[entry(0, 0, 4), local.clone(), poisoned], 20, 75);
+        assert_eq!((both.local_share, both.busy_cores), (0.5, 2.5));
+        assert_eq!(both.remote_compute_s, remote.remote_compute_s, "remote batches have a price");
+        let own = report(&[local], 20, 75);
+        assert_eq!((own.local_share, own.busy_cores, own.remote_compute_s), (1.0, 0.0, 0.0));
     }
 
     #[test]
@@ -227,7 +288,7 @@ mod tests {
         let mut meter = DeliveryMeter::default();
         let compute_s = |meter: &mut DeliveryMeter| {
             (0..100).for_each(|_| meter.handed_over(TIMES, 0));
-            (meter.report().unwrap().remote_compute_s * 1e3).round()
+            (meter.report(|| None).unwrap().remote_compute_s * 1e3).round()
         };
         meter.polled(&poll(0, 400), 0);
         meter.polled(&poll(1, 800), 0);
