@@ -5,7 +5,7 @@ use crate::service::stack_shape;
 use clap::{ArgMatches, Args, Command, FromArgMatches, Parser, ValueEnum, parser::ValueSource};
 use gristmill_model::wire::{GivenOptions, JobSettings, JobSpec};
 use gristmill_model::{Compression, Epoch, JobName, Sharding};
-use gristmill_policy::cost::{HOUR_S, PriceList};
+use gristmill_policy::cost::{HOUR_S, PriceList, job_budget};
 use gristmill_policy::scaling::{POLICIES, PolicyName};
 use std::{collections::BTreeSet, num::NonZeroU32, path::PathBuf, time::Duration};
 
@@ -65,7 +65,12 @@ pub struct JobOptions {
     /// Upper limit of `--workers auto` [default: 16 on this machine, 1000 on AWS]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub max_workers: Option<u32>,
-    /// Dollars per hour that `--workers auto` may spend on workers [default: no limit]
+    /// Dollars that the job may spend on functions, requests, storage and transfer, at list prices,
+    /// over all its runs. When they are spent, workers in this process finish; without any the
+    /// program ends, and goes on if it is started again with more [default: no limit]
+    #[arg(long, value_name = "USD", value_parser = parse_budget)]
+    pub budget_usd: Option<f64>,
+    /// Dollars per hour that workers may cost at one time [default: no limit]
     #[arg(long, value_name = "USD", value_parser = parse_budget)]
     pub budget_usd_per_hour: Option<f64>,
     #[command(flatten)]
@@ -160,6 +165,9 @@ impl JobOptions {
             autoscale: is_auto,
             policy: policy.then(|| self.policy.to_string()),
             budget_workers: self.budget_workers(),
+            budget: self.budget_usd.map(|usd| {
+                job_budget(usd, &stack_shape(), &PriceList::default())
+            }),
             settings: self.settings.clone(),
             compress: self.compress.unwrap_or(base.compress),
             ..base
@@ -194,7 +202,8 @@ impl JobOptions {
         let is_new = self.job.is_none() || self.is_given("workers");
         if self.budget_workers() == Some(0) {
             return Err(
-                "`--budget-usd-per-hour` is less than one worker costs in an hour: about 0.083 at 1,769 MB",
+                "`--budget-usd-per-hour` is less than a worker of the stack costs in an hour, 0.083 at 1,769 MB of arm64: \
+                 give more, or `--workers 0`",
             );
         }
         if self.workers == WorkerCount::Auto || !is_new {
@@ -203,8 +212,6 @@ impl JobOptions {
             Err("`--policy` decides the number of `--workers auto`: write both")
         } else if self.max_workers.is_some() {
             Err("`--max-workers` limits `--workers auto`: write both")
-        } else if self.budget_usd_per_hour.is_some() {
-            Err("`--budget-usd-per-hour` limits `--workers auto`: write both")
         } else {
             Ok(())
         }

@@ -9,6 +9,7 @@ mod prices;
 #[cfg(test)]
 mod tests;
 
+use gristmill_model::wire::{JobBudget, PICODOLLARS};
 use gristmill_model::{MB_PER_VCPU, worker_threads};
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
@@ -222,6 +223,23 @@ impl BilledRequests {
             + price(gets, prices.objects.usd_per_thousand_gets, 1e3)
             + price(table_writes, prices.table.usd_per_million_writes, 1e6)
             + price(table_reads, prices.table.usd_per_million_reads, 1e6))
+    }
+}
+
+/// A stored object counts as kept for so long: workers are ahead of the trainer by a window at most.
+const KEPT_S: f64 = HOUR_S;
+
+/// The budget of a job that may spend `usd` with workers of `shape`. Prices are rounded up, the cap down.
+pub fn job_budget(usd: f64, shape: &FunctionShape, prices: &PriceList) -> JobBudget {
+    let price = |of: Usd| (quantity(of.0) * PICODOLLARS).ceil() as u64;
+    let mib = f64::from(1 << 20);
+    JobBudget {
+        cap: (quantity(usd) * PICODOLLARS) as u64,
+        worker_ms: price(shape.usd_per_second(prices) * 1e-3),
+        split: price(BilledRequests::SPLIT.usd(prices)),
+        local_split: price(BilledRequests::LOCAL_SPLIT.usd(prices)),
+        mib: price(prices.stored(mib, KEPT_S) + prices.transferred(mib, mib)),
+        revision: 0,
     }
 }
 
