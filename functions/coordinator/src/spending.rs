@@ -61,7 +61,9 @@ impl Splits {
         let decide = |before: Option<&ScaleState>| {
             let before = before.cloned().unwrap_or_default();
             let mut after = before.clone();
-            after.spending.as_mut().map_or((), &mut change);
+            if let Some(ledger) = &mut after.spending {
+                change(ledger);
+            }
             Ok::<_, CallRefusal>(TransitionOutcome::new(Some(&before), after))
         };
         self.records.store.update(&ItemName::Scale(job), decide).await?;
@@ -76,10 +78,12 @@ impl Splits {
         JobSnapshot { item, progress, .. }: &JobSnapshot,
         mut lease: Lease,
     ) -> Result<ClaimReply, CallRefusal> {
-        let Some(facts) = budget_facts(item, progress) else { return Ok(ClaimReply::Leased(lease)) };
-        let bytes = item.plan.map_or(0, |plan| {
-            plan.batch_bytes.saturating_mul(u64::from(plan.split_batches()))
-        });
+        let Some(facts) = budget_facts(item, progress) else {
+            return Ok(ClaimReply::Leased(lease));
+        };
+        let bytes = item
+            .plan
+            .map_or(0, |plan| plan.batch_bytes.saturating_mul(u64::from(plan.split_batches())));
         let splits = lease.todo.len() as u64;
         let (price, attempt) = (facts.budget.splits(splits, bytes, claim.local), lease.attempt);
         let demand = LeaseDemand { splits, price, split_ms: claim.split_ms, attempt };
@@ -93,9 +97,8 @@ impl Splits {
                     return ledger.pay_local(price);
                 }
                 let worker = claim.invocation.worker().zip(claim.said);
-                goes_on_ms = worker.and_then(|(worker, said)| {
-                    ledger.pay(worker, said, &demand, facts.kept)
-                });
+                goes_on_ms =
+                    worker.and_then(|(worker, said)| ledger.pay(worker, said, &demand, facts.kept));
                 goes_on_ms.is_some()
             });
             let after = if pays { after } else { before.clone() };

@@ -3,8 +3,8 @@
 use futures::future::join_all;
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{
-    AccountRoom, DepartedWorkers, FIRST_MS, ScaleDecision, ScaleState, ScalerEvent,
-    SpendingLedger, SpokenVersions, WorkerEvent, protocol,
+    AccountRoom, DepartedWorkers, FIRST_MS, ScaleDecision, ScaleState, ScalerEvent, SpendingLedger,
+    SpokenVersions, WorkerEvent, protocol,
 };
 use gristmill_policy::scaling::{
     Policy, PolicyName, Reason, ScalerFacts, Settings, UnknownPolicy, top_up,
@@ -100,9 +100,8 @@ impl ScalerFunction {
             state.outstanding.settle(&left);
             let workers = plan(&mut state, event, expired)?;
             let outstanding = state.outstanding.len();
-            let same = |of: &ScaleState| {
-                (of.policy.clone(), of.target, of.room, of.spending.clone())
-            };
+            let same =
+                |of: &ScaleState| (of.policy.clone(), of.target, of.room, of.spending.clone());
             if workers.is_empty() && same(&state) == same(&before) {
                 return Ok(ScalerOutcome { outstanding, ..ScalerOutcome::default() });
             }

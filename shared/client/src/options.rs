@@ -5,7 +5,7 @@ use crate::service::stack_shape;
 use clap::{ArgMatches, Args, Command, FromArgMatches, Parser, ValueEnum, parser::ValueSource};
 use gristmill_model::wire::{GivenOptions, JobSettings, JobSpec};
 use gristmill_model::{Compression, Epoch, JobName, Sharding};
-use gristmill_policy::cost::{HOUR_S, PriceList, job_budget};
+use gristmill_policy::cost::{PriceList, job_budget};
 use gristmill_policy::scaling::{POLICIES, PolicyName};
 use std::{collections::BTreeSet, num::NonZeroU32, path::PathBuf, time::Duration};
 
@@ -139,9 +139,7 @@ impl JobOptions {
 
     /// Workers that the budget pays for, at the price of the stack's worker.
     pub fn budget_workers(&self) -> Option<u32> {
-        let budget = self.budget_usd_per_hour?;
-        let usd_per_second = stack_shape().usd_per_second(&PriceList::default()).0;
-        Some((budget / (usd_per_second * HOUR_S)) as u32)
+        Some(stack_shape().affordable(self.budget_usd_per_hour?, &PriceList::default()))
     }
 
     /// These options for a job that goes on from a checkpoint with splits of so many batches, if they are known: one
@@ -165,9 +163,9 @@ impl JobOptions {
             autoscale: is_auto,
             policy: policy.then(|| self.policy.to_string()),
             budget_workers: self.budget_workers(),
-            budget: self.budget_usd.map(|usd| {
-                job_budget(usd, &stack_shape(), &PriceList::default())
-            }),
+            budget: self
+                .budget_usd
+                .map(|usd| job_budget(usd, &stack_shape(), &PriceList::default())),
             settings: self.settings.clone(),
             compress: self.compress.unwrap_or(base.compress),
             ..base

@@ -12,8 +12,8 @@ use crate::{
         run::{RunJoin, TrainingRun},
     },
     wire::{
-        CacheOrders, Dataset, InvocationAge, JobSpec, JobView, ListedCacheEntry, RegisterCall, SpokenVersions,
-        TrainingReport, WorkProfile,
+        CacheOrders, Dataset, InvocationAge, JobSpec, JobView, ListedCacheEntry, RegisterCall,
+        SpokenVersions, TrainingReport, WorkProfile,
     },
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};

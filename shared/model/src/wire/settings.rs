@@ -1,8 +1,8 @@
 //! Settings of a job that its record keeps as its flags give them. With the feature `flags` the same type
 //! is the flags: a new option of this kind is a field here, and the code that follows it.
 
-use crate::{ErrorPolicy, Nonce, Sharding, SkipLimit, Visitation, splits::Cursor};
 use crate::wire::{JobBudget, JobSpec};
+use crate::{ErrorPolicy, Nonce, Sharding, SkipLimit, Visitation, splits::Cursor};
 use OptionMeaning::{OfJob, OfJoiner, OfReader, OfRun};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeSet, num::NonZeroU32};

@@ -109,6 +109,12 @@ impl FunctionShape {
         self.vcpus().min(f64::from(worker_threads(self.memory_mb)))
     }
 
+    /// How many of these at one time cost at most `usd_per_hour`.
+    pub fn affordable(&self, usd_per_hour: f64, prices: &PriceList) -> u32 {
+        let worker_usd = self.usd_per_second(prices).0 * HOUR_S;
+        if worker_usd > 0.0 { (quantity(usd_per_hour) / worker_usd) as u32 } else { u32::MAX }
+    }
+
     /// Price of a second, busy or idle.
     pub fn usd_per_second(&self, prices: &PriceList) -> Usd {
         let usd_per_gb_second = match self.architecture {
