@@ -331,6 +331,9 @@ fn affordable(state: &mut ScaleState, event: &ScalerEvent) -> u32 {
 /// there may be room.
 fn note_throttled(state: &mut ScaleState, event: &ScalerEvent, workers: &[u32]) {
     state.outstanding.retain(|worker, _| !workers.contains(&worker));
+    if let Some(ledger) = &mut state.spending {
+        workers.iter().for_each(|worker| ledger.take_back(*worker));
+    }
     state.room = Some(AccountRoom::seen(state.outstanding.len(), event.at_ms));
     if event.autoscale {
         state.throttled = state.throttled.saturating_add(workers.len() as u32);

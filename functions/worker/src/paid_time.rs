@@ -83,3 +83,91 @@ impl PaidTime {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use async_trait::async_trait;
+    use gristmill_model::{InvocationId, wire::DescribeCall};
+    use gristmill_ports::SystemClock;
+
+    /// Its sleeps take no time.
+    #[derive(Default)]
+    struct QuickClock(AtomicU64);
+
+    #[async_trait]
+    impl Clock for QuickClock {
+        fn now_ms(&self) -> u64 {
+            // As wrong as it can be.
+            0
+        }
+
+        fn monotonic(&self) -> Duration {
+            Duration::from_millis(self.0.load(Ordering::Relaxed))
+        }
+
+        async fn sleep(&self, duration: Duration) {
+            self.0.fetch_add(duration.as_millis() as u64, Ordering::Relaxed);
+        }
+
+        fn nonce(&self) -> Nonce {
+            SystemClock.nonce()
+        }
+    }
+
+    fn claim() -> AnyCall {
+        ClaimCall {
+            job: "j".parse().unwrap(),
+            registered_ms: 0,
+            nonce: Nonce([1; 8]),
+            invocation: InvocationId::new(4, "r"),
+            numerics: String::new(),
+            remaining_ms: 0,
+            split_ms: 0,
+            local: false,
+            resent: false,
+            needed: None,
+            said: None,
+        }
+        .into()
+    }
+
+    fn answer(text: &str) -> Result<AnyReply, CallError> {
+        Ok(serde_json::from_str(text).unwrap())
+    }
+
+    #[tokio::test]
+    async fn an_invocation_ends_at_the_age_that_is_paid_for() {
+        let clock = Arc::new(QuickClock(AtomicU64::new(7_000)));
+        let paid = PaidTime::new(Arc::clone(&clock) as _, 4, 8_000);
+        paid.over().await;
+        assert_eq!((paid.said().age_ms, paid.is_admitted()), (ADMISSION_MS, false));
+        let describe = paid.stamp(&DescribeCall::new("j".parse().unwrap()).into());
+        let AnyCall::Describe(DescribeCall { admits: Some((4, said)), .. }) = &describe else {
+            panic!("{describe:?}")
+        };
+        assert_eq!(said.run, paid.said().run);
+        paid.learn(&describe, &Err(CallError::Unavailable("lost".to_owned())));
+        assert!(!paid.is_admitted());
+        let view = r#"{"reply":"describe","job":"j","spec":{"pipeline":"","seed":0,"epochs":1,"numerics":"","workers":1},
+            "dataset_version":"0000000000000000000000000000000000000000000000000000000000000000","n_files":1,
+            "state":"running","plan":null}"#;
+        paid.learn(&describe, &answer(view));
+        paid.over().await;
+        assert_eq!((paid.said().age_ms, paid.is_admitted()), (8_000, true));
+        let lease = |goes_on_ms: u64| {
+            answer(&format!(
+                r#"{{"reply":"claim","outcome":"leased","home":{{"registered_ms":1,"partition":0}},"epoch":0,"bundle":0,
+                "attempt":1,"work":"splits","first":0,"todo":[0],"goes_on_ms":{goes_on_ms}}}"#
+            ))
+        };
+        let first = paid.stamp(&claim());
+        paid.learn(&first, &lease(5_000));
+        paid.over().await;
+        assert_eq!(paid.said().age_ms, 13_000);
+        // An answer that comes late counts from when it was asked for.
+        paid.learn(&first, &lease(2_000));
+        paid.over().await;
+        assert_eq!(paid.said().age_ms, 13_000);
+    }
+}

@@ -200,8 +200,8 @@ impl JobOptions {
         let is_new = self.job.is_none() || self.is_given("workers");
         if self.budget_workers() == Some(0) {
             return Err(
-                "`--budget-usd-per-hour` is less than a worker of the stack costs in an hour, 0.083 at 1,769 MB of arm64: \
-                 give more, or `--workers 0`",
+                "`--budget-usd-per-hour` is less than a worker of the stack costs in an hour, 0.083 at 1,769 MB of \
+                 arm64: give more",
             );
         }
         if self.workers == WorkerCount::Auto || !is_new {
@@ -389,6 +389,27 @@ mod tests {
         assert_eq!(own(&["--workers", "0", "--local-workers", "0"]), (0, false));
         assert_eq!(own(&["--workers", "0", "--local-workers", "0", "--job", "j"]), (0, true));
         assert_eq!(read(&["--job", "j"]).own_workers(0), 1, "as of a job that has none");
+    }
+
+    #[test]
+    fn budgets_are_dollars_above_nothing() {
+        let refused = ["0", "-1", "-0", "NaN", "nan", "inf", "1e999", "", "$1", "1 000"];
+        assert!(refused.iter().all(|text| parse_budget(text).is_err()));
+        assert_eq!(parse_budget("1e-3"), Ok(0.001));
+        let of = |flags: &[&str]| Defaults::parse_from([""].iter().chain(flags)).job;
+        let hour = |usd: &str| of(&["--budget-usd-per-hour", usd]);
+        assert!(hour("0.01").check().is_err() && hour("0.0829").check().is_err());
+        for (usd, workers) in [("0.0830", 1), ("0.1658", 1), ("0.1659", 2), ("1e300", u32::MAX)] {
+            let job = hour(usd);
+            assert_eq!((job.budget_workers(), job.check()), (Some(workers), Ok(())), "{usd}");
+        }
+        let spec = |job: JobOptions| job.spec(JobSpec::new(String::new()), ServiceBackend::Local);
+        assert_eq!(spec(hour("0.09")).most_workers(), 1, "of two");
+        assert_eq!((spec(of(&[])).most_workers(), spec(of(&[])).budget), (2, None));
+        let budget = spec(of(&["--budget-usd", "2.5"])).budget.unwrap();
+        assert_eq!((budget.cap_usd(), budget.worker_ms, budget.revision), (2.5, 23_034, 0));
+        let requests = [budget.split, budget.local_split].map(|price| price / 1_000);
+        assert_eq!(requests, [9_000, 3_600]);
     }
 
     #[test]

@@ -377,7 +377,7 @@ async fn another_version_is_refused_by_name() {
 /// A budget for so many first starts of workers, with the copies of their events.
 fn budget_for(workers: u64) -> BudgetFacts {
     let budget = JobBudget { worker_ms: 1, ..JobBudget::default() };
-    let one = 8_800 + 3 * 3_800;
+    let one = 6_800 + 2 * 2_800;
     let budget = JobBudget { cap: one * workers + one / 2, ..budget };
     BudgetFacts { budget, registered_ms: 1, kept: 0 }
 }

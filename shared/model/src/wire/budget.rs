@@ -5,7 +5,7 @@
 //! and ends itself at the limit that the ledger has set aside for it. So no comparison of two clocks decides: wrong wall
 //! clocks only move the moment at which the money for copies of an event is free again ([`COPIES_KNOWN_MS`]).
 
-use crate::Nonce;
+use crate::{Nonce, splits::MAX_BUNDLE_SPLITS};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, ops::Range};
 
@@ -60,15 +60,15 @@ pub struct BudgetFacts {
 }
 
 /// The age at which an invocation ends that the coordinator has not let in.
-pub const ADMISSION_MS: u64 = 3_000;
+pub const ADMISSION_MS: u64 = 2_000;
 /// The age until which the first lease must have come.
-pub const FIRST_MS: u64 = 8_000;
+pub const FIRST_MS: u64 = 6_000;
 /// The age at which a worker may end after it has begun to leave: for its notice, and no longer.
 pub const LEAVING_MS: u64 = 500;
 /// Time that is billed beside that which an invocation measures: its cold start, and its end after it has begun to leave.
 const AROUND_MS: u64 = 300 + LEAVING_MS;
-/// The platform may run an event several times; all but the first to be let in end by [`ADMISSION_MS`].
-const COPIES: u64 = 3;
+/// The platform may run an event so many times more; all but the first to be let in end by [`ADMISSION_MS`].
+const COPIES: u64 = 2;
 /// No copy of an event begins later after the event was sent: it expires after a minute. The rest is the error that the
 /// wall clocks of coordinator and scaler may have, together.
 const COPIES_KNOWN_MS: u64 = 180_000;
@@ -174,11 +174,15 @@ impl SpendingLedger {
         self.committed() as f64 / PICODOLLARS
     }
 
+    /// Picodollars for copies of the events sent lately.
+    fn held(&self) -> u64 {
+        let sent = self.sent.iter().map(|(_, events)| u64::from(*events)).sum::<u64>();
+        self.copies().saturating_mul(sent)
+    }
+
     /// Picodollars that are free, beside `kept`.
     fn room(&self, kept: u64) -> u64 {
-        let sent = self.sent.iter().map(|(_, events)| u64::from(*events)).sum::<u64>();
-        let copies = self.copies().saturating_mul(sent);
-        let taken = self.committed().saturating_add(copies).saturating_add(kept);
+        let taken = self.committed().saturating_add(self.held()).saturating_add(kept);
         self.budget.cap.saturating_sub(taken)
     }
 
@@ -187,15 +191,25 @@ impl SpendingLedger {
         self.budget.invocation(ADMISSION_MS).saturating_mul(COPIES)
     }
 
-    /// Whether no further worker can be paid for, nor, if `kept` is money for local workers, a split that they make.
+    /// Whether no further worker can be paid for, nor, if `kept` is money for local workers, a bundle that they make. A
+    /// tenth of the cap or more that is held for copies of events is worth waiting for.
     pub fn is_exhausted(&self, kept: u64) -> bool {
-        self.affordable(kept) == 0 && (kept == 0 || self.room(0) < self.budget.local_split)
+        let (room, bundle) =
+            (self.room(kept), self.budget.splits(MAX_BUNDLE_SPLITS as u64, 0, true));
+        let later = room.saturating_add(self.held());
+        let is_worth_it = later >= self.start_price() && later >= self.budget.cap / 10;
+        let waits = !self.sent.is_empty() && is_worth_it;
+        self.affordable(kept) == 0 && !waits && (kept == 0 || self.room(0) < bundle)
+    }
+
+    /// Picodollars of the start of a worker, copies of its event included.
+    fn start_price(&self) -> u64 {
+        self.budget.invocation(FIRST_MS).saturating_add(self.copies())
     }
 
     /// Workers that can be started.
     pub fn affordable(&self, kept: u64) -> u32 {
-        let one = self.budget.invocation(FIRST_MS).saturating_add(self.copies());
-        let most = self.room(kept).checked_div(one).unwrap_or(u64::MAX);
+        let most = self.room(kept).checked_div(self.start_price()).unwrap_or(u64::MAX);
         u32::try_from(most).unwrap_or(u32::MAX)
     }
 
@@ -215,18 +229,28 @@ impl SpendingLedger {
         gone.into_iter().for_each(|worker| self.lose(worker));
     }
 
-    /// A worker is gone without a word, or its event was not accepted.
+    /// A worker is gone without a word: it has spent all it could.
     pub fn lose(&mut self, worker: u32) {
-        let Some(PaidWorker { run: Some(_), limit_ms }) = self.workers.remove(&worker) else {
-            return;
-        };
+        let Some(PaidWorker { run, limit_ms }) = self.workers.remove(&worker) else { return };
+        let limit_ms = run.map_or(ADMISSION_MS, |_| limit_ms);
         self.spent = self.spent.saturating_add(self.budget.invocation(limit_ms));
     }
 
-    /// Lets an invocation in. False for a copy, and for a worker that is not expected any more.
+    /// The platform did not accept the event to `worker`.
+    pub fn take_back(&mut self, worker: u32) {
+        self.workers.remove(&worker);
+    }
+
+    /// Lets an invocation in. False for a copy, and for a worker that is not expected any more: they have cost something.
     pub fn admit(&mut self, worker: u32, run: Nonce) -> bool {
         let paid = self.workers.get_mut(&worker);
-        paid.is_some_and(|paid| *paid.run.get_or_insert(run) == run)
+        let is_expected = paid.is_some_and(|paid| *paid.run.get_or_insert(run) == run);
+        if !is_expected {
+            // Money was set aside for copies; calls that arrive twice do not count beyond the cap.
+            let most = self.budget.cap.saturating_sub(self.committed());
+            self.spent += self.budget.invocation(ADMISSION_MS).min(most);
+        }
+        is_expected
     }
 
     /// Pays for a lease. Returns how long after its word the worker may go on; none if that is too short to be of use, or
