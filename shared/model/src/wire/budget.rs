@@ -135,6 +135,7 @@ pub struct SpendingLedger {
     /// Picodollars of splits, and of invocations that have ended.
     pub spent: u64,
     /// Invocations that have not ended, as far as is known, by their number.
+    #[serde(with = "as_pairs")]
     pub workers: BTreeMap<u32, PaidWorker>,
     /// Events sent lately: when, and how many.
     pub sent: Vec<(u64, u32)>,
@@ -291,6 +292,25 @@ impl SpendingLedger {
         let age_ms = said.age_ms.min(paid.limit_ms);
         self.workers.remove(&worker);
         self.spent = self.spent.saturating_add(self.budget.invocation(age_ms));
+    }
+}
+
+/// A map as a list of pairs: replies are read by their tag first, and then keys are no numbers any more.
+mod as_pairs {
+    use super::{BTreeMap, PaidWorker};
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub fn serialize<S: Serializer>(
+        of: &BTreeMap<u32, PaidWorker>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        of.iter().collect::<Vec<_>>().serialize(to)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<BTreeMap<u32, PaidWorker>, D::Error> {
+        Ok(Vec::<(u32, PaidWorker)>::deserialize(from)?.into_iter().collect())
     }
 }
 

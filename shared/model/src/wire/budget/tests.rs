@@ -45,6 +45,18 @@ fn a_copy_of_an_event_is_not_let_in_and_the_first_is_again() {
 }
 
 #[test]
+fn a_ledger_is_read_from_a_reply_that_is_told_by_its_tag() {
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(tag = "reply")]
+    enum TaggedReply {
+        Poll { ledger: SpendingLedger },
+    }
+    let reply = TaggedReply::Poll { ledger: started(2) };
+    let text = serde_json::to_string(&reply).unwrap();
+    assert_eq!(serde_json::from_str::<TaggedReply>(&text).unwrap(), reply, "{text}");
+}
+
+#[test]
 fn what_a_worker_was_told_is_never_taken_back() {
     let mut ledger = started(1);
     assert_eq!(ledger.pay(0, at(0, 1_000), &demand(8, 1_000), 0), Some(15_000));
