@@ -86,7 +86,10 @@ class Loader(Generic[Item]):
             those of papers, to compare with: "cachew" adds one while batch time improves; "hpa" keeps CPUs busy for
             80 % of the time; "tfdata" divides the trainer's rate by a worker's; "pecan" removes workers again while
             cost falls; "fastflow" profiles one worker and stays. Default: "coverage".
-        budget_usd_per_hour: Dollars an hour that `workers="auto"` may spend. Default: no limit.
+        budget_usd: Dollars that the job may spend on functions, requests, storage and transfer, at list prices, over
+            all its runs. When they are spent, `local_workers` finish; without any, reading raises DataError, and a
+            loader with more goes on. Default: no limit.
+        budget_usd_per_hour: Dollars an hour that workers may cost at one time. Default: no limit.
         local_workers: Threads of this process that work; with `workers=0` the cheapest way on one machine. Default:
             0, or 1 if the job has no other workers.
         rank: Number of this process among the ranks, from 0. Default: torch.distributed's, else RANK, else 0.
@@ -155,6 +158,7 @@ class Loader(Generic[Item]):
         workers: int | Literal["auto"] | None = None,
         max_workers: int | None = None,
         policy: Literal["coverage", "cachew", "hpa", "tfdata", "pecan", "fastflow"] | None = None,
+        budget_usd: float | None = None,
         budget_usd_per_hour: float | None = None,
         local_workers: int | None = None,
         rank: int | None = None,
@@ -187,6 +191,7 @@ class Loader(Generic[Item]):
             workers=workers,
             max_workers=max_workers,
             policy=policy,
+            budget_usd=budget_usd,
             budget_usd_per_hour=budget_usd_per_hour,
             local_workers=local_workers,
             prefetch_mib=prefetch_mib,

@@ -45,8 +45,12 @@ class SharedOptions(TypedDict, total=False):
     papers, to compare with: "cachew" adds one while batch time improves; "hpa" keeps CPUs busy for 80 % of the time;
     "tfdata" divides the trainer's rate by a worker's; "pecan" removes workers again while cost falls; "fastflow"
     profiles one worker and stays. Default: "coverage"."""
+    budget_usd: float | None
+    """Dollars that the job may spend on functions, requests, storage and transfer, at list prices, over all its runs.
+    When they are spent, `local_workers` finish; without any, reading raises DataError, and a loader with more goes on.
+    Default: no limit."""
     budget_usd_per_hour: float | None
-    """Dollars an hour that `workers="auto"` may spend. Default: no limit."""
+    """Dollars an hour that workers may cost at one time. Default: no limit."""
     local_workers: int | None
     """Threads of this process that work; with `workers=0` the cheapest way on one machine. Default: 0, or 1 if the job
     has no other workers."""
@@ -119,7 +123,15 @@ class LoaderOptions(CommonOptions, total=False):
 
 
 # Smallest value of numbers; a number without one begins at 1.
-_LEAST = {"seed": 0, "workers": 0, "local_workers": 0, "rank": 0, "max_skipped": 0, "budget_usd_per_hour": 0}
+_LEAST = {
+    "seed": 0,
+    "workers": 0,
+    "local_workers": 0,
+    "rank": 0,
+    "max_skipped": 0,
+    "budget_usd": 0,
+    "budget_usd_per_hour": 0,
+}
 # Options of other libraries, and names that people try, with the line to write here.
 _ELSEWHERE = {
     "num_workers": "write workers={value}: that many processes work for this loader",

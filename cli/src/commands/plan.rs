@@ -121,6 +121,13 @@ impl PlanArgs {
             prices: prices(&self)?,
             ..PlannedJob::default()
         };
+        if let Some(usd) = self.budget_usd_per_hour
+            && job.shape.affordable(usd, &job.prices) == 0
+        {
+            return Err(ProgramFailure::usage(format!(
+                "`--budget-usd-per-hour {usd}` is less than one worker costs in an hour"
+            )));
+        }
         let limits = PlanLimits {
             max_workers: self.max_workers,
             budget_usd_per_hour: self.budget_usd_per_hour,

@@ -10,7 +10,8 @@ use gristmill_model::{
     Checkpoint,
     splits::{Cursor, ReaderProgress, ranks::RunRanks, run::TrainingRun},
     wire::{
-        EpochCacheMode, JobState, JobStatus, OptionChange, ReaderStatus, RunStatus, StatusCall,
+        EpochCacheMode, JobState, JobStatus, OptionChange, ReaderStatus, RunStatus, SpendingLedger,
+        StatusCall,
     },
 };
 use gristmill_policy::scaling::PolicyName;
@@ -111,6 +112,8 @@ fn as_json(status: &JobStatus) -> serde_json::Value {
         "trouble": status.trouble,
         "workers": { "active": status.active_workers, "outstanding": scale.outstanding.len(), "desired": desired(status) },
         "policy": job.spec.policy,
+        "budget_usd": job.spec.budget.map(|budget| budget.cap_usd()),
+        "spent_usd": scale.spending.as_ref().map(SpendingLedger::spent_usd),
         "options": job.spec.options().collect::<BTreeMap<_, _>>(),
         "changes": job.changes.iter().map(change_json).collect::<Vec<_>>(),
         "scaling": scale.log,
@@ -121,7 +124,8 @@ fn as_json(status: &JobStatus) -> serde_json::Value {
 
 /// The workers that the job should have: as many as the user set, or as the scaler decided last.
 fn desired(JobStatus { job, scale, .. }: &JobStatus) -> u32 {
-    if job.spec.autoscale { scale.target.min(job.spec.workers) } else { job.spec.workers }
+    let most = job.spec.most_workers();
+    if job.spec.autoscale { scale.target.min(most) } else { most }
 }
 
 fn change_json(
@@ -208,6 +212,10 @@ fn as_text(status: &JobStatus, now_ms: u64) -> String {
         job.spec.policy.as_ref().filter(|policy| **policy != *PolicyName::default().as_str())
     {
         text += &format!("policy    {policy}\n");
+    }
+    if let Some(budget) = job.spec.budget {
+        let spent = scale.spending.as_ref().map_or(0.0, SpendingLedger::spent_usd);
+        text += &format!("spent     ${spent:.4} of ${}\n", budget.cap_usd());
     }
     if let Some(trouble) = &status.trouble {
         text += &format!("trouble   {trouble}\n");

@@ -65,6 +65,19 @@ impl CallHandler<ClaimCall> for Splits {
     /// Leases a claimable bundle, or says why the worker should stop.
     async fn handle(&self, claim: &ClaimCall) -> Result<ClaimReply, CallRefusal> {
         let mut snapshot = self.records.snapshot_for(claim).await?;
+        match self.assign(claim, &mut snapshot).await? {
+            ClaimReply::Leased(lease) => self.paid(claim, &snapshot, lease).await,
+            idle => Ok(idle),
+        }
+    }
+}
+
+impl Splits {
+    async fn assign(
+        &self,
+        claim: &ClaimCall,
+        snapshot: &mut JobSnapshot,
+    ) -> Result<ClaimReply, CallRefusal> {
         let item = &snapshot.item;
         let another = claim.registered_ms != 0 && claim.registered_ms != item.registered_ms;
         if item.state.is_ended() || another {
@@ -86,7 +99,7 @@ impl CallHandler<ClaimCall> for Splits {
             }
             snapshot.item = settled;
         }
-        let claiming = Claiming::new(claim, &snapshot, self.records.clock.now_ms());
+        let claiming = Claiming::new(claim, snapshot, self.records.clock.now_ms());
         // Without a plan there is nothing to need but an index.
         if let Some(place) = claim.needed.filter(|_| snapshot.item.plan.is_some()) {
             return self.take_needed(&claiming, place).await;
@@ -106,9 +119,7 @@ impl CallHandler<ClaimCall> for Splits {
         }
         self.find(&claiming).await
     }
-}
 
-impl Splits {
     /// Tries one of the first returned bundles, then the next of a partition, then the other returned ones.
     async fn find(&self, claiming: &Claiming<'_>) -> Result<ClaimReply, CallRefusal> {
         let mut returned = returned(claiming);
@@ -476,6 +487,7 @@ fn leased(item: &JobItem, candidate: &ScannedBundle, bundle: &Bundle) -> ClaimRe
         cache,
         on_error: item.spec.settings.on_error,
         compress: item.spec.compress,
+        goes_on_ms: None,
     })
 }
 

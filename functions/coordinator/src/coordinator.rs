@@ -165,13 +165,19 @@ macro_rules! dispatch {
 }
 
 dispatch! {
-    jobs: Register Describe Stop Forget CacheList CacheExplain CacheRemove;
-    splits: Claim Mark Flush Fail Release Leave;
+    jobs: Register Stop Forget CacheList CacheExplain CacheRemove;
+    splits: Describe Claim Mark Flush Fail Release Leave;
     consumers: Poll Status;
 }
 
-impl CallHandler<DescribeCall> for Jobs {
-    async fn handle(&self, DescribeCall { job }: &DescribeCall) -> Result<JobView, CallRefusal> {
+impl CallHandler<DescribeCall> for Splits {
+    async fn handle(
+        &self,
+        DescribeCall { job, admits }: &DescribeCall,
+    ) -> Result<JobView, CallRefusal> {
+        if let Some(worker) = admits {
+            self.admit(job, *worker).await?;
+        }
         Ok(self.records.job(job).await?.view(job))
     }
 }

@@ -61,7 +61,9 @@ impl CallHandler<ReleaseCall> for Splits {
 
 impl CallHandler<LeaveCall> for Splits {
     async fn handle(&self, leave: &LeaveCall) -> Result<AppliedReply, CallRefusal> {
-        let LeaveCall { job, worker, error } = leave;
+        let LeaveCall { job, worker, error, said } = leave;
+        // First: a worker that is known to have left without a word has spent all it could.
+        self.settle(job, *worker, *said).await?;
         let Some(error) = error else {
             self.note_left(job, *worker, DepartedWorkers::with).await?;
             return Ok(AppliedReply {});
@@ -183,6 +185,9 @@ impl Splits {
                 scale.failed_workers.note(1, progress, now_ms, error);
             }
             scale.outstanding.retain(|number, _| number != worker);
+            if let Some(ledger) = &mut scale.spending {
+                ledger.lose(worker);
+            }
             if let Some(dead) = dead.filter(|dead| !scale.dead.contains(dead)) {
                 scale.dead.push(dead.clone());
                 let excess = scale.dead.len().saturating_sub(MAX_DEAD);

@@ -11,7 +11,7 @@ use crate::{
 };
 use gristmill_model::{
     Fingerprint, JobName, Sharding,
-    splits::{TransitionOutcome, job::JobState},
+    splits::{JobProgress, TransitionOutcome, job::JobState},
     stored::keys,
     wire::{
         CallRefusal, ClaimCall, Dataset, DatasetManifest, EpochPlan, JobSpec, JobView,
@@ -83,7 +83,13 @@ impl CallHandler<RegisterCall> for Jobs {
         // If the first epoch is delivered from the cache, no workers are needed.
         if caching.is_none_or(|caching| caching.view.delivered_prefix(0).is_none()) {
             let now_ms = self.records.clock.now_ms();
-            let event = scaler_event(&self.records.settings.ns, job, &item, 0, now_ms);
+            let event = scaler_event(
+                &self.records.settings.ns,
+                job,
+                &item,
+                &JobProgress::default(),
+                now_ms,
+            );
             let event = ScalerEvent { claimable: n_files, ..event };
             self.kicks.kick(&ScaleState::default(), event).await;
         }

@@ -4,12 +4,13 @@ use crate::{
     CoordinatorSettings,
     items::JobItem,
     scan::{self, WindowScan},
+    spending::budget_facts,
     trouble,
 };
 use bytes::Bytes;
 use gristmill_model::splits::{JobProgress, window::window_splits};
 use gristmill_model::wire::{PollCall, ScaleState, ScalerEvent, protocol};
-use gristmill_model::{Epoch, JobName, Namespace};
+use gristmill_model::{JobName, Namespace};
 use gristmill_ports::Invoker;
 use parking_lot::Mutex;
 use std::{collections::BTreeMap, sync::Arc};
@@ -51,24 +52,26 @@ impl LatestKicks {
 /// a hundred environments a second. A worker replaced by mistake leaves as surplus.
 const SILENT_MS: u64 = 70_000;
 
-/// An event about a job of which only its record is known, in the epoch that is delivered. An ended job wants no workers.
+/// An event about a job of which only its record and progress are known. An ended job wants no workers.
 pub(crate) fn scaler_event(
     ns: &Namespace,
     job: &JobName,
     item: &JobItem,
-    epoch: Epoch,
+    progress: &JobProgress,
     at_ms: u64,
 ) -> ScalerEvent {
+    let epoch = progress.horizon().slowest.epoch;
     ScalerEvent {
         v: item.protocol,
         ns: ns.clone(),
         job: job.clone(),
         claimable: 0,
         silent: Vec::new(),
-        wanted: if item.state.is_ended() { 0 } else { item.spec.workers },
+        wanted: if item.state.is_ended() { 0 } else { item.spec.most_workers() },
         autoscale: item.spec.autoscale,
         policy: item.spec.policy.clone(),
         budget_workers: item.spec.budget_workers,
+        budget: budget_facts(item, progress),
         training: None,
         mode: item.caching.as_ref().map_or(0, |caching| caching.mode_number(epoch)),
         batches: 0,
@@ -89,8 +92,8 @@ pub(crate) fn silent_workers(scale: &ScaleState, scan: &WindowScan, now_ms: u64)
 /// Number of workers that a job should have while there is work.
 pub(crate) fn target(item: &JobItem, scale: &ScaleState) -> u32 {
     // Before the first decision, the scaler chooses the initial number.
-    let is_decided = item.spec.autoscale && scale.target > 0;
-    if is_decided { scale.target.min(item.spec.workers) } else { item.spec.workers }
+    let (is_decided, most) = (item.spec.autoscale && scale.target > 0, item.spec.most_workers());
+    if is_decided { scale.target.min(most) } else { most }
 }
 
 /// Window for the target number of workers, in splits ahead of the trainer, as claims apply it.
@@ -128,16 +131,17 @@ pub(crate) fn kick_due(
     item: &JobItem,
     scale: &ScaleState,
     scan: &WindowScan,
-    epoch: Epoch,
+    trainers: &JobProgress,
     now_ms: u64,
 ) -> Option<ScalerEvent> {
     let progress = scan.progress(item);
+    let epoch = trainers.horizon().slowest.epoch;
     let held = item.caching.as_ref().is_some_and(|caching| caching.holds_scaling(epoch));
     let decides = item.spec.autoscale
         && !held
         && !item.state.is_ended()
         && !trouble::resting(&scale.failed_workers, progress, now_ms);
-    let event = scaler_event(ns, &poll.job, item, epoch, now_ms);
+    let event = scaler_event(ns, &poll.job, item, trainers, now_ms);
     let Some(training) = poll.training.filter(|_| decides) else {
         let event = ScalerEvent { batches: poll.metrics.batches, ..event };
         return lacks_workers(event, item, scale, scan);

@@ -32,6 +32,7 @@ mod scan;
 mod settings;
 mod skips;
 mod snapshot;
+mod spending;
 mod store;
 mod trouble;
 mod upkeep;

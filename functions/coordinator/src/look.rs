@@ -9,6 +9,7 @@ use crate::{
     kicks::{kick_due, target, window},
     scan::{WindowScan, WorkableRange},
     snapshot::JobSnapshot,
+    spending,
     store::VersionedItem,
     trouble,
 };
@@ -187,11 +188,11 @@ fn decide(
     view: &WindowInputs<'_>,
 ) -> WindowDecision {
     let WindowInputs { item, progress, scale, scan, now_ms, .. } = *view;
-    let epoch = progress.horizon().slowest.epoch;
-    let kick = kick_due(&settings.ns, poll, item, scale, scan, epoch, now_ms);
+    let kick = kick_due(&settings.ns, poll, item, scale, scan, progress, now_ms);
     let failure =
         trouble::given_up(&settings.failure_limits, &scale.failed_workers, scan.progress(item))
-            .filter(|_| !item.state.is_ended());
+            .filter(|_| !item.state.is_ended())
+            .or_else(|| spending::spent(item, progress, scale, scan, now_ms));
     // The error of a job that fails now has all that its trouble would say.
     let trouble = match failure {
         Some(_) => None,

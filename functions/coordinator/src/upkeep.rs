@@ -113,7 +113,7 @@ impl CoordinatorFunction {
                 let scale = self.splits.without_departed(job, scale, &scan).await?;
                 let scan = scan.within(window(&item, &progress, &scale));
                 let batches = scale.log.last().map_or(0, |decision| decision.batch);
-                let event = scaler_event(&settings.ns, job, &item, slowest.epoch, clock.now_ms());
+                let event = scaler_event(&settings.ns, job, &item, &progress, clock.now_ms());
                 let event = ScalerEvent { batches, ..event };
                 if let Some(event) = lacks_workers(event, &item, &scale, &scan) {
                     self.jobs.kicks.kick(&scale, event).await;

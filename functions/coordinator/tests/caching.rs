@@ -131,6 +131,7 @@ impl World {
             local: false,
             resent: false,
             needed: None,
+            said: None,
         })
         .await
     }

@@ -3,8 +3,8 @@
 use futures::future::join_all;
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{
-    AccountRoom, DepartedWorkers, ScaleDecision, ScaleState, ScalerEvent, SpokenVersions,
-    WorkerEvent, protocol,
+    AccountRoom, DepartedWorkers, FIRST_MS, ScaleDecision, ScaleState, ScalerEvent, SpendingLedger,
+    SpokenVersions, WorkerEvent, protocol,
 };
 use gristmill_policy::scaling::{
     Policy, PolicyName, Reason, ScalerFacts, Settings, UnknownPolicy, top_up,
@@ -100,7 +100,8 @@ impl ScalerFunction {
             state.outstanding.settle(&left);
             let workers = plan(&mut state, event, expired)?;
             let outstanding = state.outstanding.len();
-            let same = |of: &ScaleState| (of.policy.clone(), of.target, of.room);
+            let same =
+                |of: &ScaleState| (of.policy.clone(), of.target, of.room, of.spending.clone());
             if workers.is_empty() && same(&state) == same(&before) {
                 return Ok(ScalerOutcome { outstanding, ..ScalerOutcome::default() });
             }
@@ -224,7 +225,8 @@ impl ScalerFunction {
         for some in workers.chunks(SIDE_BY_SIDE) {
             let payloads = some.iter().map(|&worker| {
                 let (ns, job) = (event.ns.clone(), event.job.clone());
-                protocol::write(&WorkerEvent { v: speaks, ns, job, worker }, speaks)
+                let first_ms = event.budget.map(|_| FIRST_MS);
+                protocol::write(&WorkerEvent { v: speaks, ns, job, worker, first_ms }, speaks)
             });
             let payloads = payloads.collect::<Result<Vec<_>, _>>()?.into_iter();
             let invoked = payloads.map(|payload| self.invoker.invoke(function, payload.into()));
@@ -294,7 +296,8 @@ fn plan(state: &mut ScaleState, event: &ScalerEvent, expired: u32) -> Result<Vec
         mode: event.mode,
     };
     settle_target(state, event, &facts)?;
-    let top_up = top_up(&facts, state.attainable(state.target, event.at_ms));
+    let mut top_up = top_up(&facts, state.attainable(state.target, event.at_ms));
+    top_up.invoke = top_up.invoke.min(affordable(state, event));
     let workers: Vec<u32> = (0..top_up.invoke).map(|i| state.next_worker + i).collect();
     if workers.is_empty() {
         return Ok(workers);
@@ -302,6 +305,9 @@ fn plan(state: &mut ScaleState, event: &ScalerEvent, expired: u32) -> Result<Vec
     let first = state.next_worker;
     state.next_worker += top_up.invoke;
     state.outstanding.add(first..state.next_worker, event.at_ms);
+    if let Some(ledger) = &mut state.spending {
+        ledger.start(first..state.next_worker, event.at_ms);
+    }
     // Under autoscaling, the policy's decisions are logged instead.
     if !event.autoscale {
         log(state, event.batches, outstanding + top_up.invoke, top_up.reason);
@@ -309,10 +315,25 @@ fn plan(state: &mut ScaleState, event: &ScalerEvent, expired: u32) -> Result<Vec
     Ok(workers)
 }
 
+/// How many more workers the job's budget pays for.
+fn affordable(state: &mut ScaleState, event: &ScalerEvent) -> u32 {
+    let Some(facts) = event.budget else { return u32::MAX };
+    let ledger = SpendingLedger::of(state.spending.as_ref(), facts.registered_ms, facts.budget);
+    let Some(mut ledger) = ledger else { return 0 };
+    let outstanding: BTreeSet<u32> = state.outstanding.iter().map(|(worker, _)| worker).collect();
+    ledger.settle(event.at_ms, |worker| outstanding.contains(&worker));
+    let most = ledger.affordable(facts.kept);
+    state.spending = Some(ledger);
+    most
+}
+
 /// Records that the platform did not accept the events to `workers`: they are not outstanding, and tried again when
 /// there may be room.
 fn note_throttled(state: &mut ScaleState, event: &ScalerEvent, workers: &[u32]) {
     state.outstanding.retain(|worker, _| !workers.contains(&worker));
+    if let Some(ledger) = &mut state.spending {
+        workers.iter().for_each(|worker| ledger.take_back(*worker));
+    }
     state.room = Some(AccountRoom::seen(state.outstanding.len(), event.at_ms));
     if event.autoscale {
         state.throttled = state.throttled.saturating_add(workers.len() as u32);

@@ -1,13 +1,14 @@
 //! One invocation: works until there is no work or no time, counts its calls, then reports to the coordinator that it
 //! leaves.
 
+use crate::paid_time::PaidTime;
 use async_trait::async_trait;
 use gristmill_model::{
     InvocationId, JobName,
     splits::WorkerTimes,
     wire::{
-        AnyCall, AnyReply, AppliedReply, ClaimReply, FlushCall, IdleReason, LeaseWork, LeaveCall,
-        RefusalKind, SpokenVersions, WorkerEvent, protocol,
+        AnyCall, AnyReply, AppliedReply, ClaimReply, FlushCall, IdleReason, LEAVING_MS, LeaseWork,
+        LeaveCall, RefusalKind, SpokenVersions, WorkerEvent, protocol,
     },
 };
 use gristmill_ports::{CallError, Coordinator, FunctionMetrics, MetricValue, call_with_retry};
@@ -77,11 +78,29 @@ impl WorkerFunction {
         // The job before may have had another version.
         self.runner.coordinator.speak(event.v);
         let invocation = InvocationId::new(event.worker, &request_id);
-        let outcome = self.work(&event.job, invocation, deadline_ms).await;
+        let paid = event.first_ms.map(|first_ms| {
+            Arc::new(PaidTime::new(Arc::clone(&self.runner.clock), event.worker, first_ms))
+        });
+        self.tallied.pay_for(paid.clone());
+        let over = async {
+            match &paid {
+                Some(paid) => paid.over().await,
+                None => std::future::pending().await,
+            }
+        };
+        let outcome = tokio::select! {
+            biased;
+            () = over => Ok(WorkerStopReason::OutOfTime),
+            outcome = self.work(&event.job, invocation, deadline_ms) => outcome,
+        };
+        if paid.as_ref().is_some_and(|paid| !paid.is_admitted()) {
+            let ended = "not expected: another invocation has its event, or none".to_owned();
+            return Ok(InvocationReport { ended });
+        }
         // The workers of an ended job are not counted.
-        if !matches!(outcome, Ok(WorkerStopReason::Idle(IdleReason::JobEnded))) {
+        if paid.is_some() || !matches!(outcome, Ok(WorkerStopReason::Idle(IdleReason::JobEnded))) {
             let error = outcome.as_ref().err().map(LeaseError::to_string);
-            self.leave(event, error).await;
+            self.leave(event, error, paid.as_deref()).await;
         }
         self.measure(event);
         match outcome {
@@ -127,10 +146,18 @@ impl WorkerFunction {
         Ok(context)
     }
 
-    async fn leave(&self, event: &WorkerEvent, error: Option<String>) {
-        let call = LeaveCall { job: event.job.clone(), worker: event.worker, error };
+    async fn leave(&self, event: &WorkerEvent, error: Option<String>, paid: Option<&PaidTime>) {
+        let said = paid.map(PaidTime::said);
+        let call = LeaveCall { job: event.job.clone(), worker: event.worker, error, said };
+        let patience = paid.map_or(LEAVE_PATIENCE, |_| Duration::from_millis(LEAVING_MS));
         let Runner { coordinator, clock, .. } = &*self.runner;
-        match call_with_retry(&**coordinator, &**clock, call, LEAVE_PATIENCE).await {
+        let leaving = call_with_retry(&**coordinator, &**clock, call, patience);
+        let left = tokio::select! {
+            biased;
+            left = leaving => left,
+            () = clock.sleep(patience) => Err(CallError::Unavailable("no answer".to_owned())),
+        };
+        match left {
             Ok(AppliedReply {}) => {}
             Err(CallError::Refused(refusal)) if refusal.kind == RefusalKind::NotFound => {}
             Err(error) => {
@@ -203,12 +230,19 @@ impl InvocationTotals {
 pub(crate) struct CountingCoordinator {
     inner: Arc<dyn Coordinator>,
     totals: Mutex<InvocationTotals>,
+    /// The time of the present invocation, under a budget.
+    paid: Mutex<Option<Arc<PaidTime>>>,
 }
 
 impl CountingCoordinator {
     /// Counts the calls of `inner`.
     pub fn new(inner: Arc<dyn Coordinator>) -> Self {
-        Self { inner, totals: Mutex::default() }
+        Self { inner, totals: Mutex::default(), paid: Mutex::default() }
+    }
+
+    /// The next calls are those of an invocation with that time.
+    pub fn pay_for(&self, paid: Option<Arc<PaidTime>>) {
+        *self.paid.lock() = paid;
     }
 
     /// Returns the totals and resets them.
@@ -220,7 +254,16 @@ impl CountingCoordinator {
 #[async_trait]
 impl Coordinator for CountingCoordinator {
     async fn exchange(&self, call: &AnyCall) -> Result<AnyReply, CallError> {
-        let answer = self.inner.exchange(call).await;
+        let paid = self.paid.lock().clone();
+        let answer = match paid {
+            Some(paid) => {
+                let call = paid.stamp(call);
+                let answer = self.inner.exchange(&call).await;
+                paid.learn(&call, &answer);
+                answer
+            }
+            None => self.inner.exchange(call).await,
+        };
         self.totals.lock().note(call, &answer);
         answer
     }

@@ -3,6 +3,7 @@
 
 mod handler;
 mod orders;
+mod paid_time;
 mod wiring;
 
 pub use handler::{WorkerFunction, WorkerFunctionError};

@@ -21,7 +21,8 @@ struct World {
 }
 
 fn event(worker: u32) -> WorkerEvent {
-    WorkerEvent { v: VERSION, ns: "n".parse().unwrap(), job: "j".parse().unwrap(), worker }
+    let (ns, job) = ("n".parse().unwrap(), "j".parse().unwrap());
+    WorkerEvent { v: VERSION, ns, job, worker, first_ms: None }
 }
 
 fn order(worker: u32) -> WorkerOrder {

@@ -5,7 +5,7 @@ use crate::{OrderOptions, service::stack_shape};
 use clap::{ArgMatches, Args, Command, FromArgMatches, Parser, ValueEnum, parser::ValueSource};
 use gristmill_model::wire::{GivenOptions, JobSettings, JobSpec};
 use gristmill_model::{Compression, Epoch, JobName, Sharding};
-use gristmill_policy::cost::{HOUR_S, PriceList};
+use gristmill_policy::cost::{PriceList, job_budget};
 use gristmill_policy::scaling::{POLICIES, PolicyName};
 use std::{collections::BTreeSet, num::NonZeroU32, path::PathBuf, time::Duration};
 
@@ -65,7 +65,12 @@ pub struct JobOptions {
     /// Upper limit of `--workers auto` [default: 16 on this machine, 1000 on AWS]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub max_workers: Option<u32>,
-    /// Dollars per hour that `--workers auto` may spend on workers [default: no limit]
+    /// Dollars that the job may spend on functions, requests, storage and transfer, at list prices,
+    /// over all its runs. When they are spent, workers in this process finish; without any the
+    /// program ends, and goes on if it is started again with more [default: no limit]
+    #[arg(long, value_name = "USD", value_parser = parse_budget)]
+    pub budget_usd: Option<f64>,
+    /// Dollars per hour that workers may cost at one time [default: no limit]
     #[arg(long, value_name = "USD", value_parser = parse_budget)]
     pub budget_usd_per_hour: Option<f64>,
     #[command(flatten)]
@@ -136,9 +141,7 @@ impl JobOptions {
 
     /// Workers that the budget pays for, at the price of the stack's worker.
     pub fn budget_workers(&self) -> Option<u32> {
-        let budget = self.budget_usd_per_hour?;
-        let usd_per_second = stack_shape().usd_per_second(&PriceList::default()).0;
-        Some((budget / (usd_per_second * HOUR_S)) as u32)
+        Some(stack_shape().affordable(self.budget_usd_per_hour?, &PriceList::default()))
     }
 
     /// These options for a job that goes on from a checkpoint with splits of so many batches, if they are known: one
@@ -162,6 +165,9 @@ impl JobOptions {
             autoscale: is_auto,
             policy: policy.then(|| self.policy.to_string()),
             budget_workers: self.budget_workers(),
+            budget: self
+                .budget_usd
+                .map(|usd| job_budget(usd, &stack_shape(), &PriceList::default())),
             settings: self.settings.clone(),
             compress: self.compress.unwrap_or(base.compress),
             ..base
@@ -196,7 +202,8 @@ impl JobOptions {
         let is_new = self.job.is_none() || self.is_given("workers");
         if self.budget_workers() == Some(0) {
             return Err(
-                "`--budget-usd-per-hour` is less than one worker costs in an hour: about 0.083 at 1,769 MB",
+                "`--budget-usd-per-hour` is less than a worker of the stack costs in an hour, 0.083 at 1,769 MB of \
+                 arm64: give more",
             );
         }
         if self.workers == WorkerCount::Auto || !is_new {
@@ -205,8 +212,6 @@ impl JobOptions {
             Err("`--policy` decides the number of `--workers auto`: write both")
         } else if self.max_workers.is_some() {
             Err("`--max-workers` limits `--workers auto`: write both")
-        } else if self.budget_usd_per_hour.is_some() {
-            Err("`--budget-usd-per-hour` limits `--workers auto`: write both")
         } else {
             Ok(())
         }
@@ -386,6 +391,27 @@ mod tests {
         assert_eq!(own(&["--workers", "0", "--local-workers", "0"]), (0, false));
         assert_eq!(own(&["--workers", "0", "--local-workers", "0", "--job", "j"]), (0, true));
         assert_eq!(read(&["--job", "j"]).own_workers(0), 1, "as of a job that has none");
+    }
+
+    #[test]
+    fn budgets_are_dollars_above_nothing() {
+        let refused = ["0", "-1", "-0", "NaN", "nan", "inf", "1e999", "", "$1", "1 000"];
+        assert!(refused.iter().all(|text| parse_budget(text).is_err()));
+        assert_eq!(parse_budget("1e-3"), Ok(0.001));
+        let of = |flags: &[&str]| Defaults::parse_from([""].iter().chain(flags)).job;
+        let hour = |usd: &str| of(&["--budget-usd-per-hour", usd]);
+        assert!(hour("0.01").check().is_err() && hour("0.0829").check().is_err());
+        for (usd, workers) in [("0.0830", 1), ("0.1658", 1), ("0.1659", 2), ("1e300", u32::MAX)] {
+            let job = hour(usd);
+            assert_eq!((job.budget_workers(), job.check()), (Some(workers), Ok(())), "{usd}");
+        }
+        let spec = |job: JobOptions| job.spec(JobSpec::new(String::new()), ServiceBackend::Local);
+        assert_eq!(spec(hour("0.09")).most_workers(), 1, "of two");
+        assert_eq!((spec(of(&[])).most_workers(), spec(of(&[])).budget), (2, None));
+        let budget = spec(of(&["--budget-usd", "2.5"])).budget.unwrap();
+        assert_eq!((budget.cap_usd(), budget.worker_ms, budget.revision), (2.5, 23_034, 0));
+        let requests = [budget.split, budget.local_split].map(|price| price / 1_000);
+        assert_eq!(requests, [9_000, 3_600]);
     }
 
     #[test]

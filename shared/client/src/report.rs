@@ -36,6 +36,8 @@ const WORTH_NAMING_PERCENT: f64 = 3.0;
 pub struct RunReport {
     job: JobView,
     profile: WorkProfile,
+    /// Dollars that the job has spent of its budget, over all its runs.
+    spent_usd: Option<f64>,
     /// Processes that were killed on purpose.
     pub kills: u64,
     /// Steps of the ranks; of those of the fetcher, if it reports.
@@ -68,7 +70,7 @@ impl RunReport {
         } else {
             SkippedRecords::default()
         };
-        let JobStatus { profile, job: known, .. } = job.status(TIMEOUT).await?;
+        let JobStatus { profile, job: known, scale, .. } = job.status(TIMEOUT).await?;
         let pipeline = &observed.pipeline;
         let dataset = match &job.dataset {
             Some(dataset) => dataset.clone(),
@@ -80,6 +82,7 @@ impl RunReport {
         Ok(Self {
             job: known,
             profile,
+            spent_usd: scale.spending.map(|ledger| ledger.spent_usd()),
             kills: 0,
             ranks: RankSteps::default(),
             hosts: None,
@@ -248,6 +251,7 @@ impl RunReport {
             "ranks": self.ranks.iter().map(|rank| self.rank_json(rank)).collect::<Vec<_>>(),
             "tail_repeats": self.ranks.iter().map(|rank| rank.repeats).sum::<u64>(),
             "left_out_batches": self.observed.left_out_batches,
+            "spent_usd": self.spent_usd,
             "batches_blake3": self.observed.batches_blake3,
             "empty": self.observed.empty,
         });
@@ -328,6 +332,9 @@ impl RunReport {
             }
         };
         text += &self.left_out.as_text(SHOWN_SKIPPED);
+        if let Some((spent, budget)) = self.spent_usd.zip(self.job.spec.budget) {
+            text += &format!("spent ${spent:.4} of ${}\n", budget.cap_usd());
+        }
         let expected = self.observed.elements_expected;
         let expected = expected.map_or(String::new(), |expected| format!(" of {expected}"));
         let lost = self.lost().map_or(String::new(), |lost| format!("{lost} lost, "));

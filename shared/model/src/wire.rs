@@ -4,6 +4,7 @@
 //! Each call is one request and one response, both JSON, POSTed to the coordinator's function URL.
 //! Every request is safe to send again: a resend after a lost response has no second effect.
 
+mod budget;
 mod caching;
 mod calls;
 mod events;
@@ -14,6 +15,10 @@ mod settings;
 mod training_report;
 
 pub use crate::splits::job::JobState;
+pub use budget::{
+    ADMISSION_MS, BudgetFacts, FIRST_MS, InvocationAge, JobBudget, LEAVING_MS, LeaseDemand,
+    PICODOLLARS, PaidWorker, SpendingLedger,
+};
 pub use caching::{
     CacheEntry, CacheManifest, CacheMode, CacheOrders, CachePointOrder, CachePointView,
     CachedChunk, CachingView, EpochCacheMode, ListedCacheEntry, OpWork, WorkProfile,

@@ -252,7 +252,7 @@ fn not_planned(position: Position) -> LeaseError {
 impl Runner {
     /// Asks the coordinator for the job's current state.
     pub async fn describe(&self, job: &JobName) -> Result<JobView, LeaseError> {
-        self.call(DescribeCall { job: job.clone() }, CLAIM_PATIENCE).await
+        self.call(DescribeCall::new(job.clone()), CLAIM_PATIENCE).await
     }
 
     pub(crate) async fn call<C: CoordinatorCall>(
@@ -350,6 +350,7 @@ impl<'a> WorkerLoop<'a> {
             }
             // Every claim has a new nonce: it names this attempt's objects and proves ownership.
             let nonce = context.runner.clock.nonce();
+            let asked_ms = context.runner.clock.now_ms();
             let reply = tail.beside(self.claim(&context, nonce, needed)).await?;
             drop(turn);
             sink.answered(&reply);
@@ -358,6 +359,9 @@ impl<'a> WorkerLoop<'a> {
                 ClaimReply::Idle(idle) => return Ok(WorkerStopReason::Idle(idle.reason)),
             };
             context = context.under(&lease);
+            // A budget ends the lease as a platform would. Its word came later than it was asked for.
+            let paid_ms = lease.goes_on_ms.unwrap_or(u64::MAX);
+            let deadline_ms = asked_ms.saturating_add(paid_ms).min(self.deadline_ms);
             let Lease { epoch, bundle, attempt, .. } = lease;
             let span =
                 tracing::info_span!("lease", job = %context.view.job, epoch, bundle, attempt);
@@ -370,7 +374,7 @@ impl<'a> WorkerLoop<'a> {
                 context: context.clone(),
                 lease,
                 nonce,
-                deadline_ms: self.deadline_ms,
+                deadline_ms,
                 split_ms: Arc::clone(&self.split_ms),
             });
             *tail = self.run(run, sink, std::mem::take(tail)).instrument(span).await;
@@ -397,6 +401,7 @@ impl<'a> WorkerLoop<'a> {
             local: context.runner.config.local,
             resent: false,
             needed,
+            said: None,
         };
         context.runner.call(call, CLAIM_PATIENCE).await
     }
@@ -410,7 +415,7 @@ impl<'a> WorkerLoop<'a> {
     ) -> PendingCommits<'a> {
         let (computed, committing) = run.work(sink, before).await;
         let is_alone = computed.is_err() || run.lease.marks();
-        let failure = Arc::clone(&self.failure);
+        let (failure, platform_ms) = (Arc::clone(&self.failure), self.deadline_ms);
         let mut tail = PendingCommits::new(async move {
             let error = match committing.await.and(computed) {
                 Ok(()) | Err(LeaseError::LeaseLost) => return,
@@ -420,6 +425,8 @@ impl<'a> WorkerLoop<'a> {
             match error {
                 LeaseError::NoRoom => {}
                 LeaseError::Passing(_) => tracing::warn!(%error, "bundle given back"),
+                // What was paid for is over: another lease may be.
+                LeaseError::OutOfTime if run.deadline_ms < platform_ms => {}
                 error => drop(failure.lock().get_or_insert(error)),
             }
         });

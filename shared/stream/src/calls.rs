@@ -46,7 +46,7 @@ impl Fetcher {
         job: &JobName,
         patience: Duration,
     ) -> Result<JobView, FetchError> {
-        ask(ports, &DescribeCall { job: job.clone() }, patience).await
+        ask(ports, &DescribeCall::new(job.clone()), patience).await
     }
 }
 

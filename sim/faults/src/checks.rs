@@ -1,5 +1,6 @@
 //! Checks of a run: a job with work and room for it goes on, and its trainer may end as it did.
 
+use crate::spending::SPENT;
 use crate::{
     FaultKind, FaultSimulation, ProcessKind, SimProcess, cloud::SimCloud, trainer::DeliveryLog,
 };
@@ -92,6 +93,10 @@ pub fn judge(
         // The job it found at its start was gone when it reported: its supervisor restarts it.
         FetchError::Fenced(_) if !accepted => TrainerEnd::Again,
         FetchError::Fenced(_) => TrainerEnd::Superseded,
+        FetchError::JobFailed(why) if sim.budget.is_given() && why.contains(SPENT) => {
+            sim.budget.raise();
+            TrainerEnd::Again
+        }
         FetchError::JobFailed(why) if is_excused(sim, spec, why) => TrainerEnd::GivenUp,
         FetchError::JobFailed(_) | FetchError::JobStopped => {
             sim.violated(format_args!("the job ended: {error}"));
@@ -137,6 +142,8 @@ const BOUND: Duration = Duration::from_secs(140);
 const SHARED: u32 = 5;
 /// The same if a split kills its workers: it is retried many times, beside others, before it is reported.
 const FINDING_OUT: Duration = Duration::from_secs(900);
+/// More under a budget: what dead workers may have spent is free again once their copies cannot come.
+const SPENDING: Duration = Duration::from_secs(180);
 /// How long a trainer waits for a service that does not know its job.
 const PATIENCE: Duration = Duration::from_secs(120);
 const LOOKS: Duration = Duration::from_secs(5);
@@ -147,6 +154,7 @@ pub async fn watch(cloud: &Arc<SimCloud>, log: &DeliveryLog) {
     // Lease times of a wrong clock are off by the difference of two clocks.
     let bound = if cloud.store.scenario.poison { FINDING_OUT } else { BOUND } + 2 * sim.plan.skew;
     let bound = bound * if cloud.is_shared { SHARED } else { 1 };
+    let bound = if sim.budget.is_given() { bound + SPENDING } else { bound };
     // A trainer whose job the table has lost waits for it, and is started again.
     let lost = || if sim.count(&[FaultKind::WritesLost]) > 0 { PATIENCE } else { Duration::ZERO };
     // A job may begin long after the faults have ended: another job had its name.
@@ -187,6 +195,11 @@ fn workers_wanted(cloud: &SimCloud, status: &JobStatus) -> u32 {
     let bundle = status.job.plan.map_or(1, |plan| plan.max_bundle_splits);
     let is_half_full = cloud.sim.plan.memory.may_be_half_full(status.ready);
     if status.job.plan.is_some() && (status.ready > status.window / 4 || is_half_full) {
+        return 0;
+    }
+    if let Some(ledger) = &status.scale.spending
+        && ledger.affordable(0) == 0
+    {
         return 0;
     }
     let target = if spec.autoscale { status.scale.target } else { spec.workers };

@@ -303,6 +303,11 @@ impl SimCloud {
                     report.ack.durable_place = report.ack.delivered;
                 }
             }
+            (Some(Mutant::AgesNever), AnyCall::Claim(claim)) => {
+                if let Some(said) = &mut claim.said {
+                    said.age_ms = 0;
+                }
+            }
             (Some(Mutant::LeasesForGood), AnyCall::Claim(claim)) => {
                 (claim.remaining_ms, claim.split_ms) = (FOREVER_MS, FOREVER_MS);
             }
@@ -441,7 +446,9 @@ impl SimCloud {
             let runner = cloud.runner(&process, spoken);
             let function = WorkerFunction::new(runner, FunctionMetrics::default()).speaking(spoken);
             let work = function.handle(&event, request_id.clone(), deadline_ms);
+            let began = cloud.store.spending.begin(&cloud.sim);
             let ended = cloud.invocation(&process, lifetime, work).await;
+            cloud.store.spending.end(&cloud.sim, began);
             drop(slot);
             if let Some(Ok(_)) = ended {
                 return;

@@ -184,6 +184,9 @@ impl FaultKind {
     }
 }
 
+/// The largest budget at first, in picodollars, and error of a clock under it.
+const MOST_BUDGET: u64 = 6_000_000_000;
+const BUDGET_SKEW: Duration = Duration::from_secs(30);
 /// Longest duration of a lasting fault.
 pub const LASTING_MAX: Duration = Duration::from_secs(60);
 
@@ -201,6 +204,8 @@ pub struct FaultPlan {
     pub concurrency: Option<(u32, u32)>,
     pub rates: SmallRates,
     pub memory: ModelledMemory,
+    /// Picodollars that each job may spend at first, if that is limited.
+    pub budget: Option<u64>,
     /// The release of the stack at the beginning.
     pub stack_release: SimRelease,
     /// That of the hosts.
@@ -220,6 +225,7 @@ impl FaultPlan {
             concurrency: None,
             rates: SmallRates::default(),
             memory: ModelledMemory::usual(),
+            budget: None,
             stack_release: SimRelease::Present,
             hosts_release: SimRelease::Present,
             upgrade: None,
@@ -281,6 +287,18 @@ impl FaultPlan {
     /// Draws each fault of several ranks in every other simulation.
     pub fn draw_ranks(&mut self, random: &mut Rng) {
         self.draw_some(FaultKind::RunRestarts..FaultKind::StackReplaced, random);
+    }
+
+    /// Draws a budget in one simulation of four. It is as much as a few workers cost for a minute.
+    pub fn draw_budget(mut self, random: &mut Rng, always: bool) -> Self {
+        let cap = random.u64(0..MOST_BUDGET);
+        if random.u8(0..4) > 0 && !always {
+            return self;
+        }
+        self.budget = Some(cap);
+        // A budget holds with clocks that differ by a minute, and with a table that forgets nothing.
+        self.skew = self.skew.min(BUDGET_SKEW);
+        self.without(&[FaultKind::WritesLost])
     }
 
     /// Draws any release of stack and hosts, and in every other simulation each fault of upgrades.

@@ -244,7 +244,9 @@ impl HostFetcher {
         let Self { cloud, host, register, .. } = self;
         let (ports, config) = fetcher_of(cloud, process, register);
         let (ns, patience) = (&cloud.store.ns, config.patience);
-        let view = Fetcher::register(&ports, ns, BUCKET, register.clone(), patience).await?;
+        let view =
+            Fetcher::register(&ports, ns, BUCKET, self.sim().budget.given(register), patience)
+                .await?;
         let identity = StreamIdentity::from_view(&view);
         if mistakes {
             host.mistake_file(&identity);

@@ -51,6 +51,7 @@ impl JobArrangement {
 /// succeeded.
 pub async fn reuse_name(cloud: &Arc<SimCloud>, register: RegisterCall) -> bool {
     let sim = &cloud.sim;
+    let register = sim.budget.given(&register);
     sim.resume_faults(RENEWED_FAULTS);
     for _ in 0..TRIES {
         sim.time.sleep(sim.between_ms(100, 2_000)).await;

@@ -23,6 +23,7 @@ mod releases;
 mod run;
 mod scenario;
 mod simulation;
+mod spending;
 mod table;
 mod trainer;
 

@@ -3,7 +3,7 @@
 
 use crate::{
     FaultKind, Mutant, SimProcess, coordinator::DENIED, ranked::RunRegistry,
-    scenario::FaultScenario, table::SharedItems,
+    scenario::FaultScenario, spending::RealSpending, table::SharedItems,
 };
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -50,6 +50,8 @@ pub struct SharedObjects {
     division: Mutex<Option<BundleDivision>>,
     /// Runs of several ranks.
     pub runs: RunRegistry,
+    /// What the job's workers have cost.
+    pub spending: RealSpending,
     pub scenario: FaultScenario,
 }
 
@@ -65,6 +67,7 @@ impl SharedObjects {
             vanished: Arc::default(),
             division: Mutex::default(),
             runs: RunRegistry::default(),
+            spending: RealSpending::default(),
             scenario,
         }
     }
@@ -345,6 +348,7 @@ impl ObjectStore for SimObjects {
             }
             let split = (chunk.epoch, chunk.position);
             self.process.sim.count_offered(split, chunk.attempt);
+            self.store.spending.offer(&self.process.sim, &path.key);
         }
         self.process.point(LATENCY_MS).await;
         let sim = &self.process.sim;

@@ -3,6 +3,7 @@
 use crate::{
     FaultKind, FaultPlan, Mutant,
     faults::{LASTING_MAX, RemainingRates},
+    spending::GivenBudget,
 };
 use gristmill_model::{Attempt, Epoch, Position, splits::invariants::InvariantCheck};
 use gristmill_virtual_time::VirtualTime;
@@ -34,6 +35,8 @@ pub struct FaultSimulation {
     pub mutant: Option<Mutant>,
     /// The rest of the rates that AWS limits.
     pub(crate) rates: RemainingRates,
+    /// What each job may spend.
+    pub(crate) budget: GivenBudget,
     /// Whether to print every event.
     verbose: bool,
     state: Mutex<State>,
@@ -84,7 +87,8 @@ impl FaultSimulation {
             trace: blake3::Hasher::new(),
         };
         let rates = RemainingRates::new(plan.rates);
-        Arc::new(Self { time, plan, mutant, rates, verbose, state: Mutex::new(state) })
+        let budget = GivenBudget::new(plan.budget);
+        Arc::new(Self { time, plan, mutant, rates, budget, verbose, state: Mutex::new(state) })
     }
 
     /// Draws whether a fault happens now.

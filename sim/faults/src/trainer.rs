@@ -280,7 +280,8 @@ async fn run_once(
 ) -> Result<(), FetchError> {
     let sim = &cloud.sim;
     let (ports, config) = fetcher_of(cloud, process, register);
-    Fetcher::register(&ports, &cloud.store.ns, BUCKET, register.clone(), REGISTER_PATIENCE).await?;
+    let given = sim.budget.given(register);
+    Fetcher::register(&ports, &cloud.store.ns, BUCKET, given, REGISTER_PATIENCE).await?;
     let spec = &register.spec;
     let config = FetcherConfig { resume, ..config };
     let mut fetcher = Fetcher::start(ports, config).await?;

@@ -242,7 +242,7 @@ pub async fn invoked_worker(deployment: Arc<SimulatedDeployment>, number: u32) {
     let runner = runner(&deployment);
     let Some(context) = deployment.context.get().cloned() else { return };
     let context = context.for_runner(Arc::clone(&runner));
-    let described = DescribeCall { job: deployment.job.clone() };
+    let described = DescribeCall::new(deployment.job.clone());
     let _ = call_with_retry(&*runner.coordinator, &*runner.clock, described, LEAVE_PATIENCE).await;
     let invocation = InvocationId::new(number, "0000-4000-8000-000000000000");
     let deadline_ms = runner.clock.now_ms() + LIFE_MS;
@@ -256,7 +256,7 @@ pub async fn invoked_worker(deployment: Arc<SimulatedDeployment>, number: u32) {
 
 /// Reports that a worker leaves. Returns whether the report was accepted.
 pub async fn leave(deployment: &SimulatedDeployment, runner: &Runner, worker: u32) -> bool {
-    let call = LeaveCall { job: deployment.job.clone(), worker, error: None };
+    let call = LeaveCall { job: deployment.job.clone(), worker, error: None, said: None };
     let sent = call_with_retry(&*runner.coordinator, &*runner.clock, call, LEAVE_PATIENCE).await;
     if let Err(error) = &sent {
         deployment.trouble(&format!("leave: {error}"));

@@ -19,6 +19,10 @@ impl Invoker for Started {
     }
 }
 
+fn event(world: &World, v: u32, worker: u32) -> WorkerEvent {
+    WorkerEvent { v, ns: world.ns.clone(), job: world.job.clone(), worker, first_ms: None }
+}
+
 /// Lambda calls it the age of the event when the function failed after a minute, and also when it never ran.
 #[tokio::test]
 async fn a_worker_that_failed_late_has_a_lease_and_one_that_never_ran_has_none() {
@@ -26,8 +30,7 @@ async fn a_worker_that_failed_late_has_a_lease_and_one_that_never_ran_has_none()
     leased(world.claim_with(Nonce([1; 8]), InvocationId::new(1, "r"), "one").await);
     leased(world.claim_with(Nonce([2; 8]), InvocationId::new(2, "r"), "one").await);
     let report = async |worker: u32, response: serde_json::Value| {
-        let event =
-            WorkerEvent { v: VERSION, ns: world.ns.clone(), job: world.job.clone(), worker };
+        let event = event(&world, VERSION, worker);
         let report = json!({
             "version": "1.0",
             "requestContext": {"requestId": "r", "condition": "EventAgeExceeded"},
@@ -65,7 +68,7 @@ async fn a_failure_report_frees_a_lease_and_starts_nobody() {
     for worker in [1, 2, 3, 1, 2, 3, 4] {
         // A worker may have died of a version that it does not speak, nor the coordinator.
         let v = if worker == 2 { 0 } else { VERSION };
-        let event = WorkerEvent { v, ns: world.ns.clone(), job: world.job.clone(), worker };
+        let event = event(&world, v, worker);
         let report = json!({
             "version": "1.0",
             "requestContext": {"requestId": "r", "condition": "RetriesExhausted"},

@@ -129,6 +129,7 @@ impl World {
             local: false,
             resent: false,
             needed: None,
+            said: None,
         }
     }
 

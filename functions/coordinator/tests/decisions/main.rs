@@ -6,6 +6,7 @@ mod needed;
 #[path = "../quiet/mod.rs"]
 mod quiet;
 mod readers;
+mod spending;
 #[path = "../trainer/mod.rs"]
 mod trainer;
 mod trainers;
@@ -124,9 +125,13 @@ impl World {
     }
 
     async fn claim(&self, worker: u32, registered_ms: u64) -> Result<ClaimReply, CallRefusal> {
-        let claim = ClaimCall {
+        self.call(ClaimCall { registered_ms, ..self.claim_of_worker(worker) }).await
+    }
+
+    fn claim_of_worker(&self, worker: u32) -> ClaimCall {
+        ClaimCall {
             job: self.job.clone(),
-            registered_ms,
+            registered_ms: 0,
             nonce: self.clock.nonce(),
             invocation: InvocationId::new(worker, "request"),
             numerics: "one".into(),
@@ -135,8 +140,8 @@ impl World {
             local: false,
             resent: false,
             needed: None,
-        };
-        self.call(claim).await
+            said: None,
+        }
     }
 
     /// A lease claimed by `worker`.
@@ -310,7 +315,7 @@ async fn workers_that_leave_are_replaced_without_a_write_of_the_scalers_state() 
     world.poll(0, None).await;
     assert_eq!(world.kicked(), kicked, "the target number is on its way");
     for worker in [61, 61, 62] {
-        let leave = LeaveCall { job: world.job.clone(), worker, error: None };
+        let leave = LeaveCall { job: world.job.clone(), worker, error: None, said: None };
         assert!(matches!(world.call(leave).await, Ok(AppliedReply {})));
     }
     assert_eq!(world.scale().await, before, "thousands may leave in one second");
@@ -459,7 +464,7 @@ async fn a_worker_that_cannot_begin_says_why() {
     let world = World::running(ErrorPolicy::Fail).await;
     for worker in 0..3 {
         let error = Some("GetObject on s3://b/k: AccessDenied".to_owned());
-        let leave = LeaveCall { job: world.job.clone(), worker, error };
+        let leave = LeaveCall { job: world.job.clone(), worker, error, said: None };
         assert!(matches!(world.call(leave).await, Ok(AppliedReply {})));
     }
     let trouble = world.poll(0, None).await.trouble.unwrap();

@@ -16,6 +16,7 @@ impl World {
             local: true,
             resent: false,
             needed,
+            said: None,
         }
     }
 

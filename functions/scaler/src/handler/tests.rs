@@ -3,7 +3,7 @@
 use super::*;
 use async_trait::async_trait;
 use bytes::Bytes;
-use gristmill_model::wire::TrainingReport;
+use gristmill_model::wire::{BudgetFacts, JobBudget, TrainingReport};
 use gristmill_policy::scaling::POLICIES;
 use gristmill_ports::memory::MemoryTable;
 use std::sync::Mutex;
@@ -32,6 +32,7 @@ fn event(claimable: u32, silent: &[u32], at_ms: u64) -> ScalerEvent {
         autoscale: false,
         policy: None,
         budget_workers: None,
+        budget: None,
         training: None,
         mode: 0,
         batches: 0,
@@ -371,4 +372,42 @@ async fn another_version_is_refused_by_name() {
     let (scaler, _) = scaler();
     let other = ScalerEvent { v: 9, ..event(1, &[], 0) };
     assert!(scaler.handle(&other).await.unwrap_err().to_string().contains("version 9"));
+}
+
+/// A budget for so many first starts of workers, with the copies of their events.
+fn budget_for(workers: u64) -> BudgetFacts {
+    let budget = JobBudget { worker_ms: 1, ..JobBudget::default() };
+    let one = 6_800 + 2 * 2_800;
+    let budget = JobBudget { cap: one * workers + one / 2, ..budget };
+    BudgetFacts { budget, registered_ms: 1, kept: 0 }
+}
+
+#[tokio::test]
+async fn no_more_workers_are_sent_than_a_budget_pays_for() {
+    let (scaler, recorder) = scaler();
+    let within = |at_ms| ScalerEvent { budget: Some(budget_for(2)), ..event(10, &[], at_ms) };
+    assert_eq!(scaler.handle(&within(1_000)).await.unwrap(), scaled(2, 2));
+    assert!(recorder.0.lock().unwrap().iter().all(|event| event.first_ms == Some(FIRST_MS)));
+    assert_eq!(scaler.handle(&within(2_000)).await.unwrap(), scaled(0, 2), "a copy of the event");
+    // Nothing was heard of them: they were not let in, and copies of their events may still come.
+    let silent = ScalerEvent { silent: vec![0, 1], ..within(100_000) };
+    assert_eq!(scaler.handle(&silent).await.unwrap(), scaled(0, 0));
+    assert_eq!(scaler.handle(&within(180_999)).await.unwrap(), scaled(0, 0));
+    assert_eq!(scaler.handle(&within(181_000)).await.unwrap(), scaled(2, 2));
+    let ledger = state_of(&scaler, &within(0)).await.spending.unwrap();
+    assert_eq!((ledger.workers.len(), ledger.spent), (2, 0));
+}
+
+#[tokio::test]
+async fn an_event_of_an_earlier_job_of_the_name_sends_nobody() {
+    let (scaler, _) = scaler();
+    let of = |registered_ms, at_ms| {
+        let budget = Some(BudgetFacts { registered_ms, ..budget_for(1) });
+        ScalerEvent { budget, ..event(10, &[], at_ms) }
+    };
+    assert_eq!(scaler.handle(&of(5, 1_000)).await.unwrap(), scaled(1, 1));
+    let before = state_of(&scaler, &of(5, 0)).await;
+    let silent = ScalerEvent { silent: vec![0], ..of(4, 200_000) };
+    assert_eq!(scaler.handle(&silent).await.unwrap().invoked, 0);
+    assert_eq!(state_of(&scaler, &of(5, 0)).await.spending, before.spending);
 }

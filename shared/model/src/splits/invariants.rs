@@ -404,6 +404,11 @@ pub fn invariant_28_in_order<T: PartialOrd>(places: &[T]) -> InvariantCheck {
     hold(28, places.is_sorted(), "a row was delivered before one that precedes it")
 }
 
+/// Invariant 29: what a job has cost, by the real durations of its invocations, is within its budget.
+pub fn invariant_29_within_the_budget(spent: u64, cap: u64) -> InvariantCheck {
+    hold(29, spent <= cap, "a job has cost more than its budget")
+}
+
 /// The invariants of every step of a job's progress.
 pub fn progress_step(before: Option<&JobProgress>, after: &JobProgress) -> InvariantCheck {
     invariant_11_ack_is_monotone(before, after)?;

@@ -12,8 +12,8 @@ use crate::{
         run::{RunJoin, TrainingRun},
     },
     wire::{
-        CacheOrders, Dataset, JobSpec, JobView, ListedCacheEntry, RegisterCall, SpokenVersions,
-        TrainingReport, WorkProfile,
+        CacheOrders, Dataset, InvocationAge, JobSpec, JobView, ListedCacheEntry, RegisterCall,
+        SpokenVersions, TrainingReport, WorkProfile,
     },
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -232,6 +232,17 @@ impl RefusalKind {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct DescribeCall {
     pub job: JobName,
+    /// The caller is a worker of a job with a budget, with the number and age of its invocation: it is refused if it is
+    /// not expected.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub admits: Option<(u32, InvocationAge)>,
+}
+
+impl DescribeCall {
+    /// Asks for the job of that name.
+    pub fn new(job: JobName) -> Self {
+        Self { job, admits: None }
+    }
 }
 
 /// Reads the progress of a job. Read-only, unlike a poll.
@@ -320,6 +331,9 @@ pub struct ClaimCall {
     /// The split that the caller's trainer waits for: only its bundle is wanted, wherever the window is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub needed: Option<SplitPlace>,
+    /// The age of a remote worker of a job with a budget.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub said: Option<InvocationAge>,
 }
 
 /// The answer to a claim.
@@ -376,6 +390,9 @@ pub struct Lease {
     pub on_error: ErrorPolicy,
     #[serde(default)]
     pub compress: Compression,
+    /// Under a budget, the time after it sent the claim at which the worker ends, unless another lease lets it go on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub goes_on_ms: Option<u64>,
 }
 
 impl Lease {
@@ -486,6 +503,9 @@ pub struct LeaveCall {
     /// Why it could not work, one line; `None` if it did the work that there was.
     #[serde(default)]
     pub error: Option<String>,
+    /// The age of a worker of a job with a budget: it ends now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub said: Option<InvocationAge>,
 }
 
 /// A reader joins its run, asks which splits are ready, and reports the progress of its ranks and its measurements.

@@ -1,6 +1,8 @@
 //! Events that invoke the worker and the scaler function, and the scaler's state.
 
-use crate::wire::{AccountRoom, OutstandingWorkers, SpokenVersions, TrainingReport};
+use crate::wire::{
+    AccountRoom, BudgetFacts, OutstandingWorkers, SpendingLedger, SpokenVersions, TrainingReport,
+};
 use crate::{InvocationId, JobName, Namespace, splits::line_of};
 use serde::{Deserialize, Serialize};
 
@@ -12,6 +14,10 @@ pub struct WorkerEvent {
     pub job: JobName,
     /// The worker's number, never reused within a job.
     pub worker: u32,
+    /// Set for a job with a budget: the age in milliseconds at which the invocation ends itself unless a lease lets it
+    /// go on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_ms: Option<u64>,
 }
 
 /// Asks the scaler to look at a job. The coordinator sends it when a trainer's report shows
@@ -35,9 +41,12 @@ pub struct ScalerEvent {
     /// Name of the policy by which it decides; the default one if absent.
     #[serde(default)]
     pub policy: Option<String>,
-    /// Workers that the job's budget pays for, if it has one.
+    /// Workers that the job's budget of an hour pays for, if it has one.
     #[serde(default)]
     pub budget_workers: Option<u32>,
+    /// What the job may spend, if that is limited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<BudgetFacts>,
     /// The trainer's report, if the event follows from one.
     #[serde(default)]
     pub training: Option<TrainingReport>,
@@ -89,6 +98,9 @@ pub struct ScaleState {
     #[serde(default)]
     #[serde(rename = "barren")]
     pub failed_workers: WorkerFailureSeries,
+    /// What a job with a budget has spent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spending: Option<SpendingLedger>,
 }
 
 fn is_unsaid(spoken: &SpokenVersions) -> bool {

@@ -3,7 +3,7 @@
 use crate::{
     Compression, Epoch, Fingerprint, JobName, Nonce, Position, Sharding, SkippedRecord,
     splits::job::JobState,
-    wire::{CachingView, GivenOptions, JobSettings, OptionChange},
+    wire::{CachingView, GivenOptions, JobBudget, JobSettings, OptionChange},
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -121,9 +121,12 @@ pub struct JobSpec {
     /// Name of the scaling policy by which it decides; the default one if absent.
     #[serde(default)]
     pub policy: Option<String>,
-    /// Workers that the job's budget pays for, if it has one.
+    /// Workers that the job's budget of an hour pays for, if it has one.
     #[serde(default)]
     pub budget_workers: Option<u32>,
+    /// What the job may spend over all its runs, if that is limited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<JobBudget>,
     #[serde(default)]
     pub compress: Compression,
     #[serde(default)]
@@ -140,6 +143,11 @@ impl JobSpec {
     /// Workers, those of the trainer's hosts included; at least one.
     pub fn all_workers(&self) -> u32 {
         self.workers.saturating_add(self.settings.local_workers).max(1)
+    }
+
+    /// Remote workers at one time, within the budget of an hour.
+    pub fn most_workers(&self) -> u32 {
+        self.budget_workers.map_or(self.workers, |most| self.workers.min(most))
     }
 
     /// Visits of the dataset in an epoch.

@@ -1,7 +1,8 @@
 //! Settings of a job that its record keeps as its flags give them. With the feature `flags` the same type
 //! is the flags: a new option of this kind is a field here, and the code that follows it.
 
-use crate::{ErrorPolicy, Nonce, Sharding, SkipLimit, Visitation, splits::Cursor, wire::JobSpec};
+use crate::wire::{JobBudget, JobSpec};
+use crate::{ErrorPolicy, Nonce, Sharding, SkipLimit, Visitation, splits::Cursor};
 use OptionMeaning::{OfJob, OfJoiner, OfReader, OfRun};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeSet, num::NonZeroU32};
@@ -82,6 +83,13 @@ pub const OPTIONS: &[(&str, OptionMeaning)] = &[
         OfJoiner(budget, |spec, joiner| spec.budget_workers = joiner.budget_workers),
     ),
     (
+        "budget-usd",
+        OfJoiner(total_budget, |spec, joiner| {
+            let revision = spec.budget.map_or(0, |before| before.revision).saturating_add(1);
+            spec.budget = joiner.budget.map(|budget| JobBudget { revision, ..budget });
+        }),
+    ),
+    (
         "compress",
         OfJoiner(|spec| spec.compress.to_string(), |spec, joiner| spec.compress = joiner.compress),
     ),
@@ -122,7 +130,7 @@ pub const OPTIONS: &[(&str, OptionMeaning)] = &[
 ];
 
 /// Options that only make sense where the scaler decides.
-const OF_AUTO: [&str; 3] = ["max-workers", "policy", "budget-usd-per-hour"];
+const OF_AUTO: [&str; 2] = ["max-workers", "policy"];
 
 fn or_default(value: Option<impl ToString>) -> String {
     value.map_or_else(|| "default".to_owned(), |value| value.to_string())
@@ -142,6 +150,10 @@ fn take_workers(spec: &mut JobSpec, joiner: &JobSpec) {
 
 fn budget(spec: &JobSpec) -> String {
     spec.budget_workers.map_or_else(|| "none".to_owned(), |n| format!("that of {n} workers"))
+}
+
+fn total_budget(spec: &JobSpec) -> String {
+    spec.budget.map_or_else(|| "none".to_owned(), |budget| format!("${}", budget.cap_usd()))
 }
 
 /// A way in which a registration differs from the job it names.

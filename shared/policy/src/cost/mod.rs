@@ -9,6 +9,7 @@ mod prices;
 #[cfg(test)]
 mod tests;
 
+use gristmill_model::wire::{JobBudget, PICODOLLARS};
 use gristmill_model::{MB_PER_VCPU, worker_threads};
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
@@ -107,6 +108,12 @@ impl FunctionShape {
     /// Processors used for computing: those that a worker has threads for.
     pub fn computing_vcpus(&self) -> f64 {
         self.vcpus().min(f64::from(worker_threads(self.memory_mb)))
+    }
+
+    /// How many of these at one time cost at most `usd_per_hour`.
+    pub fn affordable(&self, usd_per_hour: f64, prices: &PriceList) -> u32 {
+        let worker_usd = self.usd_per_second(prices).0 * HOUR_S;
+        if worker_usd > 0.0 { (quantity(usd_per_hour) / worker_usd) as u32 } else { u32::MAX }
     }
 
     /// Price of a second, busy or idle.
@@ -250,6 +257,23 @@ impl BilledRequests {
             + price(gets, prices.objects.usd_per_thousand_gets, 1e3)
             + price(table_writes, prices.table.usd_per_million_writes, 1e6)
             + price(table_reads, prices.table.usd_per_million_reads, 1e6))
+    }
+}
+
+/// A stored object counts as kept for so long: workers are ahead of the trainer by a window at most.
+const KEPT_S: f64 = HOUR_S;
+
+/// The budget of a job that may spend `usd` with workers of `shape`. Prices are rounded up, the cap down.
+pub fn job_budget(usd: f64, shape: &FunctionShape, prices: &PriceList) -> JobBudget {
+    let price = |of: Usd| (quantity(of.0) * PICODOLLARS).ceil() as u64;
+    let mib = f64::from(1 << 20);
+    JobBudget {
+        cap: (quantity(usd) * PICODOLLARS) as u64,
+        worker_ms: price(shape.usd_per_second(prices) * 1e-3),
+        split: price(BilledRequests::SPLIT.usd(prices)),
+        local_split: price(BilledRequests::LOCAL_SPLIT.usd(prices)),
+        mib: price(prices.stored(mib, KEPT_S) + prices.transferred(mib, mib)),
+        revision: 0,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::MeasuredSample;
 use crate::cost::{
-    BilledRequests, CostBreakdown, DAY_S, EpochWork, FunctionShape, HOUR_S, PriceList, SplitOrigin,
+    BilledRequests, CostBreakdown, DAY_S, EpochWork, FunctionShape, PriceList, SplitOrigin,
     SplitWork, TrainerDemand, quantity, ratio,
 };
 use gristmill_model::wire::{CacheMode, EpochPlan, JobSpec, WorkProfile};
@@ -323,12 +323,7 @@ impl PlanLimits {
             limit = Some(format!("the limit of {most} workers at a time"));
         }
         if let Some(usd) = self.budget_usd_per_hour {
-            let worker_usd = shape.usd_per_second(prices).0 * HOUR_S;
-            let affordable = if worker_usd > 0.0 {
-                ((quantity(usd) / worker_usd) as u32).max(1)
-            } else {
-                u32::MAX
-            };
+            let affordable = shape.affordable(usd, prices).max(1);
             if workers > affordable {
                 workers = affordable;
                 limit = Some(format!("the budget of ${usd} an hour"));

@@ -21,7 +21,7 @@ use std::{
 };
 
 fn call() -> AnyCall {
-    LeaveCall { job: "a-job".parse().unwrap(), worker: 1, error: None }.into()
+    LeaveCall { job: "a-job".parse().unwrap(), worker: 1, error: None, said: None }.into()
 }
 
 fn coordinator(url: &str) -> HttpCoordinator {

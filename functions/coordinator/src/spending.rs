@@ -1,0 +1,152 @@
+//! Jobs with a budget: workers are let in, their leases are paid for, and the job ends when nobody can go on.
+
+use crate::{
+    CallHandler, Splits,
+    items::{ItemName, JobItem},
+    kicks::silent_workers,
+    scan::WindowScan,
+    snapshot::JobSnapshot,
+    store::invalid,
+};
+use gristmill_model::JobName;
+use gristmill_model::splits::{JobProgress, TransitionOutcome};
+use gristmill_model::wire::{
+    BudgetFacts, CallRefusal, ClaimCall, ClaimReply, FailCall, IdleReason, IdleReply,
+    InvocationAge, Lease, LeaseDemand, PICODOLLARS, ScaleState, SpendingLedger,
+};
+
+/// The budget of a job as its ledger needs it, if it has one. Local workers need theirs until all splits are made.
+pub(crate) fn budget_facts(item: &JobItem, progress: &JobProgress) -> Option<BudgetFacts> {
+    let budget = item.spec.budget?;
+    let delivered = item.plan.map_or(0, |plan| progress.delivered.linear(plan.n_splits));
+    let left = item.run().saturating_sub(delivered);
+    let kept = if progress.local_workers > 0 { budget.splits(left, 0, true) } else { 0 };
+    Some(BudgetFacts { budget, registered_ms: item.registered_ms, kept })
+}
+
+/// The ledger of a job with a budget.
+fn ledger(scale: &ScaleState, facts: &BudgetFacts) -> Option<SpendingLedger> {
+    SpendingLedger::of(scale.spending.as_ref(), facts.registered_ms, facts.budget)
+}
+
+impl Splits {
+    /// Lets a worker of a job with a budget in, once.
+    pub(crate) async fn admit(
+        &self,
+        job: &JobName,
+        (worker, said): (u32, InvocationAge),
+    ) -> Result<(), CallRefusal> {
+        let mut is_expected = false;
+        self.change_ledger(job, |ledger| is_expected = ledger.admit(worker, said.run)).await?;
+        if is_expected { Ok(()) } else { Err(invalid("the worker is not expected")) }
+    }
+
+    /// The worker says that it ends now.
+    pub(crate) async fn settle(
+        &self,
+        job: &JobName,
+        worker: u32,
+        said: Option<InvocationAge>,
+    ) -> Result<(), CallRefusal> {
+        let Some(said) = said else { return Ok(()) };
+        self.change_ledger(job, |ledger| ledger.leave(worker, said)).await
+    }
+
+    /// Changes a ledger that exists.
+    async fn change_ledger(
+        &self,
+        job: &JobName,
+        mut change: impl FnMut(&mut SpendingLedger),
+    ) -> Result<(), CallRefusal> {
+        let decide = |before: Option<&ScaleState>| {
+            let before = before.cloned().unwrap_or_default();
+            let mut after = before.clone();
+            if let Some(ledger) = &mut after.spending {
+                change(ledger);
+            }
+            Ok::<_, CallRefusal>(TransitionOutcome::new(Some(&before), after))
+        };
+        self.records.store.update(&ItemName::Scale(job), decide).await?;
+        Ok(())
+    }
+
+    /// `lease`, once it is paid for; a worker whose lease the budget does not pay for gives it back. It is leased first, so
+    /// that its price is known; a coordinator that dies in between has given nobody the lease.
+    pub(crate) async fn paid(
+        &self,
+        claim: &ClaimCall,
+        JobSnapshot { item, progress, .. }: &JobSnapshot,
+        mut lease: Lease,
+    ) -> Result<ClaimReply, CallRefusal> {
+        let Some(facts) = budget_facts(item, progress) else {
+            return Ok(ClaimReply::Leased(lease));
+        };
+        let bytes = item
+            .plan
+            .map_or(0, |plan| plan.batch_bytes.saturating_mul(u64::from(plan.split_batches())));
+        let splits = lease.todo.len() as u64;
+        let (price, attempt) = (facts.budget.splits(splits, bytes, claim.local), lease.attempt);
+        let demand = LeaseDemand { splits, price, split_ms: claim.split_ms, attempt };
+        let (mut pays, mut goes_on_ms) = (false, None);
+        let decide = |before: Option<&ScaleState>| {
+            let before = before.cloned().unwrap_or_default();
+            let mut after = before.clone();
+            after.spending = ledger(&before, &facts);
+            pays = after.spending.as_mut().is_some_and(|ledger| {
+                if claim.local {
+                    return ledger.pay_local(price);
+                }
+                let worker = claim.invocation.worker().zip(claim.said);
+                goes_on_ms =
+                    worker.and_then(|(worker, said)| ledger.pay(worker, said, &demand, facts.kept));
+                goes_on_ms.is_some()
+            });
+            let after = if pays { after } else { before.clone() };
+            Ok::<_, CallRefusal>(TransitionOutcome::new(Some(&before), after))
+        };
+        self.records.store.update(&ItemName::Scale(&claim.job), decide).await?;
+        if pays {
+            lease.goes_on_ms = goes_on_ms;
+            return Ok(ClaimReply::Leased(lease));
+        }
+        let back = FailCall {
+            lease: lease.reference(&claim.job, claim.nonce),
+            error: "the budget does not pay for it".to_owned(),
+            fatal: false,
+            record: None,
+            blameless: true,
+        };
+        self.handle(&back).await?;
+        Ok(ClaimReply::Idle(IdleReply { reason: IdleReason::Surplus }))
+    }
+}
+
+/// The error of a job whose budget pays for nobody who could make the split that its trainer needs next. Until the trainer
+/// needs it, the job delivers what it has paid for.
+pub(crate) fn spent(
+    item: &JobItem,
+    progress: &JobProgress,
+    scale: &ScaleState,
+    scan: &WindowScan,
+    now_ms: u64,
+) -> Option<String> {
+    let facts = budget_facts(item, progress).filter(|_| !item.state.is_ended())?;
+    let ledger = ledger(scale, &facts)?;
+    let living = scale.outstanding.len() as usize > silent_workers(scale, scan, now_ms).len();
+    let is_waiting = item.plan.is_none() || scan.gap() == Some(scan.ahead.delivered);
+    let may_be_paid = item.spec.workers > 0 || facts.kept > 0;
+    let ends = is_waiting
+        && may_be_paid
+        && !living
+        && scan.active_workers(now_ms) == 0
+        && scan.claimable(now_ms) > 0
+        && ledger.is_exhausted(facts.kept);
+    ends.then(|| {
+        let cap = ledger.budget.cap as f64 / PICODOLLARS;
+        format!(
+            "its budget is spent: ${:.4} of ${cap}, and what is left pays for no further worker; start the program again \
+             with a larger --budget-usd, and it goes on from its checkpoint",
+            ledger.spent_usd()
+        )
+    })
+}
