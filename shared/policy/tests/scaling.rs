@@ -236,7 +236,7 @@ fn another_mode_is_measured_anew() {
     assert_eq!(state.target, 17);
     (ideal.work_s, ideal.facts.mode) = (0.3, 1);
     ideal.run(&mut state, &settings, 200);
-    assert_eq!(state.target, 4);
+    assert!((4..=5).contains(&state.target), "{}", state.target);
 }
 
 #[test]

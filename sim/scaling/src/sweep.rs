@@ -40,6 +40,8 @@ const MEASURED_BATCHES: u64 = 2_500;
 const WAVES: u64 = 4;
 const WAVES_NEAR: u64 = 24;
 const NEAR_BATCHES: u64 = 100_000;
+/// Deaths of workers in the measurement of a count near the best.
+const DEATHS: f64 = 100.0;
 /// Counts measured at length.
 const NEAR_COUNTS: usize = 12;
 /// Gain of half as many more workers below which higher counts are not tried.
@@ -65,7 +67,11 @@ pub fn sweep(scenario: &ScalingScenario, phase: usize) -> PhaseSweep {
     let mut measured = Vec::new();
     for at in near {
         let workers = counts[at].workers;
-        let waves = (NEAR_BATCHES / wave(conditions, workers)).clamp(WAVES, WAVES_NEAR);
+        let wave = wave(conditions, workers);
+        let until_deaths = DEATHS * conditions.mean_life_s / conditions.worker_batch_s();
+        let until_deaths = if until_deaths.is_finite() { until_deaths as u64 } else { 0 };
+        let waves = WAVES_NEAR.max(until_deaths / wave);
+        let waves = waves.min(NEAR_BATCHES / wave).max(WAVES);
         let trials: Vec<_> = (0..SEEDS)
             .map(|more| trial(scenario, conditions, workers, SEED + more, waves))
             .collect();

@@ -42,7 +42,8 @@ pub struct CoverageState {
     settled_at: u64,
     /// The trainer's step, and a worker's batch at this target, in seconds.
     step: LoadTrend,
-    work: LoadTrend,
+    compute: LoadTrend,
+    shared: LoadTrend,
     block: MeasuredBlock,
     /// Measurements under this load, the latest last.
     points: Vec<LawPoint>,
@@ -61,7 +62,8 @@ impl Default for CoverageState {
             mode: 0,
             settled_at: 0,
             step: LoadTrend::default(),
-            work: LoadTrend::default(),
+            compute: LoadTrend::default(),
+            shared: LoadTrend::default(),
             block: MeasuredBlock::default(),
             points: Vec::new(),
             direction: 0,
@@ -126,13 +128,13 @@ pub fn decide(
 }
 
 /// One report, with what the steps below need of it.
-struct Observation<'r> {
-    report: &'r TrainingReport,
-    facts: &'r ScalerFacts,
+pub(super) struct Observation<'r> {
+    pub report: &'r TrainingReport,
+    pub facts: &'r ScalerFacts,
     settings: &'r Settings,
     /// Batches since the report before, and the seconds that they took.
-    batches: f64,
-    elapsed_s: f64,
+    pub batches: f64,
+    pub elapsed_s: f64,
     /// Whether the trainer is past what was handed out under another count.
     is_settled: bool,
 }
@@ -207,25 +209,43 @@ impl CoverageState {
     /// Another step of the trainer, or another cost of a batch: the law gives the new count at once.
     fn observe_load(&mut self, seen: &Observation<'_>) -> Option<Reason> {
         let step_before = self.step.add(seen.report.step_s);
-        let work = seen.report.remote_batch_s().filter(|_| seen.is_settled);
-        let work_before = work.and_then(|work_s| self.work.add(work_s));
+        let generation = seen.report.generation(f64::from(self.target));
+        let part = |trend: &mut LoadTrend, time_s: f64| {
+            let before_s = trend.add_part(time_s, seen.batches, generation)?;
+            Some((before_s, trend.mean()?))
+        };
+        let (mut computing, mut sharing) = (None, None);
+        if seen.is_settled && seen.report.remote_batch_s().is_some() {
+            computing = part(&mut self.compute, seen.report.remote_compute_s);
+            sharing = part(&mut self.shared, seen.report.remote_shared_s());
+            // Where workers wait for each other, their waits vary.
+            let whole_s = seen.report.remote_batch_s().unwrap_or(0.0);
+            sharing = sharing
+                .filter(|(before_s, after_s)| (after_s - before_s).abs() > TUNING.change * whole_s);
+        }
         if self.points.is_empty() {
             return None;
         }
-        if let (Some(before_s), Some(after_s)) = (work_before, self.work.mean()) {
+        if let Some((before_s, after_s)) = computing.or(sharing) {
             self.begin_load(seen.report);
-            // Calls and pauses stay in proportion.
-            let grown = after_s / before_s;
-            let last = self.points.drain(..).next_back();
-            self.points.extend(last.map(|point| LawPoint {
-                batch_s: point.batch_s * grown,
-                compute_s: point.compute_s * grown,
-                reported_s: point.reported_s * grown,
-                stall: 0.0,
-                reports: 1,
-                ..point
-            }));
-            self.seek(seen);
+            if computing.is_some() {
+                let law = ThroughputLaw::fit(&self.points);
+                let slower = |law: ThroughputLaw| law.slower(after_s / before_s);
+                self.seek_by(law.map(slower), seen);
+                self.points.iter_mut().for_each(|point| point.is_past = true);
+            } else {
+                // Calls and pauses stay in proportion.
+                let grown = after_s / before_s;
+                let last = self.points.drain(..).next_back();
+                self.points.extend(last.map(|point| LawPoint {
+                    batch_s: point.compute_s + (point.batch_s - point.compute_s) * grown,
+                    reported_s: point.reported_s * grown,
+                    stall: 0.0,
+                    reports: 1,
+                    ..point
+                }));
+                self.seek(seen);
+            }
             return Some(Reason::WorkerChanged { before_s, after_s, workers: self.target });
         }
         let (before_s, after_s) = (step_before?, self.step.mean()?);
@@ -247,7 +267,7 @@ impl CoverageState {
         let first = report.generation(f64::from(self.target)) as u64;
         let ahead = report.ahead_batches.saturating_add(first);
         self.settled_at = report.batches.saturating_add(ahead);
-        self.work = LoadTrend::default();
+        (self.compute, self.shared) = Default::default();
         self.phase = SearchPhase::Searching { measurement: 0 };
     }
 
@@ -269,6 +289,7 @@ impl CoverageState {
             stall: 0.0,
             // Calls are not in it: it was not measured by its rate.
             reports: 0,
+            is_past: false,
         });
         self.phase = SearchPhase::Searching { measurement: 0 };
         match self.seek(seen) {
@@ -280,19 +301,24 @@ impl CoverageState {
     /// Adds a report to the measurement of this target; at its end the law is fitted again.
     fn measure(&mut self, seen: &Observation<'_>, measurement: u32) -> Reason {
         let workers = self.target;
-        self.block.add(seen.report, seen.batches, seen.elapsed_s);
+        self.block.add(seen);
         let doubled = 1 << measurement.min(16);
-        let reports = TUNING.reports * doubled;
+        // The more counts were tried, the surer the next move is to be.
+        let reports = TUNING.reports * doubled * self.tried().max(1);
         let generation = seen.report.generation(f64::from(workers)) * f64::from(doubled);
         if !self.block.is_complete(reports, generation) {
             return Reason::Measuring { reports: self.block.reports, workers };
         }
         let covered = 1.0 - self.block.stall();
         if let Some(point) = self.block.point(workers) {
-            self.points.retain(|known| known.target != workers);
+            // Times that many workers reported, which may have waited for each other, are no more than a first guess.
+            let is_guess = |known: &LawPoint| known.reports == 0 && known.workers > 1.5;
+            self.points.retain(|known| known.target != workers && !is_guess(known));
             self.points.push(point);
-            let excess = self.points.len().saturating_sub(TUNING.points);
-            self.points.drain(..excess);
+            if self.points.len() > TUNING.points {
+                // The first tells the times of few workers.
+                self.points.remove(1);
+            }
         }
         let reason = self.seek(seen);
         if self.target != workers {
@@ -312,31 +338,46 @@ impl CoverageState {
         }
     }
 
+    /// Counts that were measured under this load.
+    fn tried(&self) -> u32 {
+        let is_now = |point: &&LawPoint| point.reports > 1 && !point.is_past;
+        self.points.iter().filter(is_now).count() as u32
+    }
+
     /// Moves to the count at which a batch costs least by the law, if that saves enough.
     fn seek(&mut self, seen: &Observation<'_>) -> Reason {
+        self.seek_by(ThroughputLaw::fit(&self.points), seen)
+    }
+
+    fn seek_by(&mut self, law: Option<ThroughputLaw>, seen: &Observation<'_>) -> Reason {
         let (from, settings) = (self.target, seen.settings);
         let stay = Reason::Converged { covered: 1.0 - self.block.stall(), workers: from };
-        let (Some(law), Some(step_s)) = (ThroughputLaw::fit(&self.points), self.step.mean()) else {
+        let (Some(law), Some(step_s)) = (law, self.step.mean()) else {
             return stay;
         };
         // Workers cannot shorten the way of a batch that is made.
         let fetch = self.block.fetch_stall().min(0.99);
         let demand = seen.facts.clients() * (1.0 - fetch) / step_s;
+        let law = law.with_stall(f64::from(from), demand, self.block.stall());
         let prices = settings.prices();
         let (most, limit) = settings.cap();
         let most = self.throttle.granted.map_or(most, |granted| most.min(granted));
-        let best = law.cheapest(demand, most, &prices);
+        // No model of its unsteadiness is good for far more workers.
+        let most_steady = if law.steady.is_finite() { from + from.div_ceil(2) } else { most };
+        let best = law.cheapest(demand, most.min(most_steady), &prices);
         let usd = |workers: u32| law.usd(f64::from(workers), demand, &prices);
         let saving = 1.0 - usd(best) / usd(from);
         let covered = (law.capacity(f64::from(from)) / demand).min(1.0);
-        // Back to where it came from only for what no noise explains.
+        // Each further count is to save more, and one back more than noise explains.
+        let further = TUNING.saving * f64::from(self.tried().saturating_sub(1).max(1));
         let least = |way: i8| match self.phase {
-            _ if self.direction != -way => TUNING.saving,
+            _ if self.direction != -way => further,
             SearchPhase::Searching { measurement: 0 } => f64::INFINITY,
-            _ => TUNING.turn,
+            _ => TUNING.turn * further,
         };
         // Workers that a full window keeps from work are not helped by more of them.
-        let is_held_by_window = self.block.is_full() && self.block.workers() < f64::from(from);
+        let is_held_by_window =
+            self.block.waits_while_full() && self.block.outstanding() < f64::from(from);
         let desired = (demand * law.batch_s(f64::from(most)) * (1.0 + TUNING.margin)).ceil() as u32;
         let limited = Reason::Limited { limit, desired, workers: most };
         let is_limited = best == most && desired > most && law.bound.is_infinite();
@@ -351,6 +392,8 @@ impl CoverageState {
         let has_surplus = self.block.is_full()
             && self.direction < 1
             && f64::from(best) <= (1.0 - TUNING.surplus) * f64::from(from);
+        // A surplus costs nothing: it is lowered with care.
+        let best = if saving < least(-1) { best.max(from.div_ceil(2)) } else { best };
         if best < from && (saving >= least(-1) || has_surplus && best + 1 < from) {
             self.move_to(best, seen);
             let is_held = law.bound.is_finite() || law.beta > 0.0;

@@ -22,6 +22,8 @@ pub(super) struct LawPoint {
     /// Share of the time in which the trainer waited for them.
     pub stall: f64,
     pub reports: u32,
+    /// Whether the computing time has changed since.
+    pub is_past: bool,
 }
 
 impl LawPoint {
@@ -29,20 +31,20 @@ impl LawPoint {
         (self.batch_s - self.compute_s).max(0.0)
     }
 
-    /// The share that two standard errors of a time of so many reports are of it.
-    fn error(&self) -> f64 {
-        let [_, sigma, _] = TUNING.sigma;
-        2.0 * sigma / f64::from(self.reports.max(1)).sqrt()
-    }
-
-    /// Whether `time` of this count has grown beyond that of `free` by more than noise, while the trainer waited.
-    fn is_bound(&self, free: &Self, time: fn(&Self) -> f64) -> bool {
-        let more_s = time(self) * (1.0 - self.error()) - time(free) * (1.0 + free.error());
-        self.stall > TUNING.bound_stall && more_s > TUNING.contention * self.batch_s
-    }
-
     fn rate(&self) -> f64 {
         self.workers / self.batch_s
+    }
+
+    /// The variance of the logarithm of a time that so many reports told.
+    fn variance(&self) -> f64 {
+        let [_, sigma, _] = TUNING.sigma;
+        let told = match self.reports {
+            0 => sigma * self.reported_s / self.batch_s,
+            reports => {
+                sigma * 1.0_f64.hypot(self.compute_s / self.batch_s) / f64::from(reports).sqrt()
+            }
+        };
+        told * told + TUNING.model * TUNING.model
     }
 }
 
@@ -57,44 +59,107 @@ pub(super) struct ThroughputLaw {
     pub shared_s: f64,
     /// Batches per second that the shared resources allow.
     pub bound: f64,
+    /// Sharpness of the knee at the demand: workers that die, or whose splits arrive in waves, make it soft.
+    pub steady: f64,
+}
+
+/// The less of two rates, rounded where they are equal.
+fn soft_min(one: f64, other: f64, sharpness: f64) -> f64 {
+    let (least, most) = (one.min(other), one.max(other));
+    least * (1.0 + (least / most).powf(sharpness)).powf(-1.0 / sharpness)
 }
 
 impl ThroughputLaw {
-    /// Fits the points, by least squares weighted by their reports; none without any.
+    /// Fits the points by least squares of the logarithms of their times, weighted by their reports; none without any.
     pub fn fit(points: &[LawPoint]) -> Option<Self> {
         let here = points.last()?;
-        let mixed = |point: &&LawPoint| point.workers >= TUNING.mixed;
+        let mixed = |point: &&LawPoint| point.workers >= TUNING.mixed && !point.is_past;
         let beta = slowing(points.iter().filter(mixed)).unwrap_or(0.0);
         let compute_s = here.compute_s / (1.0 + beta * here.workers);
-        // At its limit a resource only takes longer: of what is known, the least.
-        let least = |time: fn(&LawPoint) -> f64, of: &[&LawPoint]| -> Option<LawPoint> {
-            let surely_s = |point: &LawPoint| time(point) * (1.0 + point.error());
-            of.iter()
-                .copied()
-                .copied()
-                .min_by(|one, other| surely_s(one).total_cmp(&surely_s(other)))
+        let unbound =
+            Self { compute_s, beta, shared_s: 0.0, bound: f64::INFINITY, steady: f64::INFINITY };
+        let points = Self::with_calls(points);
+        let free = unbound.fit_shared(&points);
+        let fastest = points.iter().filter(|point| point.stall > TUNING.bound_stall);
+        let fastest = fastest.map(LawPoint::rate).fold(0.0, f64::max);
+        let bounds = TUNING
+            .bounds
+            .map(|share| Self { bound: share * fastest, ..unbound }.fit_shared(&points));
+        let error = |law: &Self| law.error(&points);
+        let bound = bounds.into_iter().min_by(|one, other| error(one).total_cmp(&error(other)))?;
+        let is_bound = fastest > 0.0 && error(&free) - error(&bound) > TUNING.evidence;
+        if !is_bound {
+            return Some(free);
+        }
+        let fewest = points.iter().min_by(|one, other| one.workers.total_cmp(&other.workers))?;
+        let is_known = fewest.rate() < TUNING.known * bound.bound;
+        // What was seen at the bound alone may be any part of it.
+        let part_s = TUNING.part * fewest.shared_s();
+        Some(if is_known { bound } else { Self { shared_s: bound.shared_s.min(part_s), ..bound } })
+    }
+
+    /// The points, with the calls and pauses in the times of those that were not measured by their rate.
+    fn with_calls(points: &[LawPoint]) -> Vec<LawPoint> {
+        let (mut calls_s, mut reports) = (0.0, 0.0);
+        for point in points {
+            calls_s += f64::from(point.reports) * (point.shared_s() - point.reported_s);
+            reports += f64::from(point.reports);
+        }
+        let calls_s = if reports > 0.0 { (calls_s / reports).max(0.0) } else { 0.0 };
+        let told = |point: &LawPoint| match point.reports {
+            0 => LawPoint { batch_s: point.compute_s + calls_s + point.reported_s, ..*point },
+            _ => *point,
         };
-        let reported_s = |point: &LawPoint| point.reported_s;
-        let all: Vec<&LawPoint> = points.iter().collect();
-        let measured: Vec<&LawPoint> = points.iter().filter(|point| point.reports > 0).collect();
-        let by_reports = least(reported_s, &all)?;
-        let by_rate = least(LawPoint::shared_s, &measured);
-        let is_bound = |point: &&LawPoint| {
-            point.is_bound(&by_reports, reported_s)
-                || by_rate.is_some_and(|free| point.is_bound(&free, LawPoint::shared_s))
+        points.iter().map(told).collect()
+    }
+
+    /// Sum of the squared errors, in their variances. Each point has its own computing time.
+    fn error(&self, points: &[LawPoint]) -> f64 {
+        let error = |point: &LawPoint| {
+            let law = Self { compute_s: point.compute_s, beta: 0.0, ..*self };
+            let batch_s = point.workers / law.capacity(point.workers);
+            (batch_s / point.batch_s).ln().powi(2) / point.variance()
         };
-        let bound = points.iter().filter(is_bound).map(LawPoint::rate).fold(0.0, f64::max);
-        let calls_s = (here.shared_s() - here.reported_s).max(0.0);
-        let least_s = by_rate.map_or(f64::INFINITY, |free| free.shared_s());
-        let least_s = least_s.min(calls_s + by_reports.reported_s);
-        // If even the least was measured at the bound, it may be any part of that.
-        let is_known = by_reports.rate() < TUNING.known * bound;
-        let (bound, shared_s) = match bound {
-            0.0 => (f64::INFINITY, here.shared_s()),
-            _ if is_known => (bound, least_s),
-            _ => (bound, least_s / 2.0),
-        };
-        Some(Self { compute_s, beta, shared_s, bound })
+        points.iter().map(error).sum()
+    }
+
+    /// The law with the shared time that fits best.
+    fn fit_shared(self, points: &[LawPoint]) -> Self {
+        let most_s = points.iter().map(LawPoint::shared_s).fold(0.0, f64::max);
+        let error = |shared_s: f64| Self { shared_s, ..self }.error(points);
+        let (mut low, mut high) = (0.01_f64, 1.0_f64);
+        for _ in 0..24 {
+            let third = (high / low).cbrt();
+            if error(most_s * low * third) < error(most_s * high / third) {
+                high /= third;
+            } else {
+                low *= third;
+            }
+        }
+        Self { shared_s: most_s * (low * high).sqrt(), ..self }
+    }
+
+    /// The law with the unsteadiness of production by which a trainer waits for `stall` of the time, although `workers`
+    /// make what it takes.
+    pub fn with_stall(self, workers: f64, demand: f64, stall: f64) -> Self {
+        let lost = |steady: f64| 1.0 - Self { steady, ..self }.made(workers, demand) / demand;
+        if lost(f64::INFINITY) > stall - TUNING.saving {
+            return self;
+        }
+        let (mut least, mut most) = (2.0_f64, 1e3_f64);
+        if lost(least) < stall {
+            return self;
+        }
+        for _ in 0..40 {
+            let middle = (least * most).sqrt();
+            if lost(middle) > stall { least = middle } else { most = middle }
+        }
+        Self { steady: most, ..self }
+    }
+
+    /// The law of workers that take so many times as long to compute a batch.
+    pub fn slower(self, times: f64) -> Self {
+        Self { compute_s: self.compute_s * times, ..self }
     }
 
     /// A worker's time for a batch among `workers`, while no bound is reached.
@@ -102,36 +167,37 @@ impl ThroughputLaw {
         self.compute_s * (1.0 + self.beta * workers) + self.shared_s
     }
 
-    /// Batches per second that `workers` make if nothing holds them back.
+    /// Batches per second that `workers` make if no trainer holds them back.
     pub fn capacity(&self, workers: f64) -> f64 {
-        let free = workers / self.batch_s(workers);
-        if self.bound.is_infinite() {
-            return free;
-        }
-        let sum = free.powf(-TUNING.knee) + self.bound.powf(-TUNING.knee);
-        sum.powf(-1.0 / TUNING.knee)
+        // At the bound a worker waits for a part of another's turn, however many there are.
+        let at_bound = self.bound * (self.compute_s + self.shared_s);
+        soft_min(workers / self.batch_s(workers), self.bound, TUNING.knee * at_bound.max(1.0))
+    }
+
+    /// Batches per second that they make for a trainer that wants `demand`.
+    fn made(&self, workers: f64, demand: f64) -> f64 {
+        soft_min(self.capacity(workers).max(1e-300), demand, self.steady)
     }
 
     /// Dollars per batch with `workers` and a trainer that wants `demand` batches per second. Prices are per second.
     /// Workers that have nothing to do leave, and cost nothing.
     pub fn usd(&self, workers: f64, demand: f64, prices: &LawPrices) -> f64 {
-        let capacity = self.capacity(workers).max(1e-300);
-        let made = capacity.min(demand);
-        let at_work = workers * (made / capacity);
-        (prices.trainer + at_work * prices.worker) / made
+        let worker_s = workers / self.capacity(workers).max(1e-300);
+        prices.trainer / self.made(workers, demand) + prices.worker * worker_s
     }
 
-    /// The number of workers, at most `most`, at which a batch costs least; of equal ones the fewest.
+    /// The fewest workers, at most `most`, at which a batch costs hardly more than the least.
     pub fn cheapest(&self, demand: f64, most: u32, prices: &LawPrices) -> u32 {
-        let demand_and_margin = demand * (1.0 + TUNING.margin);
-        let usd = |workers: u32| self.usd(f64::from(workers), demand_and_margin, prices);
+        let demand = demand * (1.0 + TUNING.margin);
+        let usd = |workers: u32| self.usd(f64::from(workers), demand, prices);
         let mut best = (1, usd(1));
         for workers in 2..=most {
             let here = usd(workers);
-            if here < best.1 * (1.0 - 1e-9) {
+            if here < best.1 * (1.0 - TUNING.equal / f64::from(workers)) {
                 best = (workers, here);
             }
-            if self.capacity(f64::from(workers)) >= demand_and_margin {
+            let spare = if self.steady.is_infinite() { 1.0 } else { TUNING.spare };
+            if self.capacity(f64::from(workers)) >= demand * spare {
                 break;
             }
         }
@@ -165,11 +231,13 @@ fn slowing<'p>(points: impl Iterator<Item = &'p LawPoint> + Clone) -> Option<f64
         nn += weight(point) * (point.workers - mean_n).powi(2);
         nc += weight(point) * (point.workers - mean_n) * (point.compute_s - mean_c);
     }
-    let slope = nc / nn;
-    let alone = mean_c - slope * mean_n;
     // Two standard errors of the difference, if half of the reports are at each end.
     let [_, sigma, _] = TUNING.sigma;
     let noise = 4.0 * sigma / total.sqrt();
-    let grows = slope * (most - least) > (TUNING.slowing + noise) * mean_c && alone > 0.0;
+    // Shrunk by the part that noise explains: few reports of counts side by side say little of far ones.
+    let grown = nc / nn * (most - least) / mean_c;
+    let slope = nc / nn * (1.0 - (noise / grown).powi(2));
+    let alone = mean_c - slope * mean_n;
+    let grows = grown > TUNING.slowing + noise && alone > 0.0;
     grows.then(|| slope / alone)
 }

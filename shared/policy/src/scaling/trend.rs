@@ -14,6 +14,8 @@ pub(super) struct LoadTrend {
     variance: f64,
     /// The cumulative sums, above and below.
     sums: [f64; 2],
+    /// Sum of the samples that are not taken yet, and the batches that they are of.
+    pending: (f64, f64),
     /// Sum and number of the samples since each left zero: those of the new value, if it has changed.
     since: [(f64, u32); 2],
 }
@@ -22,6 +24,18 @@ impl LoadTrend {
     /// The mean; none before the first sample.
     pub fn mean(&self) -> Option<f64> {
         (self.samples > 0).then(|| self.mean.exp())
+    }
+
+    /// Takes a sample of `batches` batches; the mean of `generation` batches counts as one: workers of different speed
+    /// report in turn.
+    pub fn add_part(&mut self, sample: f64, batches: f64, generation: f64) -> Option<f64> {
+        self.pending.0 += sample * batches;
+        self.pending.1 += batches;
+        if self.pending.1 < generation {
+            return None;
+        }
+        let (sum, batches) = std::mem::take(&mut self.pending);
+        self.add(sum / batches)
     }
 
     /// Takes a sample. Returns the mean of before if the value has changed; from then on the mean is of the new value.
@@ -40,13 +54,14 @@ impl LoadTrend {
             if self.sums[way] > TUNING.alarm {
                 let (sum, count) = self.since[way];
                 let (before, variance) = (self.mean, self.variance);
+                let is_large = (sum / f64::from(count) - before).abs() > TUNING.change;
                 *self = Self {
                     mean: sum / f64::from(count),
                     samples: count,
                     variance,
                     ..Self::default()
                 };
-                return Some(before.exp());
+                return is_large.then(|| before.exp());
             }
         }
         self.samples = (self.samples + 1).min(TUNING.memory);

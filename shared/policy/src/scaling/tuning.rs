@@ -7,7 +7,7 @@ pub(super) struct CoverageTuning {
     pub margin: f64,
     /// Least saving, as a share of the dollars per batch, for which the target moves.
     pub saving: f64,
-    /// Least saving for which it moves back.
+    /// Multiple of that for which it moves back.
     pub turn: f64,
     /// Stall, as a share of the time, from which a shared bound may be its cause.
     pub bound_stall: f64,
@@ -19,8 +19,6 @@ pub(super) struct CoverageTuning {
     pub generations: f64,
     /// Share of polls with a full window above which production is censored: the workers could make more.
     pub full: f64,
-    /// Growth of a batch's shared time, as a share of the worker's whole time, that is contention.
-    pub contention: f64,
     /// Share of the bound below which a count was not held back by it.
     pub known: f64,
     /// Growth of the compute time between two counts that is slowing, and not noise.
@@ -29,18 +27,32 @@ pub(super) struct CoverageTuning {
     pub apart: f64,
     /// Fewest workers whose mean speed is that of any number.
     pub mixed: f64,
-    /// Sharpness of the knee at a shared bound: workers collide before it is reached.
+    /// Sharpness of the knee at a shared bound, for each worker there: those that collide wait for a part of a turn.
     pub knee: f64,
+    /// Dollars, as a share of their own, that a worker more has to save times the number of workers.
+    pub equal: f64,
+    /// Capacity, as a multiple of the demand, beyond which no unsteadiness asks for more workers.
+    pub spare: f64,
+    /// Bounds that are tried, as shares of the highest rate that was measured.
+    pub bounds: [f64; 24],
+    /// Reduction of the squared errors, in their variances, by which a bound is believed.
+    pub evidence: f64,
+    /// Part of a shared time at a bound that is tried as the time below it.
+    pub part: f64,
     /// Surplus of the target over the need, as a share, from which it is lowered although that saves nothing.
     pub surplus: f64,
     /// Deviation of a report, in standard deviations, that counts as noise.
     pub drift: f64,
     /// Sum of deviations beyond that at which a load has changed.
     pub alarm: f64,
+    /// Least change of a load, as a share of it; what is less, further measurements tell.
+    pub change: f64,
     /// Most that one report adds to the sum: a single pause is no change.
     pub outlier: f64,
     /// Bounds of a report's relative standard deviation, and its value while unknown.
     pub sigma: [f64; 3],
+    /// Relative error of the law itself.
+    pub model: f64,
     /// Reports that a mean remembers.
     pub memory: u32,
     /// Counts that the law is fitted to.
@@ -56,23 +68,32 @@ pub(super) struct CoverageTuning {
 pub(super) const TUNING: CoverageTuning = CoverageTuning {
     margin: 0.03,
     saving: 0.008,
-    turn: 0.02,
+    turn: 1.5,
     bound_stall: 0.02,
     reports: 4,
-    certain: 2,
+    certain: 3,
     generations: 1.0,
     full: 0.3,
-    contention: 0.1,
     known: 0.93,
     slowing: 0.08,
     apart: 1.25,
     mixed: 3.0,
-    knee: 10.0,
+    knee: 2.0,
+    equal: 0.1,
+    spare: 2.0,
+    bounds: [
+        0.8, 0.82, 0.84, 0.86, 0.88, 0.9, 0.92, 0.93, 0.94, 0.95, 0.96, 0.97, 0.98, 0.99, 1.0,
+        1.01, 1.02, 1.03, 1.04, 1.06, 1.08, 1.1, 1.13, 1.16,
+    ],
+    evidence: 9.0,
+    part: 0.25,
     surplus: 0.3,
     drift: 0.5,
     alarm: 8.0,
+    change: 0.08,
     outlier: 5.0,
     sigma: [0.03, 0.1, 0.4],
+    model: 0.015,
     memory: 100,
     points: 6,
     refusals: 3,
