@@ -415,7 +415,7 @@ fn sizes_are_measured_if_any_could_change_the_order() {
         "flip",
         "resize: { size: 64 }",
         "random_crop: { size: 32 }",
-        "gaussian_blur",
+        "gaussian_blur: { kernel_size: 3 }",
         "pad: { padding: 3 }",
     ];
     let mut seen = [0, 0];
