@@ -419,7 +419,7 @@ fn sizes_are_measured_if_any_could_change_the_order() {
         "pad: { padding: 3 }",
     ];
     let mut seen = [0, 0];
-    for number in 0..3_125_usize {
+    for number in (0..3_125_usize).step_by(3) {
         let places: Vec<usize> = (0..5).map(|i| number / 5_usize.pow(i) % 5).collect();
         let ops: String = places.iter().map(|i| format!("- {}\n", OPS[*i])).collect();
         let end = "- resize: { size: 8, keep_position: true }\n- batch: { size: 4 }";
