@@ -13,9 +13,9 @@ use gristmill_model::{
     splits::{Cursor, job::JobState},
     wire::{JobSpec, JobView},
 };
-use gristmill_tests::{TestDir, run_json};
+use gristmill_tests::{Background, TestDir, read_frames, run_json};
 use serde_json::Value;
-use std::{fs, path::Path};
+use std::{fs, path::Path, process::Stdio};
 
 /// Operators on an image, of every effect.
 const OPERATORS: [&str; 19] = [
@@ -126,8 +126,22 @@ fn explain(dir: &TestDir, more: &[&str]) -> Result<Value> {
     run_json(dir.gristmill(&["explain", "--json"]).arg(dir.path("p.yaml")).args(more))
 }
 
+/// The BLAKE3 of all batches that `gristmill-fetcher` sends its trainer.
+fn fetched(dir: &TestDir, more: &[&str]) -> Result<String> {
+    let state = dir.path("state").display().to_string();
+    let mut up = Background::start(&mut dir.gristmill(&["up", "--state-dir", &state]))?;
+    up.line()?;
+    let mut fetcher = dir.fetcher(&["--state-dir", &state, "--socket", "-", "--job", "f"]);
+    fetcher.arg("--pipeline").arg(dir.path("p.yaml")).args(more).stdin(Stdio::null());
+    let mut hasher = blake3::Hasher::new();
+    for batch in read_frames(&fetcher.output()?.stdout)?.values() {
+        hasher.update(batch);
+    }
+    Ok(hasher.finalize().to_string())
+}
+
 #[test]
-fn what_explain_prints_is_what_runs() -> Result<()> {
+fn explain_prints_the_order_that_runs() -> Result<()> {
     let dir = test_dir();
     let data = dir.path("d.tar").display().to_string();
     let mut moved = 0;
@@ -157,9 +171,11 @@ fn second_hosts_resumed_jobs_and_other_seeds_have_the_same_order() -> Result<()>
         fs::write(dir.path("p.yaml"), yaml("pecan", MEASURED))?;
     }
     let expected = serde_json::json!(["decode", "resize", "flip", "rotate", "batch"]);
-    let [first, second] = [run(&dirs[0], &[])?, run(&dirs[1], &[])?];
+    let division = ["--epochs", "2", "--split-batches", "1"];
+    let [first, second] = [run(&dirs[0], &division)?, run(&dirs[1], &division)?];
     assert_eq!((&first["pipeline"], &second["pipeline"]), (&expected, &expected));
     assert_eq!(first["batches_blake3"], second["batches_blake3"]);
+    assert_eq!(fetched(&dirs[1], &division)?, first["batches_blake3"]);
     assert_eq!(run(&dirs[0], &["--seed", "9"])?["pipeline"], expected);
     let paused = run(&dirs[1], &["--job", "j", "--epochs", "1"])?;
     let resumed = run(&dirs[1], &["--job", "j", "--epochs", "2"])?;

@@ -1,8 +1,9 @@
 //! The first elements of a dataset, run in this process to measure sizes, cost and output of operators.
 
-use crate::{DatasetFiles, DatasetLocation, LeftOutFiles, ProgramFailure};
+use crate::{
+    DatasetFiles, DatasetLocation, LeftOutFiles, ProgramFailure, service::ambient_objects,
+};
 use bytes::Bytes;
-use gristmill_aws::S3Objects;
 use gristmill_executor::{
     AssetLoader, CompiledPipeline, InputRange, PipelineCompiler, RecordPick, SplitInput,
     SplitOutput, ZippedInput,
@@ -12,8 +13,8 @@ use gristmill_pipeline::passes::MeasuredBytes;
 use gristmill_pipeline::{Cardinality, Pipeline, PipelineSource};
 use gristmill_ports::{ObjectInfo, ObjectPath, ObjectStore, get_long_range};
 use gristmill_sources::{FileIndex, IndexBuilder, OpenedRecords, SourceError, images};
-use gristmill_web::{AllowedServers, WebRoutedStore};
-use std::{fmt, fs::File, io, ops::Range, os::unix::fs::FileExt, sync::Arc};
+use gristmill_web::WebRoutedStore;
+use std::{fmt, fs::File, io, ops::Range, os::unix::fs::FileExt};
 
 /// Most files that are searched for one with records.
 const MAX_FILES: usize = 100;
@@ -56,8 +57,7 @@ impl SampledDatasets {
     /// # Errors
     /// There are none, or they cannot be listed.
     pub async fn find(pipeline: &Pipeline, place: DatasetLocation) -> Result<Self, ProgramFailure> {
-        let objects = WebRoutedStore::from_env(Arc::new(S3Objects::ambient()), AllowedServers::Any);
-        let objects = objects.map_err(ProgramFailure::usage)?;
+        let objects = ambient_objects()?;
         let source = pipeline.source();
         let found = place.find(&objects, source).await.map_err(ProgramFailure::from)?;
         let pack = if source.format.definition().is_packed {

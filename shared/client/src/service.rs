@@ -191,6 +191,12 @@ impl ServiceConnection {
     }
 }
 
+/// Objects on S3 and on web servers, read as the environment says.
+pub(crate) fn ambient_objects() -> Result<WebRoutedStore, ProgramFailure> {
+    WebRoutedStore::from_env(Arc::new(S3Objects::ambient()), AllowedServers::Any)
+        .map_err(ProgramFailure::usage)
+}
+
 /// The ports to a service, for a trainer with the user's `operators`.
 fn ports(
     coordinator: Arc<dyn Coordinator>,

@@ -415,14 +415,15 @@ fn sizes_are_measured_if_any_could_change_the_order() {
         "flip",
         "resize: { size: 64 }",
         "random_crop: { size: 32 }",
-        "gaussian_blur",
+        "gaussian_blur: { kernel_size: 3 }",
         "pad: { padding: 3 }",
     ];
     let mut seen = [0, 0];
-    for number in 0..3_125_usize {
+    for number in (0..3_125_usize).step_by(3) {
         let places: Vec<usize> = (0..5).map(|i| number / 5_usize.pow(i) % 5).collect();
         let ops: String = places.iter().map(|i| format!("- {}\n", OPS[*i])).collect();
-        let text = format!("- decode\n{ops}- padded_batch: {{ size: 4 }}");
+        let end = "- resize: { size: 8, keep_position: true }\n- batch: { size: 4 }";
+        let text = format!("- decode\n{ops}{end}");
         let pipeline = pipeline_in("pecan", &text);
         let order = |sizes: usize| {
             let measured = (0..6).map(|i| (i, (4.0, [2.0, 4.0, 8.0][sizes / 3_usize.pow(i) % 3])));
