@@ -52,7 +52,7 @@ fn a_job_ends_with_its_budget_and_goes_on_with_more() -> Result<()> {
     assert!(spent > 0.0 && spent <= LITTLE.parse()?, "{spent}");
     assert_eq!(status()?["budget_usd"].as_f64(), Some(LITTLE.parse()?));
 
-    // Who worked beside the trainer needs no functions; it pays for requests, and goes on where the job was.
+    // Local workers need no functions; they pay for requests, and go on where the job was.
     let more = ["--workers", "0", "--local-workers", "4", "--budget-usd", "0.01"];
     let rest = run_json(&mut command(&dir, "short", &more))?;
     let all = rest["spent_usd"].as_f64().unwrap();
