@@ -121,17 +121,7 @@ impl PlanArgs {
             prices: prices(&self)?,
             ..PlannedJob::default()
         };
-        if let Some(usd) = self.budget_usd_per_hour
-            && job.shape.affordable(usd, &job.prices) == 0
-        {
-            return Err(ProgramFailure::usage(format!(
-                "`--budget-usd-per-hour {usd}` is less than one worker costs in an hour"
-            )));
-        }
-        let limits = PlanLimits {
-            max_workers: self.max_workers,
-            budget_usd_per_hour: self.budget_usd_per_hour,
-        };
+        let limits = self.limits(&job)?;
         let plan = plan::plan(&measured, &job, &limits);
         let cores = available_parallelism().map_or(1, NonZero::get) as f64;
         let here = LocalJob::from_measured(&measured, &job, cores, self.local_workers);
@@ -161,6 +151,19 @@ impl PlanArgs {
         }
         say!("profiled {:.0} of {records} records of {data}", measured.records);
         Ok(())
+    }
+}
+
+impl PlanArgs {
+    fn limits(&self, job: &PlannedJob) -> Result<PlanLimits, ProgramFailure> {
+        let PlanArgs { max_workers, budget_usd_per_hour, .. } = *self;
+        let pays = |usd: f64| job.shape.affordable(usd, &job.prices) > 0;
+        match budget_usd_per_hour.filter(|usd| !pays(*usd)) {
+            Some(usd) => Err(ProgramFailure::usage(format!(
+                "`--budget-usd-per-hour {usd}` is less than one worker costs in an hour"
+            ))),
+            None => Ok(PlanLimits { max_workers, budget_usd_per_hour }),
+        }
     }
 }
 

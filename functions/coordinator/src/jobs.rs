@@ -83,13 +83,9 @@ impl CallHandler<RegisterCall> for Jobs {
         // If the first epoch is delivered from the cache, no workers are needed.
         if caching.is_none_or(|caching| caching.view.delivered_prefix(0).is_none()) {
             let now_ms = self.records.clock.now_ms();
-            let event = scaler_event(
-                &self.records.settings.ns,
-                job,
-                &item,
-                &JobProgress::default(),
-                now_ms,
-            );
+            let trainers = JobProgress::default();
+            let ns = &self.records.settings.ns;
+            let event = scaler_event(ns, job, &item, &trainers, now_ms);
             let event = ScalerEvent { claimable: n_files, ..event };
             self.kicks.kick(&ScaleState::default(), event).await;
         }

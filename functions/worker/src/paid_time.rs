@@ -1,5 +1,5 @@
 //! The time that a budget has set aside for one invocation. It measures its age by its monotonic clock, says it with each
-//! claim, and ends itself when what was paid for is over, whatever it waits for.
+//! claim, and ends itself when what was paid for is over, even while it waits.
 
 use gristmill_model::wire::{ADMISSION_MS, AnyCall, AnyReply, ClaimReply, InvocationAge, JobView};
 use gristmill_model::{Nonce, wire::ClaimCall};
@@ -32,7 +32,7 @@ impl PaidTime {
         Self { clock, worker, run, began, first_ms, limit_ms, is_admitted }
     }
 
-    /// What the invocation says of itself now.
+    /// The invocation's word on itself now.
     pub fn said(&self) -> InvocationAge {
         let age = self.clock.monotonic().saturating_sub(self.began);
         InvocationAge { run: self.run, age_ms: u64::try_from(age.as_millis()).unwrap_or(u64::MAX) }

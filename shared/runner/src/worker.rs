@@ -425,7 +425,7 @@ impl<'a> WorkerLoop<'a> {
             match error {
                 LeaseError::NoRoom => {}
                 LeaseError::Passing(_) => tracing::warn!(%error, "bundle given back"),
-                // What was paid for is over: another lease may be.
+                // The time that was paid for is over: more may be.
                 LeaseError::OutOfTime if run.deadline_ms < platform_ms => {}
                 error => drop(failure.lock().get_or_insert(error)),
             }

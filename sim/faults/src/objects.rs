@@ -50,7 +50,7 @@ pub struct SharedObjects {
     division: Mutex<Option<BundleDivision>>,
     /// Runs of several ranks.
     pub runs: RunRegistry,
-    /// What the job's workers have cost.
+    /// The cost of the job's workers.
     pub spending: RealSpending,
     pub scenario: FaultScenario,
 }

@@ -35,7 +35,7 @@ pub struct FaultSimulation {
     pub mutant: Option<Mutant>,
     /// The rest of the rates that AWS limits.
     pub(crate) rates: RemainingRates,
-    /// What each job may spend.
+    /// The budget of each job.
     pub(crate) budget: GivenBudget,
     /// Whether to print every event.
     verbose: bool,

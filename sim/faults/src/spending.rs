@@ -1,4 +1,4 @@
-//! What the workers of a job really cost: the durations of their invocations and the splits that they offered. Their user
+//! The real cost of a job's workers: the durations of their invocations and the splits that they offered. Their user
 //! gives the job more once its budget is spent.
 
 use crate::FaultSimulation;
@@ -21,7 +21,7 @@ const PRICES: JobBudget = JobBudget {
 /// Words of the error of a job whose budget is spent.
 pub const SPENT: &str = "budget is spent";
 
-/// What all jobs of a simulation may spend, each: none is no limit. It only grows.
+/// The budget of each job of a simulation: none is no limit. It only grows.
 #[derive(Debug, Default)]
 pub struct GivenBudget(Mutex<Option<u64>>);
 
@@ -50,7 +50,7 @@ impl GivenBudget {
     }
 }
 
-/// What the workers of one job have cost.
+/// The cost of the workers of one job.
 #[derive(Debug, Default)]
 pub struct RealSpending(Mutex<RealCosts>);
 

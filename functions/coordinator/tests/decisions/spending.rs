@@ -5,7 +5,7 @@ use gristmill_model::wire::{
     DescribeCall, GivenOptions, InvocationAge, JobBudget, OPTIONS, OptionMeaning, SpendingLedger,
 };
 
-/// What a worker costs in picodollars a millisecond: prices are round here.
+/// Picodollars of a worker's millisecond: prices are round here.
 const WORKER_MS: u64 = 10;
 const SPLIT: u64 = 1_000;
 

@@ -389,7 +389,7 @@ async fn no_more_workers_are_sent_than_a_budget_pays_for() {
     assert_eq!(scaler.handle(&within(1_000)).await.unwrap(), scaled(2, 2));
     assert!(recorder.0.lock().unwrap().iter().all(|event| event.first_ms == Some(FIRST_MS)));
     assert_eq!(scaler.handle(&within(2_000)).await.unwrap(), scaled(0, 2), "a copy of the event");
-    // Nothing was heard of them: they were not let in, and copies of their events may still come.
+    // They were silent: they were not let in, and copies of their events may still come.
     let silent = ScalerEvent { silent: vec![0, 1], ..within(100_000) };
     assert_eq!(scaler.handle(&silent).await.unwrap(), scaled(0, 0));
     assert_eq!(scaler.handle(&within(180_999)).await.unwrap(), scaled(0, 0));

@@ -12,7 +12,7 @@ use std::{collections::BTreeMap, ops::Range};
 /// A millionth of a millionth of a dollar: a millisecond of the smallest function costs more than a thousand.
 pub const PICODOLLARS: f64 = 1e12;
 
-/// What a job may spend, over all its runs, and what things cost, in picodollars.
+/// The cap of a job, over all its runs, and the prices, in picodollars.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct JobBudget {
     pub cap: u64,
@@ -34,12 +34,12 @@ impl JobBudget {
         self.cap as f64 / PICODOLLARS
     }
 
-    /// What an invocation of `age_ms` has cost at most.
+    /// The most that an invocation of `age_ms` has cost.
     fn invocation(&self, age_ms: u64) -> u64 {
         (age_ms.saturating_add(AROUND_MS)).saturating_mul(self.worker_ms)
     }
 
-    /// What `splits` of `bytes` each cost, beside the time of their worker.
+    /// The price of `splits` of `bytes` each, beside the time of their worker.
     pub fn splits(&self, splits: u64, bytes: u64, local: bool) -> u64 {
         if local {
             return splits.saturating_mul(self.local_split);
@@ -76,7 +76,7 @@ const COPIES_KNOWN_MS: u64 = 180_000;
 const LEASE_MS: u64 = 30_000;
 /// Time of a lease beside its splits: reads, writes and calls.
 const BESIDE_MS: u64 = 3_000;
-/// The longest lease, whatever was predicted.
+/// The longest lease, for any prediction.
 const LONGEST_MS: u64 = 900_000;
 
 /// The part of an invocation in the ledger that is paid for.
@@ -126,7 +126,7 @@ impl LeaseDemand {
     }
 }
 
-/// What a job has spent, and what those who work for it may still spend. Every change is one compare-and-set of the item
+/// Money that a job has spent, and that those who work for it may still spend. Every change is one compare-and-set of the item
 /// that holds it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SpendingLedger {
@@ -255,7 +255,7 @@ impl SpendingLedger {
     }
 
     /// Pays for a lease. Returns how long after its word the worker may go on; none if that is too short to be of use, or
-    /// the worker was not let in. The limit never falls: a worker may not have heard of the last one.
+    /// the worker was not let in. The limit never falls: a worker may not have received the last one.
     pub fn pay(
         &mut self,
         worker: u32,

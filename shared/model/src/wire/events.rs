@@ -44,7 +44,7 @@ pub struct ScalerEvent {
     /// Workers that the job's budget of an hour pays for, if it has one.
     #[serde(default)]
     pub budget_workers: Option<u32>,
-    /// What the job may spend, if that is limited.
+    /// The job's budget, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<BudgetFacts>,
     /// The trainer's report, if the event follows from one.
@@ -98,7 +98,7 @@ pub struct ScaleState {
     #[serde(default)]
     #[serde(rename = "barren")]
     pub failed_workers: WorkerFailureSeries,
-    /// What a job with a budget has spent.
+    /// The ledger of a job with a budget.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spending: Option<SpendingLedger>,
 }

@@ -124,7 +124,7 @@ pub struct JobSpec {
     /// Workers that the job's budget of an hour pays for, if it has one.
     #[serde(default)]
     pub budget_workers: Option<u32>,
-    /// What the job may spend over all its runs, if that is limited.
+    /// The budget of all its runs, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<JobBudget>,
     #[serde(default)]

@@ -1,3 +1,5 @@
+//! A ledger's decisions, and that no order of them passes the cap.
+
 use super::*;
 use proptest::prelude::*;
 
@@ -45,7 +47,7 @@ fn a_copy_of_an_event_is_not_let_in_and_the_first_is_again() {
 }
 
 #[test]
-fn a_ledger_is_read_from_a_reply_that_is_told_by_its_tag() {
+fn a_ledger_is_read_from_a_reply_with_a_tag() {
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
     #[serde(tag = "reply")]
     enum TaggedReply {
@@ -57,7 +59,7 @@ fn a_ledger_is_read_from_a_reply_that_is_told_by_its_tag() {
 }
 
 #[test]
-fn what_a_worker_was_told_is_never_taken_back() {
+fn time_that_a_worker_was_given_is_never_taken_back() {
     let mut ledger = started(1);
     assert_eq!(ledger.pay(0, at(0, 1_000), &demand(8, 1_000), 0), Some(15_000));
     // The answer to the next claim is lost, and a copy of the first arrives.
@@ -77,7 +79,7 @@ fn what_a_worker_leaves_is_free_again_once() {
     ledger.lose(0);
     assert_eq!(ledger.spent, spent, "late copies of its end");
     assert_eq!(ledger.pay(0, at(0, 2_000), &demand(1, 0), 0), None, "a late copy of a claim");
-    // Nothing is heard of the other.
+    // The other is silent.
     ledger.settle(200_000, |_| false);
     assert_eq!(ledger.spent, spent + (FIRST_MS + AROUND_MS) * cent().worker_ms);
     assert_eq!(ledger.committed(), ledger.spent);
@@ -147,9 +149,9 @@ fn a_split_that_did_not_fit_is_given_twice_the_time() {
     assert_eq!(LeaseDemand { attempt: u32::MAX, ..second }.times_ms().1, LONGEST_MS);
 }
 
-/// An invocation as it was told to go on: it may run until then, whatever becomes of its messages.
+/// An invocation with the limit that it knows: it may run until then, though its messages are lost.
 #[derive(Debug, Clone, Copy, Default)]
-struct ToldWorker {
+struct LimitedWorker {
     limit_ms: u64,
     age_ms: u64,
     has_left: bool,
@@ -165,7 +167,7 @@ proptest! {
     ) {
         let budget = JobBudget { cap, ..cent() };
         let mut ledger = SpendingLedger::new(1, budget);
-        let mut told: BTreeMap<u32, ToldWorker> = BTreeMap::new();
+        let mut known: BTreeMap<u32, LimitedWorker> = BTreeMap::new();
         let (mut next, mut paid) = (0, 0);
         for (step, worker, ms, splits) in steps {
             let worker = if next == 0 { 0 } else { worker % next };
@@ -177,25 +179,25 @@ proptest! {
                     next += n;
                 }
                 1 => if ledger.admit(worker, of.run) {
-                    let one = told.entry(worker).or_default();
+                    let one = known.entry(worker).or_default();
                     one.limit_ms = one.limit_ms.max(FIRST_MS);
                 },
                 2 => {
                     let demand = LeaseDemand { attempt: 1, ..demand(splits, ms) };
-                    let Some(one) = told.get_mut(&worker) else { continue };
+                    let Some(one) = known.get_mut(&worker) else { continue };
                     let said = InvocationAge { age_ms: one.age_ms, ..of };
                     if let Some(goes_on_ms) = ledger.pay(worker, said, &demand, 0) {
-                        // A copy arrived late: the worker had said goodbye and is not told.
+                        // A copy arrived late: the worker has left and does not receive the answer.
                         paid += demand.price;
                         if !one.has_left {
                             one.limit_ms = one.limit_ms.max(one.age_ms + goes_on_ms);
                         }
                     }
                 }
-                3 => if let Some(one) = told.get_mut(&worker).filter(|one| !one.has_left) {
+                3 => if let Some(one) = known.get_mut(&worker).filter(|one| !one.has_left) {
                     one.age_ms = (one.age_ms + ms).min(one.limit_ms);
                 },
-                4 => if let Some(one) = told.get_mut(&worker) {
+                4 => if let Some(one) = known.get_mut(&worker) {
                     (one.limit_ms, one.has_left) = (one.age_ms, true);
                     ledger.leave(worker, InvocationAge { age_ms: one.age_ms, ..of });
                 },
@@ -204,7 +206,7 @@ proptest! {
                     paid += splits * budget.local_split;
                 },
             }
-            let worst: u64 = told.values().map(|one| budget.invocation(one.limit_ms)).sum();
+            let worst: u64 = known.values().map(|one| budget.invocation(one.limit_ms)).sum();
             prop_assert!(worst + paid <= cap, "{worst} + {paid} of {cap}: {ledger:?}");
             prop_assert!(ledger.committed() <= cap);
         }
