@@ -238,8 +238,9 @@ impl CoverageState {
 
     /// What earlier jobs measured is discarded if this job is another.
     fn observe_stored(&mut self, seen: &Observation<'_>) -> Option<Reason> {
-        // Once it has converged, it knows better.
-        let (metrics, differing) = self.stored.as_mut().filter(|_| !self.has_converged)?;
+        // A measurement of its own confirms it.
+        let is_unconfirmed = self.phase == SearchPhase::Searching { measurement: 0 };
+        let (metrics, differing) = self.stored.as_mut().filter(|_| is_unconfirmed)?;
         let report = seen.report;
         let differs = |here: f64, stored: f64| (here / stored - 1.0).abs() > DIFFERS;
         let slowed = 1.0 + metrics.slowing.mean * report.remote_workers;
