@@ -98,12 +98,13 @@ export function workerPolicy(parameters: Parameters, arns: Arns, logs: string): 
 
 export function scalerPolicy(parameters: Parameters, arns: Arns, logs: string): object {
   const job = `T#${parameters.namespace.valueAsString}#J#*`;
+  const metrics = `T#${parameters.namespace.valueAsString}#METRICS`;
   return document(
     log(logs),
-    // The SCALE item is in the job's partition; items of workers that left are in partitions ..#L#.., read a
+    // What jobs measured for later ones is in ..#METRICS. The SCALE item is in the job's partition; items of workers that left are in partitions ..#L#.., read a
     // hundred at a time. Partitions of bundles (..#E#..) are not accessible.
     allow("ItsItem", ["dynamodb:GetItem", "dynamodb:BatchGetItem", "dynamodb:PutItem"], arns.table, {
-      "ForAllValues:StringLike": { "dynamodb:LeadingKeys": job },
+      "ForAllValues:StringLike": { "dynamodb:LeadingKeys": [job, metrics] },
       "ForAllValues:StringNotLike": { "dynamodb:LeadingKeys": `${job}#E#*` },
       Null: { "dynamodb:LeadingKeys": "false" },
     }),

@@ -156,6 +156,7 @@ impl MachineService {
             table: Arc::clone(&table),
             invoker,
             worker_function: WORKER.to_owned(),
+            region: "local".to_owned(),
             max_workers: None,
             spoken: config.spoken,
             metrics: FunctionMetrics::default(),

@@ -74,6 +74,8 @@ pub(crate) fn scaler_event(
         budget: budget_facts(item, progress),
         training: None,
         mode: item.caching.as_ref().map_or(0, |caching| caching.mode_number(epoch)),
+        pipeline: Some(item.spec.pipeline_fingerprint()),
+        epoch,
         batches: 0,
         progress: 0,
         at_ms,

@@ -3,8 +3,8 @@
 use futures::future::join_all;
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{
-    AccountRoom, DepartedWorkers, FIRST_MS, ScaleDecision, ScaleState, ScalerEvent, SpendingLedger,
-    SpokenVersions, WorkerEvent, protocol,
+    AccountRoom, DepartedWorkers, FIRST_MS, MetricsOrigin, ScaleDecision, ScaleState, ScalerEvent,
+    SpendingLedger, SpokenVersions, WorkerEvent, WorkerMetrics, protocol,
 };
 use gristmill_policy::scaling::{
     Policy, PolicyName, Reason, ScalerFacts, Settings, UnknownPolicy, top_up,
@@ -28,6 +28,8 @@ const MAX_LOG: usize = 12;
 const SIDE_BY_SIDE: usize = 16;
 /// No invocation lasts longer: a worker invoked earlier has ended, even if its end was never reported.
 const LIFE_MS: u64 = 16 * 60 * 1000;
+/// Jobs of a pipeline that are further apart measure anew: 90 days.
+const METRICS_LIFETIME_S: u64 = 90 * 86_400;
 /// Attempts at the compare-and-set before the event is dropped; the next kick repeats it.
 const MAX_TRIES: u32 = 8;
 
@@ -50,6 +52,8 @@ pub struct ScalerFunction {
     pub invoker: Arc<dyn Invoker>,
     /// Name (and version) of the worker function. A job keeps the one it started with.
     pub worker_function: String,
+    /// Where the workers run.
+    pub region: String,
     /// Most workers of a job that leave the account room for coordinator and scaler, if known.
     pub max_workers: Option<NonZeroU32>,
     /// The versions of the protocol that it speaks.
@@ -92,13 +96,15 @@ impl ScalerFunction {
         let key =
             ItemKey { pk: keys::job_partition(&event.ns, &event.job), sk: keys::SCALE.into() };
         let mut item = self.table.read(std::slice::from_ref(&key)).await?.pop().flatten();
-        let left = self.left(event, &decode(item.as_ref())?.1).await?;
+        let known = decode(item.as_ref())?.1;
+        let left = self.left(event, &known).await?;
+        let stored = if known.policy.is_none() { self.stored(event, &known).await } else { None };
         for _ in 0..MAX_TRIES {
             let (version, mut state) = decode(item.as_ref())?;
             let before = state.clone();
             let expired = state.outstanding.expired(&left);
             state.outstanding.settle(&left);
-            let workers = plan(&mut state, event, expired)?;
+            let (workers, measured) = plan(&mut state, event, expired, stored.as_ref())?;
             let outstanding = state.outstanding.len();
             let same =
                 |of: &ScaleState| (of.policy.clone(), of.target, of.room, of.spending.clone());
@@ -110,6 +116,9 @@ impl ScalerFunction {
             let body = serde_json::to_vec(&state)?.into();
             match self.table.write(&key, version, body, None).await? {
                 WriteOutcome::Written => {
+                    if let Some(measured) = measured {
+                        self.keep(event, &state, &measured).await;
+                    }
                     let started = self.invoke(event, speaks, &function, &workers).await?;
                     let Started { invoked, throttled, not_started, refused } = started;
                     if let Some(error) = refused {
@@ -142,6 +151,49 @@ impl ScalerFunction {
             state.worker_spoken = self.spoken;
         }
         state.worker_function.get_or_insert_with(|| self.worker_function.clone()).clone()
+    }
+
+    /// The item in which jobs of this pipeline keep what they measure on these workers. Modes in which a cache does a part
+    /// of the work have none.
+    fn metrics_key(&self, event: &ScalerEvent, state: &ScaleState) -> Option<ItemKey> {
+        let pipeline = event.pipeline.filter(|_| event.autoscale && event.mode == 0)?;
+        let function = state.worker_function.as_deref().unwrap_or(&self.worker_function);
+        let (pk, sk) = keys::metrics(&event.ns, pipeline, function, &self.region);
+        Some(ItemKey { pk, sk })
+    }
+
+    /// What earlier jobs measured. None if it cannot be read: this job then measures itself.
+    async fn stored(&self, event: &ScalerEvent, state: &ScaleState) -> Option<WorkerMetrics> {
+        let key = self.metrics_key(event, state)?;
+        let item = self.table.read(&[key]).await.ok()?.pop().flatten()?;
+        serde_json::from_slice(&item.body).ok()
+    }
+
+    /// Keeps what this job measured for later ones: beside what it began with, or in its place if that was discarded.
+    /// Best effort: the next epoch's end does it again.
+    async fn keep(&self, event: &ScalerEvent, state: &ScaleState, measured: &WorkerMetrics) {
+        let Some(key) = self.metrics_key(event, state) else { return };
+        let expires_at_s = event.at_ms / 1_000 + METRICS_LIFETIME_S;
+        let Ok(mut items) = self.table.read(std::slice::from_ref(&key)).await else { return };
+        let mut item = items.pop().flatten();
+        for _ in 0..MAX_TRIES {
+            let version = item.as_ref().map_or(0, |item| item.version);
+            let known =
+                item.and_then(|item| serde_json::from_slice::<WorkerMetrics>(&item.body).ok());
+            let merged = match known.filter(|_| state.metrics == MetricsOrigin::Stored) {
+                Some(known) => known.merge(measured),
+                None => *measured,
+            };
+            let Ok(body) = serde_json::to_vec(&merged) else { return };
+            match self.table.write(&key, version, body.into(), Some(expires_at_s)).await {
+                Ok(WriteOutcome::Conflict(current)) => item = current,
+                Ok(WriteOutcome::Written) => return,
+                Err(error) => {
+                    tracing::warn!(job = %event.job, %error, "measurements are not kept");
+                    return;
+                }
+            }
+        }
     }
 
     /// Lets `change` change the state. Best effort: after several conflicts the other writes stand.
@@ -278,9 +330,14 @@ fn decode(item: Option<&TableItem>) -> Result<(u64, ScaleState), serde_json::Err
     }
 }
 
-/// Applies the policy to the scaler's state; returns the numbers of the workers to invoke. Events to `expired` workers
-/// expired since the last one.
-fn plan(state: &mut ScaleState, event: &ScalerEvent, expired: u32) -> Result<Vec<u32>, ScaleError> {
+/// Applies the policy to the scaler's state; returns the numbers of the workers to invoke, and what is to be kept for
+/// later jobs. Events to `expired` workers expired since the last one.
+fn plan(
+    state: &mut ScaleState,
+    event: &ScalerEvent,
+    expired: u32,
+    stored: Option<&WorkerMetrics>,
+) -> Result<(Vec<u32>, Option<WorkerMetrics>), ScaleError> {
     // Worker numbers are never reused, so a repeated event removes no other worker.
     let silent: BTreeSet<u32> = event.silent.iter().copied().collect();
     state.outstanding.retain(|worker, sent_ms| {
@@ -295,12 +352,12 @@ fn plan(state: &mut ScaleState, event: &ScalerEvent, expired: u32) -> Result<Vec
         throttled: state.throttled,
         mode: event.mode,
     };
-    settle_target(state, event, &facts)?;
+    let measured = settle_target(state, event, &facts, stored)?;
     let mut top_up = top_up(&facts, state.attainable(state.target, event.at_ms));
     top_up.invoke = top_up.invoke.min(affordable(state, event));
     let workers: Vec<u32> = (0..top_up.invoke).map(|i| state.next_worker + i).collect();
     if workers.is_empty() {
-        return Ok(workers);
+        return Ok((workers, measured));
     }
     let first = state.next_worker;
     state.next_worker += top_up.invoke;
@@ -312,7 +369,7 @@ fn plan(state: &mut ScaleState, event: &ScalerEvent, expired: u32) -> Result<Vec
     if !event.autoscale {
         log(state, event.batches, outstanding + top_up.invoke, top_up.reason);
     }
-    Ok(workers)
+    Ok((workers, measured))
 }
 
 /// How many more workers the job's budget pays for.
@@ -356,15 +413,17 @@ fn see_room(state: &mut ScaleState, event: &ScalerEvent, expired: u32) {
     state.room = Some(AccountRoom::seen(outstanding, at_ms));
 }
 
-/// Sets the target: the job's fixed number of workers, or the policy's decision on the trainer's report.
+/// Sets the target: the job's fixed number of workers, or the policy's decision on the trainer's report. Returns what is
+/// to be kept for later jobs: once an epoch, from convergence on.
 fn settle_target(
     state: &mut ScaleState,
     event: &ScalerEvent,
     facts: &ScalerFacts,
-) -> Result<(), ScaleError> {
+    stored: Option<&WorkerMetrics>,
+) -> Result<Option<WorkerMetrics>, ScaleError> {
     if !event.autoscale {
         state.target = event.wanted;
-        return Ok(());
+        return Ok(None);
     }
     let settings = Settings {
         start: START_WORKERS,
@@ -376,21 +435,33 @@ fn settle_target(
     // One that another version wrote and this one cannot read counts as absent: the policy starts anew.
     let kept = state.policy.clone().and_then(|kept| serde_json::from_value::<Policy>(kept).ok());
     let kept = kept.filter(|policy| policy.name() == name.as_str());
-    let mut policy = kept.unwrap_or_else(|| name.begin(&settings));
+    let mut policy = kept.unwrap_or_else(|| match stored {
+        Some(metrics) => name.begin_with(&settings, metrics),
+        None => name.begin(&settings),
+    });
+    state.metrics = policy.origin();
     if state.target == 0 {
         state.target = policy.target(&settings);
-        let reason = Reason::Start { workers: state.target };
-        log(state, event.batches, state.target, reason.to_string());
+        let (workers, origin) = (state.target, state.metrics);
+        log(state, event.batches, workers, Reason::Start { workers, origin }.to_string());
+        // What it begins with may not be stored any more when the first report arrives.
+        state.policy = Some(serde_json::to_value(&policy)?);
     }
-    let Some(report) = &event.training else { return Ok(()) };
+    let Some(report) = &event.training else { return Ok(None) };
     let decision = policy.decide(report, facts, &settings);
     state.throttled = 0;
+    state.metrics = policy.origin();
+    let measured =
+        policy.metrics(&settings).filter(|_| state.kept.is_none_or(|kept| kept < event.epoch));
+    if measured.is_some() {
+        state.kept = Some(event.epoch);
+    }
     state.policy = Some(serde_json::to_value(policy)?);
     if decision.target != state.target {
         state.target = decision.target;
         log(state, event.batches, decision.target, decision.reason.to_string());
     }
-    Ok(())
+    Ok(measured)
 }
 
 fn log(state: &mut ScaleState, batch: u64, workers: u32, reason: String) {

@@ -14,6 +14,7 @@ impl ScalerFunction {
             table: aws.table(settings.table()?),
             invoker: Arc::new(aws.invoker()),
             worker_function: settings.worker_function()?.to_owned(),
+            region: std::env::var("AWS_REGION").unwrap_or_default(),
             max_workers: settings.max_workers,
             spoken: SpokenVersions::BUILD,
             metrics: FunctionMetrics::new("scaler", settings.ns.clone(), settings.metrics),

@@ -240,6 +240,7 @@ impl RunReport {
             "cost": self.spent(),
             "kills": self.kills,
             "scaling": scaling,
+            "metrics": self.observed.metrics,
             "cpu_ms_per_sample": {
                 "worker": per_sample(self.usage.worker_cpu_ms),
                 "fetcher": per_sample(self.usage.fetcher_cpu_ms),

@@ -9,6 +9,7 @@ mod caching;
 mod calls;
 mod events;
 mod job;
+mod metrics;
 mod outstanding;
 pub mod protocol;
 mod settings;
@@ -29,6 +30,7 @@ pub use job::{
     Dataset, DatasetManifest, EpochPlan, ImagePack, JobSpec, JobView, ManifestFile, PACK_IMAGES,
     PackedImage, RegisterCall, SkippedRecordLocation, SourceFile, StoredListing, ZipFileCounts,
 };
+pub use metrics::{MeasuredValue, MetricsOrigin, WorkerMetrics};
 pub use outstanding::{AccountRoom, DepartedWorkers, LEFT_SHARD, OutstandingWorkers};
 pub use protocol::{SpokenVersions, VERSION};
 pub use settings::{

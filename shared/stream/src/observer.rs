@@ -8,7 +8,7 @@ pub use counts::{EpochCounts, EpochReport, RankCounts, RankSteps, SteadyPart};
 use futures::future::BoxFuture;
 use gristmill_chunk::{ChunkFrame, ChunkLimits};
 use gristmill_model::splits::Cursor;
-use gristmill_model::wire::{EpochPlan, JobStatus, JobView, ScaleDecision};
+use gristmill_model::wire::{EpochPlan, JobStatus, JobView, MetricsOrigin, ScaleDecision};
 use gristmill_model::{Epoch, ErrorPolicy};
 use gristmill_pipeline::{COPY_FIELD, KEY_FIELD, Pipeline};
 use gristmill_report::{TimelineDecision, TimelineSample};
@@ -41,6 +41,8 @@ pub struct RunObservations {
     /// Splits that were computed again because their objects were missing or damaged.
     pub recomputed_splits: u32,
     pub scaling: Vec<ScaleDecision>,
+    /// Whether the scaling rested on what earlier jobs measured.
+    pub metrics: MetricsOrigin,
     pub recorded: RunRecording,
     /// BLAKE3 over the frames of all batches in order, those left out included.
     pub batches_blake3: String,
@@ -313,6 +315,7 @@ impl RunObserver {
             repeated_batches: self.repeated_batches,
             recomputed_splits: last.healed,
             scaling: self.scaling,
+            metrics: last.scale.metrics,
             recorded: self.recorder.recorded,
             batches_blake3: self.hasher.finalize().to_string(),
             empty: self.empty.filter(|_| self.taken == 0),

@@ -420,6 +420,7 @@ impl SimCloud {
                 table: cloud.table(&process),
                 invoker: cloud.platform(&process),
                 worker_function: cloud.worker_function(),
+                region: "simulated".to_owned(),
                 max_workers: None,
                 spoken: cloud.deployed.scaler(),
                 metrics: FunctionMetrics::default(),

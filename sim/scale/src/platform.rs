@@ -311,6 +311,7 @@ async fn scale(deployment: Arc<SimulatedDeployment>, event: ScalerEvent) {
         table: Arc::clone(&table) as Arc<dyn Table>,
         invoker: Arc::clone(&platform) as Arc<dyn Invoker>,
         worker_function: "worker".to_owned(),
+        region: "simulated".to_owned(),
         max_workers: None,
         spoken: SpokenVersions::BUILD,
         metrics: FunctionMetrics::default(),

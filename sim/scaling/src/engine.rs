@@ -68,7 +68,10 @@ impl<'s> ScalingEngine<'s> {
     /// A run at its beginning, in the conditions of the scenario's first phase.
     pub fn new(scenario: &'s ScalingScenario, seed: u64, policy: PolicyName) -> Self {
         let conditions = scenario.phases[0].conditions.clone();
-        let policy = policy.begin(&scenario.settings);
+        let policy = match &scenario.stored {
+            Some(metrics) => policy.begin_with(&scenario.settings, metrics),
+            None => policy.begin(&scenario.settings),
+        };
         let target = policy.target(&scenario.settings);
         Self {
             target,
@@ -123,6 +126,7 @@ impl<'s> ScalingEngine<'s> {
                 self.poll();
             }
         }
+        self.run.metrics = self.policy.metrics(&self.scenario.settings);
         self.run.finish(self.now_s, self.splits.delivered, &self.scenario.prices);
         self.run
     }

@@ -1,6 +1,7 @@
 //! Results of one run.
 
 use crate::scenario::ScenarioPrices;
+use gristmill_model::wire::WorkerMetrics;
 use gristmill_policy::scaling::Reason;
 use serde::Serialize;
 
@@ -20,6 +21,8 @@ pub struct SimulatedRun {
     /// Seconds of all workers, from invocation to end.
     pub worker_s: f64,
     pub cost: SimulatedCost,
+    /// What a later job may begin with.
+    pub metrics: Option<WorkerMetrics>,
 }
 
 /// Dollars of a run.

@@ -1,6 +1,7 @@
 //! A scenario file: the modelled conditions, in base units, their changes, the policy's settings, and the checks.
 
 use crate::read::{ScenarioText, TomlSection, ValueProvenance};
+use gristmill_model::wire::WorkerMetrics;
 use gristmill_policy::scaling::Settings;
 use toml::de::{DeTable, DeValue};
 
@@ -12,6 +13,8 @@ pub struct ScalingScenario {
     /// Conditions in sequence: the first from batch 0, each further one from its batch on.
     pub phases: Vec<ScenarioPhase>,
     pub settings: Settings,
+    /// What earlier jobs measured.
+    pub stored: Option<WorkerMetrics>,
     /// Batches delivered in a run.
     pub batches: u64,
     pub prices: ScenarioPrices,
@@ -146,6 +149,7 @@ impl<'d> Document<'d> {
             about,
             phases,
             settings,
+            stored: None,
             batches,
             prices,
             paper,

@@ -4,7 +4,8 @@
 
 use gristmill_policy::scaling::PolicyName;
 use gristmill_scaling::{
-    ScalingArgs, ScalingScenario, check, measure, run, shipped, simulate, sweep,
+    ScalingArgs, ScalingScenario, ScalingTick, SimulatedRun, check, measure, run, shipped,
+    simulate, sweep,
 };
 
 const PLAIN: &str =
@@ -138,6 +139,46 @@ fn the_bars_hold_here_and_fail_where_they_must() {
     let late = "[[change]]\nat_batch = 39500\nstep = \"10ms\"\n";
     let checked = check(&scenario(late), 0, 5);
     assert!(!checked.holds() && checked.failures[0].starts_with("phase 1"));
+}
+
+/// Moves and end of the second of two runs, whose scenarios differ by `change`.
+fn second_run(name: &str, seed: u64, change: fn(&mut ScalingScenario)) -> (u32, SimulatedRun) {
+    let (_, text) = shipped().iter().find(|(shipped, _)| *shipped == name).unwrap();
+    let mut scenario = ScalingScenario::parse(text, name).unwrap();
+    let first = simulate(&scenario, seed, PolicyName::default());
+    scenario.stored = first.metrics;
+    assert!(scenario.stored.is_some(), "{name} has converged");
+    change(&mut scenario);
+    (first.chosen(0), simulate(&scenario, seed + 1_000, PolicyName::default()))
+}
+
+#[test]
+fn a_second_job_starts_where_the_first_converged_and_moves_at_most_once() {
+    for name in ["plain", "source-limit", "put-limit", "interference", "network-bound"] {
+        let few = (0..100).filter(|seed| {
+            let (chosen, run) = second_run(name, *seed, |_| {});
+            assert_eq!(run.start, chosen, "{name}, seed {seed}");
+            run.moves(0) <= 1
+        });
+        let few = few.count();
+        assert!(few >= 95, "{name}: {few} of 100 seeds");
+    }
+}
+
+#[test]
+fn a_second_job_under_another_load_discards_what_was_stored_and_says_so() {
+    let changes: [fn(&mut ScalingScenario); 2] = [
+        |scenario| scenario.phases[0].conditions.step_s *= 2.0,
+        |scenario| scenario.phases[0].conditions.compute_s *= 2.0,
+    ];
+    for change in changes {
+        let (_, run) = second_run("plain", 7, change);
+        let discards = |tick: &ScalingTick| tick.reason.to_string().contains("discarded");
+        let at = run.ticks.iter().position(discards).unwrap();
+        assert!(at <= 4, "at the third report with times, not the {at}th");
+    }
+    let (_, run) = second_run("plain", 7, |_| {});
+    assert!(!run.ticks.iter().any(|tick| tick.reason.to_string().contains("discarded")));
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use super::*;
 use async_trait::async_trait;
 use bytes::Bytes;
+use gristmill_model::Fingerprint;
 use gristmill_model::wire::{BudgetFacts, JobBudget, TrainingReport};
 use gristmill_policy::scaling::POLICIES;
 use gristmill_ports::memory::MemoryTable;
@@ -35,6 +36,8 @@ fn event(claimable: u32, silent: &[u32], at_ms: u64) -> ScalerEvent {
         budget: None,
         training: None,
         mode: 0,
+        pipeline: None,
+        epoch: 0,
         batches: 0,
         progress: 0,
         at_ms,
@@ -50,6 +53,7 @@ fn scaler() -> (ScalerFunction, Arc<Recorder>) {
         table,
         invoker: invoker.clone(),
         worker_function,
+        region: "here".to_owned(),
         max_workers: None,
         spoken: SpokenVersions::BUILD,
         metrics,
@@ -262,6 +266,7 @@ async fn a_version_that_is_gone_is_reported_and_given_up_for_the_current_one() {
         table: Arc::clone(&scaler.table),
         invoker: Arc::new(Deployed(Recorder::default(), name)),
         worker_function: name.to_owned(),
+        region: "here".to_owned(),
         max_workers: None,
         spoken: SpokenVersions::BUILD,
         metrics: FunctionMetrics::default(),
@@ -410,4 +415,88 @@ async fn an_event_of_an_earlier_job_of_the_name_sends_nobody() {
     let silent = ScalerEvent { silent: vec![0], ..of(4, 200_000) };
     assert_eq!(scaler.handle(&silent).await.unwrap().invoked, 0);
     assert_eq!(state_of(&scaler, &of(5, 0)).await.spending, before.spending);
+}
+
+/// A job that trains for `reports` reports; its trainer's step is in seconds, its workers take 0.4 s for a batch.
+async fn train(scaler: &ScalerFunction, job: &str, step_s: f64, reports: u64) -> ScaleState {
+    let pipeline = Some(Fingerprint::from_content("test", b"pipeline"));
+    let job = job.parse().unwrap();
+    let begin = event(10_000, &[], 0);
+    let begin = ScalerEvent { job, autoscale: true, wanted: 400, pipeline, ..begin };
+    scaler.handle(&begin).await.unwrap();
+    for n in 1..=reports {
+        let target = f64::from(state_of(scaler, &begin).await.target);
+        let training = TrainingReport {
+            step_s,
+            stall_s: (0.4 / target - step_s).max(0.0),
+            remote_workers: target,
+            lease_batches: 1,
+            ..report(100 * n)
+        };
+        let (epoch, at_ms) = ((n / 40) as u32, 1_000 * n);
+        let event = ScalerEvent { training: Some(training), epoch, at_ms, ..begin.clone() };
+        scaler.handle(&event).await.unwrap();
+    }
+    state_of(scaler, &begin).await
+}
+
+/// The items in which jobs keep what they measured.
+async fn kept(table: &MemoryTable) -> Vec<(WorkerMetrics, Option<u64>)> {
+    let mut kept = Vec::new();
+    for (key, expires_at_s) in table.expiries() {
+        if key.pk == "T#a#METRICS" {
+            let item = table.read(&[key]).await.unwrap().pop().flatten().unwrap();
+            assert!(item.body.len() <= 1_024, "{} bytes", item.body.len());
+            kept.push((serde_json::from_slice(&item.body).unwrap(), expires_at_s));
+        }
+    }
+    kept
+}
+
+#[tokio::test]
+async fn a_job_begins_where_the_one_before_converged_and_adds_to_what_it_measured() {
+    let (scaler, _) = scaler();
+    let table = Arc::new(MemoryTable::default());
+    let scaler = ScalerFunction { table: table.clone(), ..scaler };
+    let first = train(&scaler, "one", 0.05, 100).await;
+    assert_eq!((first.target, first.metrics), (9, MetricsOrigin::Measured));
+    let [(metrics, Some(expires_at_s))] = kept(&table).await[..] else { panic!() };
+    assert_eq!((metrics.workers.mean, metrics.workers.count), (9.0, 1), "not its own again");
+    assert_eq!(expires_at_s, 80 + METRICS_LIFETIME_S, "written when its third epoch began");
+    let second = train(&scaler, "two", 0.05, 50).await;
+    assert_eq!((second.target, second.metrics), (9, MetricsOrigin::Stored));
+    let reasons: Vec<&str> = second.log.iter().map(|entry| entry.reason.as_str()).collect();
+    assert_eq!(reasons, ["start: 9 workers, as earlier jobs of this pipeline"]);
+    assert!(kept(&table).await[0].0.workers.count > 1);
+}
+
+#[tokio::test]
+async fn a_job_under_another_load_discards_what_was_stored_and_replaces_it() {
+    let (scaler, _) = scaler();
+    let table = Arc::new(MemoryTable::default());
+    let scaler = ScalerFunction { table: table.clone(), ..scaler };
+    train(&scaler, "one", 0.05, 60).await;
+    let second = train(&scaler, "two", 0.1, 3).await;
+    assert_eq!(second.metrics, MetricsOrigin::Measured);
+    let said = second.log.iter().any(|entry| entry.reason.contains("discarded"));
+    assert!(said || second.target == 9, "{:?}", second.log);
+    train(&scaler, "three", 0.02, 60).await;
+    let metrics = kept(&table).await[0].0;
+    assert_eq!((metrics.workers.mean, metrics.step_s.count), (21.0, 1), "{metrics:?}");
+    let last = train(&scaler, "four", 0.02, 1).await;
+    assert_eq!(last.target, 21);
+}
+
+#[tokio::test]
+async fn jobs_of_a_fixed_number_keep_nothing_and_a_damaged_item_is_none() {
+    let (scaler, _) = scaler();
+    let table = Arc::new(MemoryTable::default());
+    let scaler = ScalerFunction { table: table.clone(), ..scaler };
+    scaler.handle(&event(100, &[], 1_000)).await.unwrap();
+    assert!(kept(&table).await.is_empty());
+    let pipeline = Fingerprint::from_content("test", b"pipeline");
+    let (pk, sk) = keys::metrics(&"a".parse().unwrap(), pipeline, "worker", "here");
+    table.write(&ItemKey { pk, sk }, 0, Bytes::from_static(b"{"), None).await.unwrap();
+    assert_eq!(train(&scaler, "one", 0.05, 60).await.metrics, MetricsOrigin::Measured);
+    assert_eq!(kept(&table).await.len(), 1, "replaced");
 }

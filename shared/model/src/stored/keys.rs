@@ -201,6 +201,16 @@ pub fn cache_partition(ns: &Namespace) -> String {
     format!("T#{ns}#CACHE")
 }
 
+/// The partition and the sort key of what jobs of a pipeline measured on a version of the worker function in a region.
+pub fn metrics(
+    ns: &Namespace,
+    pipeline: Fingerprint,
+    worker_function: &str,
+    region: &str,
+) -> (String, String) {
+    (format!("T#{ns}#METRICS"), format!("{pipeline}#{worker_function}#{region}"))
+}
+
 /// Sort key of the scaler's item in a job's partition.
 pub const SCALE: &str = "SCALE";
 

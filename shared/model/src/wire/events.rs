@@ -1,9 +1,10 @@
 //! Events that invoke the worker and the scaler function, and the scaler's state.
 
 use crate::wire::{
-    AccountRoom, BudgetFacts, OutstandingWorkers, SpendingLedger, SpokenVersions, TrainingReport,
+    AccountRoom, BudgetFacts, MetricsOrigin, OutstandingWorkers, SpendingLedger, SpokenVersions,
+    TrainingReport,
 };
-use crate::{InvocationId, JobName, Namespace, splits::line_of};
+use crate::{Epoch, Fingerprint, InvocationId, JobName, Namespace, splits::line_of};
 use serde::{Deserialize, Serialize};
 
 /// Starts one worker. The event carries no work: the worker claims bundles itself.
@@ -53,6 +54,12 @@ pub struct ScalerEvent {
     /// Changes when the work for a batch changes, such as reading a cache instead of computing.
     #[serde(default)]
     pub mode: u32,
+    /// The pipeline, by which what jobs measure is kept for later ones.
+    #[serde(default)]
+    pub pipeline: Option<Fingerprint>,
+    /// The epoch that is delivered.
+    #[serde(default)]
+    pub epoch: Epoch,
     /// Batches delivered to the trainer so far: the timeline's x axis.
     pub batches: u64,
     /// Splits committed so far; see [`WorkerFailureSeries`].
@@ -70,6 +77,12 @@ pub struct ScaleState {
     /// State of the scaling policy between two reports, which only the scaler reads; replies leave it out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<serde_json::Value>,
+    /// Whether the policy rests on what earlier jobs measured.
+    #[serde(default)]
+    pub metrics: MetricsOrigin,
+    /// The latest epoch in which measurements were kept for later jobs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept: Option<Epoch>,
     /// Invocations that the platform refused since the previous report.
     #[serde(default)]
     pub throttled: u32,

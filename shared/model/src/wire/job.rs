@@ -140,6 +140,12 @@ impl JobSpec {
         Self { pipeline, epochs: 1, workers: 1, ..Self::default() }
     }
 
+    /// The pipeline and the numerics of its workers: jobs of which these are equal compute alike.
+    pub fn pipeline_fingerprint(&self) -> Fingerprint {
+        let text = format!("{}\n{}", self.numerics, self.pipeline);
+        Fingerprint::from_content("gristmill pipeline metrics v1", text.as_bytes())
+    }
+
     /// Workers, those of the trainer's hosts included; at least one.
     pub fn all_workers(&self) -> u32 {
         self.workers.saturating_add(self.settings.local_workers).max(1)

@@ -49,7 +49,7 @@ impl MeasuredBlock {
 
     /// Whether it is as long as the measurement that is due: `reports` reports, and whole generations.
     pub fn is_complete(&self, reports: u32, generation: f64) -> bool {
-        self.reports >= reports && self.batches >= TUNING.generations * generation
+        self.reports >= reports && self.batches >= generation
     }
 
     /// Share of the time in which the trainer waited for workers.

@@ -5,14 +5,20 @@
 //! docs/scaling.md derives it.
 
 use super::{
-    Decision, Reason, ScalerFacts, ScalingPolicy, Settings, TrainingReport,
+    Decision, MetricsOrigin, Reason, ScalerFacts, ScalingPolicy, Settings, TrainingReport,
+    WorkerMetrics,
     block::MeasuredBlock,
-    law::{LawPoint, ThroughputLaw},
+    law::{LawPoint, STORED_REPORTS, ThroughputLaw},
     throttle::Throttle,
     trend::LoadTrend,
     tuning::TUNING,
 };
 use serde::{Deserialize, Serialize};
+
+/// Difference of a report from what earlier jobs measured, as a share of that, and the consecutive reports of it that
+/// discard what they measured.
+const DIFFERS: f64 = 0.2;
+const DIFFERING_REPORTS: u32 = 3;
 
 /// Progress of the search for the count.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -47,8 +53,12 @@ pub struct CoverageState {
     block: MeasuredBlock,
     /// Measurements under this load, the latest last.
     points: Vec<LawPoint>,
-    /// Direction of the last move under this load: 1, -1, or 0.
+    /// What earlier jobs measured, and the consecutive reports that differ from it.
+    stored: Option<(WorkerMetrics, u32)>,
+    /// Direction of the last move under this load: 1, -1, or 0; and whether it had converged before: then it never
+    /// turns.
     direction: i8,
+    has_converged: bool,
     throttle: Throttle,
 }
 
@@ -66,7 +76,9 @@ impl Default for CoverageState {
             shared: LoadTrend::default(),
             block: MeasuredBlock::default(),
             points: Vec::new(),
+            stored: None,
             direction: 0,
+            has_converged: false,
             throttle: Throttle::default(),
         }
     }
@@ -83,6 +95,19 @@ impl ScalingPolicy for Coverage {
 
     fn begin(settings: &Settings) -> Self {
         Self(Box::new(CoverageState::begin(settings)))
+    }
+
+    fn begin_with(settings: &Settings, metrics: &WorkerMetrics) -> Self {
+        Self(Box::new(CoverageState::begin_with(settings, metrics)))
+    }
+
+    fn metrics(&self) -> Option<WorkerMetrics> {
+        let law = ThroughputLaw::fit(&self.0.points).filter(|_| self.has_converged())?;
+        Some(law.metrics(self.0.step.mean()?, self.0.target))
+    }
+
+    fn origin(&self) -> MetricsOrigin {
+        self.0.stored.map_or(MetricsOrigin::Measured, |_| MetricsOrigin::Stored)
     }
 
     fn target(&self) -> u32 {
@@ -146,6 +171,21 @@ impl CoverageState {
         Self { target: settings.start.clamp(1, most), ..Self::default() }
     }
 
+    /// CoverageState at the count that earlier jobs converged to, with their law.
+    pub fn begin_with(settings: &Settings, metrics: &WorkerMetrics) -> Self {
+        let (most, _) = settings.cap();
+        // The cast saturates.
+        let workers = (metrics.workers.mean.round() as u32).clamp(1, most);
+        Self {
+            target: workers,
+            phase: SearchPhase::Searching { measurement: 0 },
+            step: LoadTrend::known(metrics.step_s.mean, STORED_REPORTS),
+            points: ThroughputLaw::stored(metrics).points(workers),
+            stored: Some((*metrics, 0)),
+            ..Self::default()
+        }
+    }
+
     /// Takes a report and passes it to the step of the search that it concerns.
     fn observe(
         &mut self,
@@ -167,6 +207,9 @@ impl CoverageState {
             self.phase = SearchPhase::Estimating { reports: 0 };
             return Reason::ModeChanged { workers };
         }
+        if is_first && self.stored.is_some() {
+            self.begin_measurement(report);
+        }
         let is_short = report.remote_workers < f64::from(workers);
         if facts.claimable == 0 && report.window_full < 0.05 && is_short {
             return Reason::NothingLeft { workers };
@@ -175,6 +218,9 @@ impl CoverageState {
         let elapsed_s = batches / facts.clients() * report.batch_time_s();
         let is_settled = from_batch >= self.settled_at;
         let seen = Observation { report, facts, settings, batches, elapsed_s, is_settled };
+        if let Some(reason) = self.observe_stored(&seen) {
+            return reason;
+        }
         if let Some(reason) = self.observe_account(&seen) {
             return reason;
         }
@@ -188,6 +234,33 @@ impl CoverageState {
                 self.measure(&seen, measurement)
             }
         }
+    }
+
+    /// What earlier jobs measured is discarded if this job is another.
+    fn observe_stored(&mut self, seen: &Observation<'_>) -> Option<Reason> {
+        // A measurement of its own confirms it.
+        let is_unconfirmed = self.phase == SearchPhase::Searching { measurement: 0 };
+        let (metrics, differing) = self.stored.as_mut().filter(|_| is_unconfirmed)?;
+        let report = seen.report;
+        let differs = |here: f64, stored: f64| (here / stored - 1.0).abs() > DIFFERS;
+        let slowed = 1.0 + metrics.slowing.mean * report.remote_workers;
+        let differs = differs(report.step_s, metrics.step_s.mean)
+            || report.remote_batch_s().is_some()
+                && differs(report.remote_compute_s, metrics.compute_s.mean * slowed);
+        if !differs {
+            *differing = 0;
+            return None;
+        }
+        *differing += 1;
+        if *differing < DIFFERING_REPORTS {
+            return Some(Reason::Measuring { reports: self.block.reports, workers: self.target });
+        }
+        self.points.clear();
+        self.step = LoadTrend::known(report.step_s, 1);
+        self.begin_load(report);
+        self.phase = SearchPhase::Estimating { reports: 0 };
+        self.estimate(seen, 0);
+        Some(Reason::Discarded { workers: self.target })
     }
 
     /// The account's limit on workers: learnt, and tried again.
@@ -220,8 +293,12 @@ impl CoverageState {
             sharing = part(&mut self.shared, seen.report.remote_shared_s());
             // Where workers wait for each other, their waits vary.
             let whole_s = seen.report.remote_batch_s().unwrap_or(0.0);
-            sharing = sharing
-                .filter(|(before_s, after_s)| (after_s - before_s).abs() > TUNING.change * whole_s);
+            let is_free =
+                || ThroughputLaw::fit(&self.points).is_none_or(|law| law.bound.is_infinite());
+            let is_large =
+                |before_s: f64, after_s: f64| (after_s - before_s).abs() > TUNING.change * whole_s;
+            sharing =
+                sharing.filter(|&(before_s, after_s)| is_large(before_s, after_s) && is_free());
         }
         if self.points.is_empty() {
             return None;
@@ -256,7 +333,7 @@ impl CoverageState {
 
     /// Begins with another load: it may ask for a move in any direction.
     fn begin_load(&mut self, report: &TrainingReport) {
-        self.direction = 0;
+        (self.direction, self.has_converged, self.stored) = (0, false, None);
         self.begin_measurement(report);
     }
 
@@ -313,8 +390,12 @@ impl CoverageState {
         if let Some(point) = self.block.point(workers) {
             // Times that many workers reported, which may have waited for each other, are no more than a first guess.
             let is_guess = |known: &LawPoint| known.reports == 0 && known.workers > 1.5;
-            self.points.retain(|known| known.target != workers && !is_guess(known));
-            self.points.push(point);
+            self.points.retain(|known| !is_guess(known));
+            let here = self.points.iter().position(|known| known.target == workers);
+            let known = here.map(|at| self.points.remove(at));
+            // What earlier jobs measured here is the surer at first.
+            let surer = known.filter(|known| known.reports > point.reports && !known.is_past);
+            self.points.push(surer.unwrap_or(point));
             if self.points.len() > TUNING.points {
                 // The first tells the times of few workers.
                 self.points.remove(1);
@@ -327,6 +408,9 @@ impl CoverageState {
         // That nothing helps a trainer that waits is to be certain.
         let is_certain = covered >= 1.0 - TUNING.bound_stall || measurement >= TUNING.certain;
         let next = measurement + 1;
+        if is_certain && !self.has_converged {
+            (self.direction, self.has_converged) = (0, true);
+        }
         self.phase = if is_certain {
             SearchPhase::Converged { measurement: next }
         } else {
@@ -373,6 +457,7 @@ impl CoverageState {
         let least = |way: i8| match self.phase {
             _ if self.direction != -way => further,
             SearchPhase::Searching { measurement: 0 } => f64::INFINITY,
+            _ if self.has_converged => f64::INFINITY,
             _ => TUNING.turn * further,
         };
         // Workers that a full window keeps from work are not helped by more of them.

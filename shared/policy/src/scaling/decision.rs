@@ -1,5 +1,6 @@
 //! The policy's output: a target, and the reason in one line with its numbers.
 
+use gristmill_model::wire::MetricsOrigin;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -39,8 +40,8 @@ pub enum Reason {
     Fixed { workers: u32 },
     /// Another target, without further reason.
     Moved { from: u32, workers: u32 },
-    /// Nothing has been measured yet.
-    Start { workers: u32 },
+    /// This job has measured nothing yet.
+    Start { workers: u32, origin: MetricsOrigin },
     /// The first target, from the times of one worker and of the trainer.
     Estimate { worker_batch_s: f64, step_s: f64, workers: u32 },
     /// The trainer waits: the workers cover `covered` of its demand.
@@ -55,6 +56,8 @@ pub enum Reason {
     WorkerChanged { before_s: f64, after_s: f64, workers: u32 },
     /// Another execution mode: measurement restarts.
     ModeChanged { workers: u32 },
+    /// What earlier jobs measured is not what this one does: measurement restarts.
+    Discarded { workers: u32 },
     /// The account refuses further invocations.
     Throttled { granted: u32 },
     /// The account may allow more again.
@@ -93,7 +96,12 @@ impl fmt::Display for Reason {
             Self::Moved { from, workers } => {
                 format!("move: from {} to {}", count(from), count(workers))
             }
-            Self::Start { workers } => format!("start: {}, nothing measured", count(workers)),
+            Self::Start { workers, origin: MetricsOrigin::Measured } => {
+                format!("start: {}, nothing measured", count(workers))
+            }
+            Self::Start { workers, origin: MetricsOrigin::Stored } => {
+                format!("start: {}, as earlier jobs of this pipeline", count(workers))
+            }
             Self::Estimate { worker_batch_s, step_s, workers } => {
                 let (batch, step) = (Seconds(worker_batch_s), Seconds(step_s));
                 let times = format!("a worker makes a batch in {batch}, the trainer takes {step}");
@@ -118,6 +126,10 @@ impl fmt::Display for Reason {
             Self::ModeChanged { workers } => {
                 format!("mode changed: {} until measured again", count(workers))
             }
+            Self::Discarded { workers } => format!(
+                "stored metrics discarded: three reports differ from them by over 20 %: {}",
+                count(workers)
+            ),
             Self::Throttled { granted } => {
                 format!("throttled: the account grants {}", count(granted))
             }

@@ -3,8 +3,12 @@
 //! A worker computes a batch in `c (1 + beta n)` and waits `m` for what all share. `n` workers make
 //! `X(n) = min(demand, n / (c (1 + beta n) + m), bound)` batches a second.
 
-use super::tuning::TUNING;
+use super::{WorkerMetrics, tuning::TUNING};
+use gristmill_model::wire::MeasuredValue;
 use serde::{Deserialize, Serialize};
+
+/// Reports that stand behind what earlier jobs measured: about those of three measurements.
+pub(super) const STORED_REPORTS: u32 = 24;
 
 /// A count of workers, as measured over whole generations of their splits. Times are in seconds for a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -82,11 +86,11 @@ impl ThroughputLaw {
         let free = unbound.fit_shared(&points);
         let fastest = points.iter().filter(|point| point.stall > TUNING.bound_stall);
         let fastest = fastest.map(LawPoint::rate).fold(0.0, f64::max);
-        let bounds = TUNING
-            .bounds
-            .map(|share| Self { bound: share * fastest, ..unbound }.fit_shared(&points));
+        let bounds = (0..=24)
+            .map(|step| Self { bound: fastest * (0.8 + 0.015 * f64::from(step)), ..unbound });
+        let bounds = bounds.map(|law| law.fit_shared(&points));
         let error = |law: &Self| law.error(&points);
-        let bound = bounds.into_iter().min_by(|one, other| error(one).total_cmp(&error(other)))?;
+        let bound = bounds.min_by(|one, other| error(one).total_cmp(&error(other)))?;
         let is_bound = fastest > 0.0 && error(&free) - error(&bound) > TUNING.evidence;
         if !is_bound {
             return Some(free);
@@ -162,6 +166,53 @@ impl ThroughputLaw {
         Self { compute_s: self.compute_s * times, ..self }
     }
 
+    /// The law that earlier jobs measured.
+    pub fn stored(metrics: &WorkerMetrics) -> Self {
+        Self {
+            compute_s: metrics.compute_s.mean,
+            beta: metrics.slowing.mean,
+            shared_s: metrics.shared_s.mean,
+            bound: metrics.bound.map_or(f64::INFINITY, |bound| bound.mean),
+            steady: f64::INFINITY,
+        }
+    }
+
+    /// Points from which the law is found again: few workers, `workers`, and as many as the bound holds back.
+    pub fn points(&self, workers: u32) -> Vec<LawPoint> {
+        let at_bound = 3.0 * self.bound * self.batch_s(f64::from(workers));
+        let many = at_bound.is_finite().then_some(at_bound.ceil().max(2.0) as u32);
+        let half = (workers > 3).then_some(workers.div_ceil(2));
+        let counts = [Some(1), half, many, Some(workers)].into_iter().flatten();
+        let point = |target: u32| {
+            let workers = f64::from(target);
+            let compute_s = self.compute_s * (1.0 + self.beta * workers);
+            LawPoint {
+                target,
+                workers,
+                batch_s: workers / self.capacity(workers),
+                compute_s,
+                reported_s: self.shared_s,
+                stall: if Some(target) == many { 1.0 } else { 0.0 },
+                reports: STORED_REPORTS,
+                is_past: false,
+            }
+        };
+        counts.map(point).collect()
+    }
+
+    /// The law as later jobs find it, with the trainer's step and the count that it led to.
+    pub fn metrics(&self, step_s: f64, workers: u32) -> WorkerMetrics {
+        let one = MeasuredValue::one;
+        WorkerMetrics {
+            step_s: one(step_s),
+            compute_s: one(self.compute_s),
+            slowing: one(self.beta),
+            shared_s: one(self.shared_s),
+            bound: self.bound.is_finite().then(|| one(self.bound)),
+            workers: one(f64::from(workers)),
+        }
+    }
+
     /// A worker's time for a batch among `workers`, while no bound is reached.
     pub fn batch_s(&self, workers: f64) -> f64 {
         self.compute_s * (1.0 + self.beta * workers) + self.shared_s
@@ -193,11 +244,10 @@ impl ThroughputLaw {
         let mut best = (1, usd(1));
         for workers in 2..=most {
             let here = usd(workers);
-            if here < best.1 * (1.0 - TUNING.equal / f64::from(workers)) {
+            if here < best.1 * (1.0 - 1e-9) {
                 best = (workers, here);
             }
-            let spare = if self.steady.is_infinite() { 1.0 } else { TUNING.spare };
-            if self.capacity(f64::from(workers)) >= demand * spare {
+            if self.steady.is_infinite() && self.capacity(f64::from(workers)) >= demand {
                 break;
             }
         }

@@ -26,7 +26,7 @@ pub use settings::Settings;
 pub use top_up::{TopUp, top_up};
 
 use baselines::{cachew, fastflow, hpa, pecan, tfdata};
-use gristmill_model::wire::TrainingReport;
+use gristmill_model::wire::{MetricsOrigin, TrainingReport, WorkerMetrics};
 
 // The first is the default.
 registry::policies! {

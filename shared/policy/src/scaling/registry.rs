@@ -1,6 +1,8 @@
 //! Policies by name. A job selects one, and the scaler's state holds the policy's.
 
-use super::{Decision, POLICIES, Policy, ScalerFacts, Settings, TrainingReport};
+use super::{
+    Decision, MetricsOrigin, POLICIES, Policy, ScalerFacts, Settings, TrainingReport, WorkerMetrics,
+};
 use serde::{Serialize, de::DeserializeOwned};
 use std::{fmt, str::FromStr};
 
@@ -13,6 +15,21 @@ pub trait ScalingPolicy: fmt::Debug + Clone + PartialEq + Serialize + Deserializ
 
     /// State before the first report.
     fn begin(settings: &Settings) -> Self;
+
+    /// State before the first report of a job whose like measured `metrics` before.
+    fn begin_with(settings: &Settings, _metrics: &WorkerMetrics) -> Self {
+        Self::begin(settings)
+    }
+
+    /// What later jobs may begin with, once it is certain.
+    fn metrics(&self) -> Option<WorkerMetrics> {
+        None
+    }
+
+    /// Whether it rests on what earlier jobs measured.
+    fn origin(&self) -> MetricsOrigin {
+        MetricsOrigin::Measured
+    }
 
     /// Workers to hold until the next report.
     fn target(&self) -> u32;
@@ -44,7 +61,7 @@ pub trait ScalingPolicy: fmt::Debug + Clone + PartialEq + Serialize + Deserializ
 pub struct PolicyName {
     pub(super) name: &'static str,
     pub(super) about: &'static str,
-    pub(super) begin: fn(&Settings) -> Policy,
+    pub(super) begin: fn(&Settings, Option<&WorkerMetrics>) -> Policy,
 }
 
 impl PolicyName {
@@ -64,7 +81,12 @@ impl PolicyName {
 
     /// The policy before the first report.
     pub fn begin(&self, settings: &Settings) -> Policy {
-        (self.begin)(settings)
+        (self.begin)(settings, None)
+    }
+
+    /// The policy of a job whose like measured `metrics` before.
+    pub fn begin_with(&self, settings: &Settings, metrics: &WorkerMetrics) -> Policy {
+        (self.begin)(settings, Some(metrics))
     }
 }
 
@@ -115,7 +137,10 @@ macro_rules! policies {
         pub const POLICIES: &[PolicyName] = &[$(PolicyName {
             name: <$module::$name as ScalingPolicy>::NAME,
             about: <$module::$name as ScalingPolicy>::ABOUT,
-            begin: |settings| Policy::$name(ScalingPolicy::begin(settings)),
+            begin: |settings, metrics| Policy::$name(match metrics {
+                Some(metrics) => ScalingPolicy::begin_with(settings, metrics),
+                None => ScalingPolicy::begin(settings),
+            }),
         }),+];
 
         /// A registered policy with its state.
@@ -153,6 +178,21 @@ macro_rules! policies {
                 }
                 match self {
                     $(Self::$name(policy) => ScalingPolicy::decide(policy, report, facts, settings)),+
+                }
+            }
+
+            /// What later jobs may begin with; none while the count is fixed or uncertain.
+            pub fn metrics(&self, settings: &Settings) -> Option<WorkerMetrics> {
+                match self {
+                    _ if settings.fixed.is_some() => None,
+                    $(Self::$name(policy) => policy.metrics()),+
+                }
+            }
+
+            /// Whether the policy rests on what earlier jobs measured.
+            pub fn origin(&self) -> MetricsOrigin {
+                match self {
+                    $(Self::$name(policy) => policy.origin()),+
                 }
             }
 

@@ -21,6 +21,11 @@ pub(super) struct LoadTrend {
 }
 
 impl LoadTrend {
+    /// A mean that so many samples told before.
+    pub fn known(mean: f64, samples: u32) -> Self {
+        Self { mean: mean.max(f64::MIN_POSITIVE).ln(), samples, ..Self::default() }
+    }
+
     /// The mean; none before the first sample.
     pub fn mean(&self) -> Option<f64> {
         (self.samples > 0).then(|| self.mean.exp())

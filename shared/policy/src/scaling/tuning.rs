@@ -15,8 +15,6 @@ pub(super) struct CoverageTuning {
     pub reports: u32,
     /// Measurements after which a trainer that waits counts as held back by what no worker changes.
     pub certain: u32,
-    /// Generations of splits of a first measurement.
-    pub generations: f64,
     /// Share of polls with a full window above which production is censored: the workers could make more.
     pub full: f64,
     /// Share of the bound below which a count was not held back by it.
@@ -29,12 +27,6 @@ pub(super) struct CoverageTuning {
     pub mixed: f64,
     /// Sharpness of the knee at a shared bound, for each worker there: those that collide wait for a part of a turn.
     pub knee: f64,
-    /// Dollars, as a share of their own, that a worker more has to save times the number of workers.
-    pub equal: f64,
-    /// Capacity, as a multiple of the demand, beyond which no unsteadiness asks for more workers.
-    pub spare: f64,
-    /// Bounds that are tried, as shares of the highest rate that was measured.
-    pub bounds: [f64; 24],
     /// Reduction of the squared errors, in their variances, by which a bound is believed.
     pub evidence: f64,
     /// Part of a shared time at a bound that is tried as the time below it.
@@ -72,25 +64,18 @@ pub(super) const TUNING: CoverageTuning = CoverageTuning {
     bound_stall: 0.02,
     reports: 4,
     certain: 3,
-    generations: 1.0,
     full: 0.3,
     known: 0.93,
     slowing: 0.08,
     apart: 1.25,
     mixed: 3.0,
     knee: 2.0,
-    equal: 0.1,
-    spare: 2.0,
-    bounds: [
-        0.8, 0.82, 0.84, 0.86, 0.88, 0.9, 0.92, 0.93, 0.94, 0.95, 0.96, 0.97, 0.98, 0.99, 1.0,
-        1.01, 1.02, 1.03, 1.04, 1.06, 1.08, 1.1, 1.13, 1.16,
-    ],
     evidence: 9.0,
     part: 0.25,
     surplus: 0.3,
     drift: 0.5,
     alarm: 8.0,
-    change: 0.08,
+    change: 0.15,
     outlier: 5.0,
     sigma: [0.03, 0.1, 0.4],
     model: 0.015,
