@@ -230,7 +230,8 @@ fn one_hash(text: &str) -> Result<String> {
         let mut run = |file: &str, more: &[&str]| -> Result<()> {
             let mut command = dir.gristmill(&["run"]);
             command.arg(dir.path(file)).args(["--epochs", "2", "--step-time", "0ms", "--json"]);
-            let report = run_json(command.args(["--split-batches", "1"]).args(DECLARED).args(more))?;
+            let report =
+                run_json(command.args(["--split-batches", "1"]).args(DECLARED).args(more))?;
             let name = format!("{compress}, {file}, {more:?}: {}", report["epochs"]);
             hashes.insert(name, report["batches_blake3"].as_str().unwrap().to_owned());
             Ok(())
