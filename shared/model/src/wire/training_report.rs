@@ -78,8 +78,7 @@ impl TrainingReport {
 
     /// Whether the numbers are possible.
     pub fn is_plausible(&self) -> bool {
-        let counts =
-            [self.queue_batches, self.remote_workers, self.local_workers, self.busy_cores];
+        let counts = [self.queue_batches, self.remote_workers, self.local_workers, self.busy_cores];
         is_duration(self.step_s)
             && (self.stall_s == 0.0 || is_duration(self.stall_s))
             && (0.0..=LONGEST_S).contains(&self.fetch_stall_s)
