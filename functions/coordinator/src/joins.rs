@@ -31,6 +31,7 @@ impl Jobs {
     ) -> Result<JobView, CallRefusal> {
         let job = &register.job;
         let Some(item) = &read.item else { return Err(crate::records::no_job(job)) };
+        self.begin_spending(job, item).await?;
         let version = self.version;
         // Only to see whether anything changes: then from which batch on, and when, does not matter.
         let after = joined(item, register, version, Cursor::default(), 0)?;

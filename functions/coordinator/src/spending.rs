@@ -1,7 +1,7 @@
 //! Jobs with a budget: workers are let in, their leases are paid for, and the job ends when nobody can go on.
 
 use crate::{
-    CallHandler, Splits,
+    CallHandler, Jobs, Splits,
     items::{ItemName, JobItem},
     kicks::silent_workers,
     scan::WindowScan,
@@ -27,6 +27,26 @@ pub(crate) fn budget_facts(item: &JobItem, progress: &JobProgress) -> Option<Bud
 /// The ledger of a job with a budget.
 fn ledger(scale: &ScaleState, facts: &BudgetFacts) -> Option<SpendingLedger> {
     SpendingLedger::of(scale.spending.as_ref(), facts.registered_ms, facts.budget)
+}
+
+impl Jobs {
+    /// Begins the ledger of a job with a budget, if it has none. A late event of an earlier job of the name may have left
+    /// another, by which nobody would be paid.
+    pub(crate) async fn begin_spending(
+        &self,
+        job: &JobName,
+        item: &JobItem,
+    ) -> Result<(), CallRefusal> {
+        let (registered_ms, Some(budget)) = (item.registered_ms, item.spec.budget) else {
+            return Ok(());
+        };
+        let begin = |scale: &mut ScaleState| {
+            let kept = SpendingLedger::of(scale.spending.as_ref(), registered_ms, budget);
+            scale.spending =
+                Some(kept.unwrap_or_else(|| SpendingLedger::new(registered_ms, budget)));
+        };
+        self.records.store.change_or_create(&ItemName::Scale(job), begin).await.map(|_| ())
+    }
 }
 
 impl Splits {

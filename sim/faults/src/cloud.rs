@@ -303,11 +303,6 @@ impl SimCloud {
                     report.ack.durable_place = report.ack.delivered;
                 }
             }
-            (Some(Mutant::AgesNever), AnyCall::Claim(claim)) => {
-                if let Some(said) = &mut claim.said {
-                    said.age_ms = 0;
-                }
-            }
             (Some(Mutant::LeasesForGood), AnyCall::Claim(claim)) => {
                 (claim.remaining_ms, claim.split_ms) = (FOREVER_MS, FOREVER_MS);
             }

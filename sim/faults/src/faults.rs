@@ -290,9 +290,9 @@ impl FaultPlan {
     }
 
     /// Draws a budget in one simulation of four. It is as much as a few workers cost for a minute.
-    pub fn draw_budget(mut self, random: &mut Rng, always: bool) -> Self {
+    pub fn draw_budget(mut self, random: &mut Rng) -> Self {
         let cap = random.u64(0..MOST_BUDGET);
-        if random.u8(0..4) > 0 && !always {
+        if random.u8(0..4) > 0 {
             return self;
         }
         self.budget = Some(cap);

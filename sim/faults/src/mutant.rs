@@ -82,8 +82,6 @@ pub enum Mutant {
     TakesNewerJobs,
     /// Each release speaks its own version alone.
     SpeaksOneVersion,
-    /// Workers of a job with a budget are paid for as if they had just begun.
-    AgesNever,
 }
 
 impl Mutant {

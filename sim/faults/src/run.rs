@@ -84,7 +84,7 @@ fn fitted(
         plan = plan.without(&[FaultKind::WritesLost]);
     }
     let mut random = fastrand::Rng::with_seed(seed ^ 0x6275_6467_6574);
-    plan = plan.draw_budget(&mut random, mutant == Some(Mutant::AgesNever));
+    plan = plan.draw_budget(&mut random);
     if scenario.is_long() {
         // So that much work is left when the faults end.
         plan.until = plan.until.min(Duration::from_secs(20 + seed % 40));

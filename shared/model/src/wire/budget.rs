@@ -151,17 +151,13 @@ impl SpendingLedger {
         Self { registered_ms, budget, spent: 0, workers, sent, split_ms: 0 }
     }
 
-    /// The ledger of the job that was registered then, with its newest budget; none if a later job has the name.
+    /// The ledger of the job that was registered then, with its newest budget; none if the kept one is that of another job
+    /// of the name.
     pub fn of(kept: Option<&Self>, registered_ms: u64, budget: JobBudget) -> Option<Self> {
-        match kept {
-            Some(kept) if kept.registered_ms > registered_ms => None,
-            Some(kept) if kept.registered_ms == registered_ms => {
-                let newer = budget.revision > kept.budget.revision;
-                let budget = if newer { budget } else { kept.budget };
-                Some(Self { budget, ..kept.clone() })
-            }
-            _ => Some(Self::new(registered_ms, budget)),
-        }
+        let Some(kept) = kept else { return Some(Self::new(registered_ms, budget)) };
+        let newer = budget.revision > kept.budget.revision;
+        let budget = if newer { budget } else { kept.budget };
+        (kept.registered_ms == registered_ms).then(|| Self { budget, ..kept.clone() })
     }
 
     /// Picodollars spent, those included that invocations may still spend.
