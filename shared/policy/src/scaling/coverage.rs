@@ -32,7 +32,8 @@ pub enum SearchPhase {
     Converged { measurement: u32 },
 }
 
-/// CoverageState of the policy between two reports. Unknown fields are ignored and missing ones default, so that two versions can share an item.
+/// State of the policy between two reports. Unknown fields are ignored and missing ones default, so that two versions
+/// can share an item.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CoverageState {
@@ -165,13 +166,13 @@ pub(super) struct Observation<'r> {
 }
 
 impl CoverageState {
-    /// CoverageState before the first report.
+    /// State before the first report.
     pub fn begin(settings: &Settings) -> Self {
         let (most, _) = settings.cap();
         Self { target: settings.start.clamp(1, most), ..Self::default() }
     }
 
-    /// CoverageState at the count that earlier jobs converged to, with their law.
+    /// State at the count that earlier jobs converged to, with their law.
     pub fn begin_with(settings: &Settings, metrics: &WorkerMetrics) -> Self {
         let (most, _) = settings.cap();
         // The cast saturates.

@@ -96,11 +96,8 @@ impl fmt::Display for Reason {
             Self::Moved { from, workers } => {
                 format!("move: from {} to {}", count(from), count(workers))
             }
-            Self::Start { workers, origin: MetricsOrigin::Measured } => {
-                format!("start: {}, nothing measured", count(workers))
-            }
-            Self::Start { workers, origin: MetricsOrigin::Stored } => {
-                format!("start: {}, as earlier jobs of this pipeline", count(workers))
+            Self::Start { workers, origin } => {
+                format!("start: {}, {}", count(workers), started_by(origin))
             }
             Self::Estimate { worker_batch_s, step_s, workers } => {
                 let (batch, step) = (Seconds(worker_batch_s), Seconds(step_s));
@@ -160,6 +157,13 @@ impl fmt::Display for Limit {
             Self::Concurrency => "the account's concurrency",
             Self::Budget => "the budget",
         })
+    }
+}
+
+fn started_by(origin: MetricsOrigin) -> &'static str {
+    match origin {
+        MetricsOrigin::Measured => "nothing measured",
+        MetricsOrigin::Stored => "as earlier jobs of this pipeline",
     }
 }
 

@@ -186,12 +186,13 @@ impl ThroughputLaw {
         let point = |target: u32| {
             let workers = f64::from(target);
             let compute_s = self.compute_s * (1.0 + self.beta * workers);
+            let batch_s = workers / self.capacity(workers);
             LawPoint {
                 target,
                 workers,
-                batch_s: workers / self.capacity(workers),
+                batch_s,
                 compute_s,
-                reported_s: self.shared_s,
+                reported_s: batch_s - compute_s,
                 stall: if Some(target) == many { 1.0 } else { 0.0 },
                 reports: STORED_REPORTS,
                 is_past: false,
@@ -290,4 +291,62 @@ fn slowing<'p>(points: impl Iterator<Item = &'p LawPoint> + Clone) -> Option<f64
     let alone = mean_c - slope * mean_n;
     let grows = grown > TUNING.slowing + noise && alone > 0.0;
     grows.then(|| slope / alone)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+
+    const PRICES: LawPrices = LawPrices { trainer: 60.0, worker: 1.0 };
+
+    fn law(bound: f64, beta: f64) -> ThroughputLaw {
+        ThroughputLaw { compute_s: 1.5, beta, shared_s: 0.5, bound, steady: f64::INFINITY }
+    }
+
+    #[test]
+    fn a_law_is_found_again_from_its_points() {
+        for (bound, beta) in [(f64::INFINITY, 0.0), (5.0, 0.0), (12.0, 0.0), (f64::INFINITY, 0.02)]
+        {
+            let truth = law(bound, beta);
+            let found = ThroughputLaw::fit(&truth.points(20)).unwrap();
+            assert_eq!(found.bound.is_finite(), bound.is_finite(), "{found:?}");
+            for workers in [4.0, 10.0, 20.0] {
+                let off = found.capacity(workers) / truth.capacity(workers) - 1.0;
+                assert!(off.abs() < 0.06, "{workers}: {off}, {found:?} for {truth:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_bound_is_believed_only_on_evidence() {
+        let truth = law(5.0, 0.0);
+        let points = truth.points(30);
+        let [first, .., at_bound] = points[..] else { panic!() };
+        // One report at few workers, and few of a trainer that waited.
+        let few = |point: LawPoint, reports| LawPoint { reports, stall: 0.5, ..point };
+        let found = ThroughputLaw::fit(&[few(first, 0), few(at_bound, 4)]).unwrap();
+        assert!(
+            (found.bound / 5.0 - 1.0).abs() < 0.1,
+            "three times the time is evidence: {found:?}"
+        );
+        let near = LawPoint { batch_s: first.batch_s * 1.05, workers: 5.0, ..at_bound };
+        let found = ThroughputLaw::fit(&[few(first, 0), few(near, 4)]).unwrap();
+        assert!(found.bound.is_infinite(), "5 % is none: {found:?}");
+    }
+
+    #[test]
+    fn a_trainer_that_waits_although_enough_is_made_gets_more_workers_up_to_the_bound() {
+        let steady = law(f64::INFINITY, 0.0);
+        let demand = 1.0;
+        assert_eq!(steady.cheapest(demand, 100, &PRICES), 3, "2 s a batch, and 3 % to spare");
+        assert_eq!(steady.with_stall(3.0, demand, 0.0), steady);
+        let unsteady = steady.with_stall(3.0, demand, 0.1);
+        let lost = 1.0 - unsteady.made(3.0, demand) / demand;
+        assert!((lost - 0.1).abs() < 1e-3, "{lost}");
+        assert!(unsteady.cheapest(demand, 100, &PRICES) > 4);
+        // A wait that the law explains is no unsteadiness.
+        assert_eq!(steady.with_stall(1.0, demand, 0.5), steady);
+    }
 }

@@ -109,6 +109,16 @@ mod tests {
     }
 
     #[test]
+    fn workers_of_different_speed_that_report_in_turn_are_no_change() {
+        let (mut trend, mut parts) = (LoadTrend::default(), LoadTrend::default());
+        let times = |n: u32| if n % 10 < 5 { 0.1 } else { 0.23 };
+        assert!((0..200).any(|n| trend.add(times(n)).is_some()), "one report is no fair sample");
+        assert!((0..200).all(|n| parts.add_part(times(n), 100.0, 1_000.0).is_none()));
+        let changed = (0..40).find(|n| parts.add_part(2.0 * times(*n), 100.0, 1_000.0).is_some());
+        assert_eq!(changed, Some(19), "the second generation");
+    }
+
+    #[test]
     fn noise_of_ten_percent_gives_few_alarms_and_the_mean() {
         let (mut trend, mut random) = (LoadTrend::default(), fastrand::Rng::with_seed(1));
         let alarms = (0..10_000).filter(|_| trend.add(noisy(&mut random, 3.0)).is_some()).count();
