@@ -103,7 +103,7 @@ async fn a_job_ends_when_its_budget_does_and_goes_on_with_more() {
         "the trainer has splits to take"
     );
     let failed = world.poll(made, None).await.job;
-    let JobState::Failed { error } = &failed.state else { panic!("{failed:?}") };
+    let JobState::Failed { error, .. } = &failed.state else { panic!("{failed:?}") };
     assert!(error.contains("its budget is spent") && error.contains("--budget-usd"), "{error}");
     assert!(world.spent().await <= cap);
     let again = world.give(cap, Some(failed.resumed)).await;
