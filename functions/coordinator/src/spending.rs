@@ -121,7 +121,6 @@ impl Splits {
                     worker.and_then(|(worker, said)| ledger.pay(worker, said, &demand, facts.kept));
                 goes_on_ms.is_some()
             });
-            let after = if pays { after } else { before.clone() };
             Ok::<_, CallRefusal>(TransitionOutcome::new(Some(&before), after))
         };
         self.records.store.update(&ItemName::Scale(&claim.job), decide).await?;

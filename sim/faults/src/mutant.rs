@@ -6,7 +6,8 @@ use bytes::Bytes;
 use clap::ValueEnum;
 use gristmill_model::{
     splits::{JobProgress, SplitPlace, ranks::TailPolicy, readers::ReaderProgress, run::PastRuns},
-    wire::{AnyCall, PollCall},
+    stored::keys,
+    wire::{AnyCall, FIRST_MS, PollCall, ScaleState},
 };
 use gristmill_ports::{ItemKey, TableItem};
 use serde::{Serialize, de::DeserializeOwned};
@@ -82,6 +83,8 @@ pub enum Mutant {
     TakesNewerJobs,
     /// Each release speaks its own version alone.
     SpeaksOneVersion,
+    /// The ledger of a budget forgets the time of workers that it has paid for beyond the first.
+    ForgetsPaidTime,
 }
 
 impl Mutant {
@@ -119,6 +122,11 @@ impl Mutant {
     /// Whether it is a bug of bounds on memory: simulations with it have the tightest ones, and local workers.
     pub fn is_of_memory(self) -> bool {
         matches!(self, Self::StoreStopsClaims | Self::JudgedBySlowest)
+    }
+
+    /// Whether it is a bug of budgets: simulations with it have one.
+    pub fn is_of_budgets(self) -> bool {
+        self == Self::ForgetsPaidTime
     }
 
     /// Whether it is a bug of the fetcher's server.
@@ -193,6 +201,17 @@ pub fn ranged(
         });
     }
     found
+}
+
+/// The item as a function with the bug writes it.
+pub fn written(mutant: Option<Mutant>, key: &ItemKey, body: Bytes) -> Bytes {
+    if mutant != Some(Mutant::ForgetsPaidTime) || key.sk != keys::SCALE {
+        return body;
+    }
+    let Ok(mut state) = serde_json::from_slice::<ScaleState>(&body) else { return body };
+    let paid = state.spending.iter_mut().flat_map(|ledger| ledger.workers.values_mut());
+    paid.for_each(|worker| worker.limit_ms = FIRST_MS);
+    serde_json::to_vec(&state).map_or(body, Bytes::from)
 }
 
 /// The call as a fetcher sends it that lets each rank decide on its last batches.

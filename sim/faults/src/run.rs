@@ -85,6 +85,9 @@ fn fitted(
     }
     let mut random = fastrand::Rng::with_seed(seed ^ 0x6275_6467_6574);
     plan = plan.draw_budget(&mut random);
+    while mutant.is_some_and(Mutant::is_of_budgets) && plan.budget.is_none() {
+        plan = plan.draw_budget(&mut random);
+    }
     if scenario.is_long() {
         // So that much work is left when the faults end.
         plan.until = plan.until.min(Duration::from_secs(20 + seed % 40));

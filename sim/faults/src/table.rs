@@ -246,7 +246,7 @@ impl Table for SimTable {
             sim.violated(format_args!("{key:?} is of {} bytes, which no item is", body.len()));
             return Err(TableError::Rejected("the item is too large".to_owned()));
         }
-        let body = self.kept_fields(key, body);
+        let body = mutant::written(sim.mutant, key, self.kept_fields(key, body));
         let before = self.items.item(key).await;
         let expected = match sim.mutant {
             Some(Mutant::WritesUnconditionally) => before.as_ref().map_or(0, |item| item.version),

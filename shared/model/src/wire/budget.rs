@@ -142,13 +142,17 @@ pub struct SpendingLedger {
     /// The time of a split, as a worker last predicted it; 0 before.
     #[serde(default)]
     pub split_ms: u64,
+    /// Picodollars that the latest lease needed at least, beside the first money of its worker. Without them, a worker would
+    /// be started in vain.
+    #[serde(default)]
+    pub needed: u64,
 }
 
 impl SpendingLedger {
     /// The ledger of a job that has spent nothing.
     pub fn new(registered_ms: u64, budget: JobBudget) -> Self {
         let (workers, sent) = (BTreeMap::new(), Vec::new());
-        Self { registered_ms, budget, spent: 0, workers, sent, split_ms: 0 }
+        Self { registered_ms, budget, spent: 0, workers, sent, split_ms: 0, needed: 0 }
     }
 
     /// The ledger of the job that was registered then, with its newest budget; none if the kept one is that of another job
@@ -199,9 +203,10 @@ impl SpendingLedger {
         self.affordable(kept) == 0 && !waits && (kept == 0 || self.room(0) < bundle)
     }
 
-    /// Picodollars of the start of a worker, copies of its event included.
+    /// Picodollars of a worker that can do something: copies of its event, its first money, and the least of a lease.
     fn start_price(&self) -> u64 {
-        self.budget.invocation(FIRST_MS).saturating_add(self.copies())
+        let first = self.budget.invocation(FIRST_MS).saturating_add(self.copies());
+        first.saturating_add(self.needed)
     }
 
     /// Workers that can be started.
@@ -251,7 +256,8 @@ impl SpendingLedger {
     }
 
     /// Pays for a lease. Returns how long after its word the worker may go on; none if that is too short to be of use, or
-    /// the worker was not let in. The limit never falls: a worker may not have received the last one.
+    /// the worker was not let in. The limit never falls: a worker may not have received the last one. Notes in any case
+    /// what the lease needs.
     pub fn pay(
         &mut self,
         worker: u32,
@@ -261,9 +267,13 @@ impl SpendingLedger {
     ) -> Option<u64> {
         let known_ms = if demand.split_ms > 0 { demand.split_ms } else { self.split_ms };
         let (least_ms, wanted_ms) = LeaseDemand { split_ms: known_ms, ..*demand }.times_ms();
+        let paid = self.workers.get(&worker).filter(|paid| paid.run == Some(said.run))?;
+        let first_age_ms = if paid.limit_ms > FIRST_MS { ADMISSION_MS } else { said.age_ms };
+        let beyond_ms = first_age_ms.saturating_add(least_ms).saturating_sub(FIRST_MS);
+        self.needed = demand.price.saturating_add(beyond_ms.saturating_mul(self.budget.worker_ms));
         let left = self.room(kept).checked_sub(demand.price)?;
         let more_ms = left.checked_div(self.budget.worker_ms).unwrap_or(u64::MAX);
-        let paid = self.workers.get_mut(&worker).filter(|paid| paid.run == Some(said.run))?;
+        let paid = self.workers.get_mut(&worker)?;
         let most_ms = paid.limit_ms.saturating_add(more_ms);
         let wanted_ms = said.age_ms.saturating_add(wanted_ms);
         let limit_ms = wanted_ms.min(most_ms).max(paid.limit_ms);

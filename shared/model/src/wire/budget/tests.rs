@@ -116,6 +116,20 @@ fn the_last_lease_ends_when_the_budget_does() {
 }
 
 #[test]
+fn no_worker_is_started_that_could_not_be_given_a_lease() {
+    let mut ledger = started(1);
+    ledger.sent.clear();
+    ledger.spent = cent().cap - ledger.committed() - ledger.start_price();
+    assert_eq!(ledger.affordable(0), 1);
+    assert_eq!(ledger.pay(0, at(0, 1_000), &demand(8, 20_000), 0), None);
+    ledger.leave(0, at(0, 1_000));
+    assert_eq!(ledger.affordable(0), 0);
+    assert!(ledger.is_exhausted(0));
+    ledger.budget.cap *= 2;
+    assert!(ledger.affordable(0) > 0 && !ledger.is_exhausted(0));
+}
+
+#[test]
 fn workers_on_the_trainers_host_keep_what_they_need_to_finish() {
     let mut ledger = started(1);
     let kept = cent().cap - ledger.committed();
