@@ -99,7 +99,7 @@ fn a_fetcher_delivers_the_same_from_a_cache_that_is_compressed_or_not() -> Resul
         Ok(entries.iter().map(|entry| entry["bytes"].as_u64().unwrap()).collect())
     };
     let fetch = |pipeline: &str, compress: &str, job: &str| -> Result<Frames> {
-        let mut command = dir.fetcher(&["--state-dir", &state, "--socket", "-", "--epochs", "2"]);
+        let mut command = dir.fetcher(&["--state-dir", &state, "--socket", "-", "--epochs", "4"]);
         command.args(["--job", job, "--compress", compress, "--pipeline"]);
         fetched(command.arg(dir.path(&format!("{pipeline}.yaml"))))
     };

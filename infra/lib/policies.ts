@@ -101,7 +101,7 @@ export function scalerPolicy(parameters: Parameters, arns: Arns, logs: string): 
   const metrics = `T#${parameters.namespace.valueAsString}#METRICS`;
   return document(
     log(logs),
-    // What jobs measured for later ones is in ..#METRICS. The SCALE item is in the job's partition; items of workers that left are in partitions ..#L#.., read a
+    // Measurements of jobs for later ones are in ..#METRICS. The SCALE item is in the job's partition; items of workers that left are in partitions ..#L#.., read a
     // hundred at a time. Partitions of bundles (..#E#..) are not accessible.
     allow("ItsItem", ["dynamodb:GetItem", "dynamodb:BatchGetItem", "dynamodb:PutItem"], arns.table, {
       "ForAllValues:StringLike": { "dynamodb:LeadingKeys": [job, metrics] },

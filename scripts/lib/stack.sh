@@ -140,7 +140,7 @@ damaged_records_are_set_aside() {
 # Stored by workers of the stack, then by one in the trainer's host; found by the job after; removed.
 what_is_cached_is_read_by_the_next_job() {
     local job modes who name
-    # What takes so long is worth storing for three epochs.
+    # Elements that take so long are worth storing for three epochs.
     for name in autocache autocache-train; do
         sed '0,/^  - autocache/s//  - sleep: { ms: 100 }\n&/' "examples/$name.yaml" >"$STATE/$name.yaml"
     done

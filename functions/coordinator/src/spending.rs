@@ -17,16 +17,29 @@ use gristmill_model::wire::{
 
 /// The budget of a job as its ledger needs it, if it has one. Local workers need theirs until all splits are made.
 pub(crate) fn budget_facts(item: &JobItem, progress: &JobProgress) -> Option<BudgetFacts> {
-    let budget = item.spec.budget?;
+    let mut budget = item.spec.budget?;
+    if !stays_on_the_host(item, progress) {
+        budget.local_split = budget.splits(1, split_bytes(item), false);
+    }
     let delivered = item.plan.map_or(0, |plan| progress.delivered.linear(plan.n_splits));
     let left = item.run().saturating_sub(delivered);
     let kept = if progress.local_workers > 0 { budget.splits(left, 0, true) } else { 0 };
     Some(BudgetFacts { budget, registered_ms: item.registered_ms, kept })
 }
 
+/// Whether splits made on a trainer's host are stored nowhere else: for no other reader, and in no cache.
+fn stays_on_the_host(item: &JobItem, progress: &JobProgress) -> bool {
+    item.caching.is_none() && progress.run.is_none_or(|run| run.ranks.count.get() == 1)
+}
+
+/// Estimated bytes of a split.
+fn split_bytes(item: &JobItem) -> u64 {
+    item.plan.map_or(0, |plan| plan.batch_bytes.saturating_mul(u64::from(plan.split_batches())))
+}
+
 /// The ledger of a job with a budget.
 fn ledger(scale: &ScaleState, facts: &BudgetFacts) -> Option<SpendingLedger> {
-    SpendingLedger::of(scale.spending.as_ref(), facts.registered_ms, facts.budget)
+    SpendingLedger::continued(scale.spending.as_ref(), facts.registered_ms, facts.budget)
 }
 
 impl Jobs {
@@ -41,7 +54,7 @@ impl Jobs {
             return Ok(());
         };
         let begin = |scale: &mut ScaleState| {
-            let kept = SpendingLedger::of(scale.spending.as_ref(), registered_ms, budget);
+            let kept = SpendingLedger::continued(scale.spending.as_ref(), registered_ms, budget);
             scale.spending =
                 Some(kept.unwrap_or_else(|| SpendingLedger::new(registered_ms, budget)));
         };
@@ -101,11 +114,9 @@ impl Splits {
         let Some(facts) = budget_facts(item, progress) else {
             return Ok(ClaimReply::Leased(lease));
         };
-        let bytes = item
-            .plan
-            .map_or(0, |plan| plan.batch_bytes.saturating_mul(u64::from(plan.split_batches())));
         let splits = lease.todo.len() as u64;
-        let (price, attempt) = (facts.budget.splits(splits, bytes, claim.local), lease.attempt);
+        let (price, attempt) =
+            (facts.budget.splits(splits, split_bytes(item), claim.local), lease.attempt);
         let demand = LeaseDemand { splits, price, split_ms: claim.split_ms, attempt };
         let (mut pays, mut goes_on_ms) = (false, None);
         let decide = |before: Option<&ScaleState>| {
@@ -159,7 +170,7 @@ pub(crate) fn spent(
         && !living
         && scan.active_workers(now_ms) == 0
         && scan.claimable(now_ms) > 0
-        && ledger.is_exhausted(facts.kept);
+        && ledger.is_exhausted(facts.kept, facts.budget.local_split);
     ends.then(|| {
         let cap = ledger.budget.cap as f64 / PICODOLLARS;
         format!(

@@ -52,7 +52,7 @@ pub struct ScalerFunction {
     pub invoker: Arc<dyn Invoker>,
     /// Name (and version) of the worker function. A job keeps the one it started with.
     pub worker_function: String,
-    /// Where the workers run.
+    /// The region in which workers run.
     pub region: String,
     /// Most workers of a job that leave the account room for coordinator and scaler, if known.
     pub max_workers: Option<NonZeroU32>,
@@ -162,7 +162,7 @@ impl ScalerFunction {
         Some(ItemKey { pk, sk })
     }
 
-    /// What earlier jobs measured. None if it cannot be read: this job then measures itself.
+    /// The measurements of earlier jobs. None if it cannot be read: this job then measures itself.
     async fn stored(&self, event: &ScalerEvent, state: &ScaleState) -> Option<WorkerMetrics> {
         let key = self.metrics_key(event, state)?;
         let item = self.table.read(&[key]).await.ok()?.pop().flatten()?;
@@ -375,7 +375,8 @@ fn plan(
 /// How many more workers the job's budget pays for.
 fn affordable(state: &mut ScaleState, event: &ScalerEvent) -> u32 {
     let Some(facts) = event.budget else { return u32::MAX };
-    let ledger = SpendingLedger::of(state.spending.as_ref(), facts.registered_ms, facts.budget);
+    let ledger =
+        SpendingLedger::continued(state.spending.as_ref(), facts.registered_ms, facts.budget);
     let Some(mut ledger) = ledger else { return 0 };
     let outstanding: BTreeSet<u32> = state.outstanding.iter().map(|(worker, _)| worker).collect();
     ledger.settle(event.at_ms, |worker| outstanding.contains(&worker));
@@ -444,7 +445,7 @@ fn settle_target(
         state.target = policy.target(&settings);
         let (workers, origin) = (state.target, state.metrics);
         log(state, event.batches, workers, Reason::Start { workers, origin }.to_string());
-        // What it begins with may not be stored any more when the first report arrives.
+        // Its first measurements may not be stored any more when the first report arrives.
         state.policy = Some(serde_json::to_value(&policy)?);
     }
     let Some(report) = &event.training else { return Ok(None) };

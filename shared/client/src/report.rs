@@ -175,7 +175,7 @@ impl RunReport {
 
     /// Dollars of all epochs.
     fn spent(&self) -> CostBreakdown {
-        self.observed.epochs.iter().map(|epoch| self.cost.of(epoch)).sum()
+        self.observed.epochs.iter().map(|epoch| self.cost.epoch(epoch)).sum()
     }
 
     /// Table writes for each committed split.
@@ -201,7 +201,7 @@ impl RunReport {
             "workers_max": epoch.workers_max,
             "stored_bytes": totals.stored_bytes,
             "local_splits": totals.local_splits,
-            "cost": self.cost.of(epoch),
+            "cost": self.cost.epoch(epoch),
             "worker_seconds": {
                 "source": rounded(source, 3),
                 "compute": rounded(compute, 3),
@@ -468,7 +468,7 @@ fn timeline(
     let mut start_s = 0.0;
     let mut total = TimelineCost { basis: BASIS.to_owned(), ..TimelineCost::default() };
     let epochs = observed.epochs.iter().map(|epoch| {
-        let spent = cost.of(epoch);
+        let spent = cost.epoch(epoch);
         total.spent += spent;
         let began_s = start_s;
         start_s += epoch.seconds;

@@ -16,7 +16,7 @@ pub struct SplitInput<'a> {
     pub epoch: Epoch,
     pub seed: u64,
     pub on_error: ErrorPolicy,
-    /// Whether the split ends before its first bad record, whatever `on_error` is. That record is the one in
+    /// Whether the split ends before its first bad record, with any `on_error`. That record is the one in
     /// [`SplitOutput::skipped`].
     pub ends_at_bad: bool,
     /// Records as read from their files.
@@ -243,7 +243,7 @@ pub struct SplitOutput {
 }
 
 impl SplitOutput {
-    /// What it says of the work of `pipeline`: all but the reads of the source, and the processor time.
+    /// Its account of the work of `pipeline`: all but the reads of the source, and the processor time.
     pub fn work_profile(&self, pipeline: &Pipeline) -> WorkProfile {
         let mut bytes = 0_u64;
         let op = |op: &OpMetrics| {

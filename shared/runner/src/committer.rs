@@ -194,7 +194,7 @@ impl Pending {
     /// Time until the lease must be renewed if no flush comes before.
     fn heartbeat_in(&self, run: &LeaseExecution, now: Duration) -> Duration {
         let split_ms = run.split_ms.load(Ordering::Relaxed);
-        let silent_ms = sign_of_life_ms(run.of_worker(split_ms), run.lease.todo.len());
+        let silent_ms = sign_of_life_ms(run.worker_ms(split_ms), run.lease.todo.len());
         (self.last_flush + Duration::from_millis(silent_ms)).saturating_sub(now)
     }
 

@@ -81,7 +81,7 @@ impl LeaseExecution {
     }
 
     /// The worker's part of a time that one of its threads takes, while the others compute too.
-    pub fn of_worker(&self, thread_ms: u64) -> u64 {
+    pub fn worker_ms(&self, thread_ms: u64) -> u64 {
         thread_ms / self.at_once() as u64
     }
 
@@ -247,7 +247,7 @@ impl LeaseExecution {
             let waited = Duration::from_millis(source_ms);
             self.context.read_ahead.observe(waited, took, read_bytes);
         }
-        let compute_ms = self.of_worker(compute_ms);
+        let compute_ms = self.worker_ms(compute_ms);
         split.times = WorkerTimes { source_ms, compute_ms, put_ms: 0 };
         if let Some(profile) = &mut split.profile {
             profile.source_wait_ms = source_ms;

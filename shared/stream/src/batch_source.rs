@@ -56,7 +56,7 @@ impl BatchSource {
             clock.sleep(Duration::from_millis(5)).await;
         }
         if matches!(error, FetchError::JobFailed(_)) {
-            // What precedes the error is delivered first.
+            // The batches before the error are delivered first.
             drop(open.reserve_many(QUEUE_BATCHES).await);
         }
         if ledger.stream_error().is_none() {
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn splits_of_local_workers_and_their_times_are_told_apart() {
+    fn splits_of_local_workers_and_their_times_are_apart() {
         let mut totals = EpochTotals::default();
         let remote = entry(0, 0, 4);
         let mut local = entry(0, 1, 4);

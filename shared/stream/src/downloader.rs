@@ -129,7 +129,7 @@ impl SplitDownloader {
         Ok(is_whole)
     }
 
-    /// What the split at `place` has before the bad record that failed the job; none if no record did, or if not all
+    /// The part of the split at `place` before the bad record that failed the job; none if no record did, or if not all
     /// of the split may be stored.
     async fn before_bad(&self, place: SplitPlace) -> Option<(ReadySplit, Bytes)> {
         let ledger = self.state.ledger.clone();

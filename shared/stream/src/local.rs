@@ -164,7 +164,7 @@ pub(crate) fn committed_as(
     }
 }
 
-/// What the split at `place` has before its first bad record, as if that had been committed; none if it cannot be
+/// The part of the split at `place` before its first bad record, as if that had been committed; none if it cannot be
 /// computed.
 pub(crate) async fn before_bad(
     context: &JobContext,

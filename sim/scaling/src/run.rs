@@ -21,7 +21,7 @@ pub struct SimulatedRun {
     /// Seconds of all workers, from invocation to end.
     pub worker_s: f64,
     pub cost: SimulatedCost,
-    /// What a later job may begin with.
+    /// Measurements that a later job may begin with.
     pub metrics: Option<WorkerMetrics>,
 }
 

@@ -13,7 +13,7 @@ pub struct ScalingScenario {
     /// Conditions in sequence: the first from batch 0, each further one from its batch on.
     pub phases: Vec<ScenarioPhase>,
     pub settings: Settings,
-    /// What earlier jobs measured.
+    /// Measurements of earlier jobs.
     pub stored: Option<WorkerMetrics>,
     /// Batches delivered in a run.
     pub batches: u64,

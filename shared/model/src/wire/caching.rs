@@ -186,6 +186,10 @@ pub struct CachedChunk {
     pub outcome: SplitOutcome,
 }
 
+fn is_unknown(us: &u64) -> bool {
+    *us == 0
+}
+
 /// Times and yields of operators over some splits: the basis of caching decisions.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -197,6 +201,7 @@ pub struct WorkProfile {
     /// Bytes of the chunks.
     pub object_bytes: u64,
     /// Processor time of computing them; 0 if not known.
+    #[serde(skip_serializing_if = "is_unknown")]
     pub cpu_us: u64,
     /// The source, then every operator in the order they run.
     pub ops: Vec<OpWork>,
@@ -242,7 +247,7 @@ pub struct OpWork {
     /// Whether it is a cache point.
     pub is_point: bool,
     /// Whether `active_us` is spent waiting, without a processor.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub waits: bool,
     pub active_us: u64,
     /// Elements it yielded.

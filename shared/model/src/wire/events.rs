@@ -78,7 +78,7 @@ pub struct ScaleState {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<serde_json::Value>,
     /// Whether the policy rests on what earlier jobs measured.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "MetricsOrigin::is_measured")]
     pub metrics: MetricsOrigin,
     /// The latest epoch in which measurements were kept for later jobs.
     #[serde(default, skip_serializing_if = "Option::is_none")]

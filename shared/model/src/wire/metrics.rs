@@ -1,4 +1,4 @@
-//! What jobs measured of their workers, kept for later jobs of the same pipeline on the same workers.
+//! Measurements that jobs made of their workers, kept for later jobs of the same pipeline on the same workers.
 
 use serde::{Deserialize, Serialize};
 
@@ -74,6 +74,12 @@ pub enum MetricsOrigin {
     Stored,
     #[default]
     Measured,
+}
+
+impl MetricsOrigin {
+    pub(crate) fn is_measured(&self) -> bool {
+        *self == Self::Measured
+    }
 }
 
 #[cfg(test)]

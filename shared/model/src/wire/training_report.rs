@@ -28,7 +28,7 @@ pub struct TrainingReport {
     pub local_workers: f64,
     /// Share of the batches that became ready meanwhile, in the trainer's cache mode, which local workers made: 0 to 1.
     pub local_share: f64,
-    /// Processors of the trainer's host that were busy, with whatever; 0 if that is not known.
+    /// Processors of the trainer's host that were busy, with any work; 0 if that is not known.
     pub busy_cores: f64,
     /// Mean time that a remote worker waited for its source, for a batch. This and the next two are of the splits that
     /// became ready meanwhile in the trainer's cache mode; all are 0 if there was none.

@@ -191,7 +191,7 @@ impl SplitWork {
     }
 }
 
-/// What a split comes from, which decides what is paid for it.
+/// The origin of a split, which decides what is paid for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SplitOrigin {

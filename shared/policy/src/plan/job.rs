@@ -168,7 +168,7 @@ impl PlannedJob {
         EpochWork { split, origin: SplitOrigin::Cache, held_bytes: 0.0, ..computed }
     }
 
-    /// What an epoch costs more because it stores its elements at `point`, and to keep them.
+    /// Dollars that an epoch costs more because it stores its elements at `point`, and to keep them.
     pub fn storing(&self, measured: &MeasuredSample, point: &PlannedCachePoint) -> CostBreakdown {
         // The delivered output is put anyway.
         let puts = if point.is_last(measured) { 0 } else { self.epoch_splits(measured) };
@@ -247,7 +247,7 @@ pub struct DeliveredEpoch {
 }
 
 impl PlannedJob {
-    /// What `epoch` cost: by the same arithmetic as a plan, with the counts that are known now.
+    /// The cost of `epoch`, by the same arithmetic as a plan, with the counts that are known now.
     pub fn spent(&self, measured: &MeasuredSample, epoch: &DeliveredEpoch) -> CostBreakdown {
         let DeliveredEpoch { mode, seconds, splits, local_splits, object_bytes, function_s } =
             *epoch;
@@ -269,7 +269,7 @@ impl PlannedJob {
             let wait_s = ratio(function_s, remote_splits as f64);
             work.split = SplitWork { cpu_s: 0.0, wait_s, overhead_s: 0.0, ..work.split };
         }
-        // What functions took includes their network.
+        // The time of functions includes their network.
         let network_bytes_per_s =
             if function_s.is_some() { 0.0 } else { self.shape.network_bytes_per_s };
         let shape = FunctionShape { network_bytes_per_s, ..self.shape };

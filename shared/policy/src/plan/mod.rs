@@ -57,7 +57,7 @@ pub struct JobPrediction {
     pub step_s: f64,
     /// Estimate for functions that compute every epoch: the subject of the plan.
     pub functions: EpochEstimate,
-    /// What functions cost for a million records, divided as so many are: a small dataset has small splits.
+    /// Dollars of functions for a million records, divided as so many are: a small dataset has small splits.
     pub per_million: CostBreakdown,
     /// The functions and the other options, in this order. Costs are the mean per epoch over the job,
     /// including the accelerator.

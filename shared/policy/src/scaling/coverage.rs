@@ -54,7 +54,7 @@ pub struct CoverageState {
     block: MeasuredBlock,
     /// Measurements under this load, the latest last.
     points: Vec<LawPoint>,
-    /// What earlier jobs measured, and the consecutive reports that differ from it.
+    /// The measurements of earlier jobs, and the consecutive reports that differ from it.
     stored: Option<(WorkerMetrics, u32)>,
     /// Direction of the last move under this load: 1, -1, or 0; and whether it had converged before: then it never
     /// turns.
@@ -237,7 +237,7 @@ impl CoverageState {
         }
     }
 
-    /// What earlier jobs measured is discarded if this job is another.
+    /// The measurements of earlier jobs are discarded if this job is another.
     fn observe_stored(&mut self, seen: &Observation<'_>) -> Option<Reason> {
         // A measurement of its own confirms it.
         let is_unconfirmed = self.phase == SearchPhase::Searching { measurement: 0 };
@@ -292,7 +292,7 @@ impl CoverageState {
         if seen.is_settled && seen.report.remote_batch_s().is_some() {
             computing = part(&mut self.compute, seen.report.remote_compute_s);
             sharing = part(&mut self.shared, seen.report.remote_shared_s());
-            // Where workers wait for each other, their waits vary.
+            // Workers wait for each other, so their waits vary.
             let whole_s = seen.report.remote_batch_s().unwrap_or(0.0);
             let is_free =
                 || ThroughputLaw::fit(&self.points).is_none_or(|law| law.bound.is_infinite());
@@ -394,7 +394,7 @@ impl CoverageState {
             self.points.retain(|known| !is_guess(known));
             let here = self.points.iter().position(|known| known.target == workers);
             let known = here.map(|at| self.points.remove(at));
-            // What earlier jobs measured here is the surer at first.
+            // Measurements of earlier jobs here are surer at first.
             let surer = known.filter(|known| known.reports > point.reports && !known.is_past);
             self.points.push(surer.unwrap_or(point));
             if self.points.len() > TUNING.points {

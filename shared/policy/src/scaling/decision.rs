@@ -56,7 +56,7 @@ pub enum Reason {
     WorkerChanged { before_s: f64, after_s: f64, workers: u32 },
     /// Another execution mode: measurement restarts.
     ModeChanged { workers: u32 },
-    /// What earlier jobs measured is not what this one does: measurement restarts.
+    /// This job differs from the measurements of earlier ones: measurement restarts.
     Discarded { workers: u32 },
     /// The account refuses further invocations.
     Throttled { granted: u32 },

@@ -39,16 +39,16 @@ impl LawPoint {
         self.workers / self.batch_s
     }
 
-    /// The variance of the logarithm of a time that so many reports told.
+    /// The variance of the logarithm of a time that so many reports have.
     fn variance(&self) -> f64 {
         let [_, sigma, _] = TUNING.sigma;
-        let told = match self.reports {
+        let noise = match self.reports {
             0 => sigma * self.reported_s / self.batch_s,
             reports => {
                 sigma * 1.0_f64.hypot(self.compute_s / self.batch_s) / f64::from(reports).sqrt()
             }
         };
-        told * told + TUNING.model * TUNING.model
+        noise * noise + TUNING.model * TUNING.model
     }
 }
 
@@ -97,7 +97,7 @@ impl ThroughputLaw {
         }
         let fewest = points.iter().min_by(|one, other| one.workers.total_cmp(&other.workers))?;
         let is_known = fewest.rate() < TUNING.known * bound.bound;
-        // What was seen at the bound alone may be any part of it.
+        // Time that was seen at the bound alone may be any part of it.
         let part_s = TUNING.part * fewest.shared_s();
         Some(if is_known { bound } else { Self { shared_s: bound.shared_s.min(part_s), ..bound } })
     }
@@ -110,11 +110,11 @@ impl ThroughputLaw {
             reports += f64::from(point.reports);
         }
         let calls_s = if reports > 0.0 { (calls_s / reports).max(0.0) } else { 0.0 };
-        let told = |point: &LawPoint| match point.reports {
+        let complete = |point: &LawPoint| match point.reports {
             0 => LawPoint { batch_s: point.compute_s + calls_s + point.reported_s, ..*point },
             _ => *point,
         };
-        points.iter().map(told).collect()
+        points.iter().map(complete).collect()
     }
 
     /// Sum of the squared errors, in their variances. Each point has its own computing time.

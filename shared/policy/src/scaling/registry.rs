@@ -21,7 +21,7 @@ pub trait ScalingPolicy: fmt::Debug + Clone + PartialEq + Serialize + Deserializ
         Self::begin(settings)
     }
 
-    /// What later jobs may begin with, once it is certain.
+    /// Measurements that later jobs may begin with, once it is certain.
     fn metrics(&self) -> Option<WorkerMetrics> {
         None
     }
@@ -181,7 +181,7 @@ macro_rules! policies {
                 }
             }
 
-            /// What later jobs may begin with; none while the count is fixed or uncertain.
+            /// Measurements that later jobs may begin with; none while the count is fixed or uncertain.
             pub fn metrics(&self, settings: &Settings) -> Option<WorkerMetrics> {
                 match self {
                     _ if settings.fixed.is_some() => None,

@@ -21,7 +21,7 @@ pub(super) struct LoadTrend {
 }
 
 impl LoadTrend {
-    /// A mean that so many samples told before.
+    /// A mean of so many earlier samples.
     pub fn known(mean: f64, samples: u32) -> Self {
         Self { mean: mean.max(f64::MIN_POSITIVE).ln(), samples, ..Self::default() }
     }

@@ -277,7 +277,7 @@ impl SyntheticPipeline {
             splits: Some((1e5 * objects) as u64),
             epochs,
             points: self.points.iter().map(point).collect(),
-            // What was measured counts.
+            // Measured times count.
             shape: FunctionShape { network_bytes_per_s: 0.0, ..FunctionShape::default() },
             ..PlannedJob::default()
         };

@@ -69,7 +69,7 @@ fn time_that_a_worker_was_given_is_never_taken_back() {
 }
 
 #[test]
-fn what_a_worker_leaves_is_free_again_once() {
+fn money_that_a_worker_leaves_is_free_again_once() {
     let mut ledger = started(2);
     ledger.pay(0, at(0, 1_000), &demand(1, 0), 0);
     ledger.leave(0, at(0, 2_000));
@@ -112,7 +112,7 @@ fn the_last_lease_ends_when_the_budget_does() {
     assert!(leases > 20);
     ledger.leave(0, at(0, age_ms));
     assert!(ledger.spent <= cent().cap && ledger.spent > cent().cap / 100 * 97, "{ledger:?}");
-    assert!(ledger.is_exhausted(0));
+    assert!(ledger.is_exhausted(0, cent().local_split));
 }
 
 #[test]
@@ -124,9 +124,9 @@ fn no_worker_is_started_that_could_not_be_given_a_lease() {
     assert_eq!(ledger.pay(0, at(0, 1_000), &demand(8, 20_000), 0), None);
     ledger.leave(0, at(0, 1_000));
     assert_eq!(ledger.affordable(0), 0);
-    assert!(ledger.is_exhausted(0));
+    assert!(ledger.is_exhausted(0, cent().local_split));
     ledger.budget.cap *= 2;
-    assert!(ledger.affordable(0) > 0 && !ledger.is_exhausted(0));
+    assert!(ledger.affordable(0) > 0 && !ledger.is_exhausted(0, cent().local_split));
 }
 
 #[test]
@@ -134,10 +134,10 @@ fn workers_on_the_trainers_host_keep_what_they_need_to_finish() {
     let mut ledger = started(1);
     let kept = cent().cap - ledger.committed();
     assert_eq!(ledger.pay(0, at(0, 500), &demand(1, 1_000), kept), None);
-    assert!(!ledger.is_exhausted(kept) && ledger.affordable(kept) == 0);
+    assert!(!ledger.is_exhausted(kept, cent().local_split) && ledger.affordable(kept) == 0);
     assert!(ledger.pay_local(cent().local_split));
     ledger.budget.cap = ledger.committed();
-    assert!(!ledger.pay_local(cent().local_split) && ledger.is_exhausted(1));
+    assert!(!ledger.pay_local(cent().local_split) && ledger.is_exhausted(1, cent().local_split));
 }
 
 #[test]
@@ -145,13 +145,13 @@ fn a_late_event_brings_back_neither_an_earlier_budget_nor_an_earlier_job() {
     let ledger = started(1);
     let of = |registered_ms, revision, cap| {
         let budget = JobBudget { revision, cap, ..cent() };
-        SpendingLedger::of(Some(&ledger), registered_ms, budget)
+        SpendingLedger::continued(Some(&ledger), registered_ms, budget)
     };
     assert_eq!(of(1, 0, 7).unwrap().budget, cent());
     let raised = of(1, 1, 7).unwrap();
     assert_eq!((raised.budget.cap, raised.workers.len()), (7, 1));
     let lower = JobBudget { cap: 5, ..cent() };
-    assert_eq!(SpendingLedger::of(Some(&raised), 1, lower).unwrap().budget.cap, 7);
+    assert_eq!(SpendingLedger::continued(Some(&raised), 1, lower).unwrap().budget.cap, 7);
     assert_eq!([of(0, 5, 7), of(2, 5, 7)], [None, None], "clocks do not tell which is later");
 }
 

@@ -1,4 +1,4 @@
-//! What a run cost, beside its plan; and measurements of its first splits.
+//! The cost of a run, beside its plan; and measurements of its first splits.
 
 use super::super::*;
 use super::{assert_near, job, jpegs};
