@@ -65,6 +65,9 @@ impl CallHandler<ClaimCall> for Splits {
     /// Leases a claimable bundle, or says why the worker should stop.
     async fn handle(&self, claim: &ClaimCall) -> Result<ClaimReply, CallRefusal> {
         let mut snapshot = self.records.snapshot_for(claim).await?;
+        if !self.pays_host(claim, &snapshot).await? {
+            return Ok(idle(IdleReason::Surplus));
+        }
         match self.assign(claim, &mut snapshot).await? {
             ClaimReply::Leased(lease) => self.paid(claim, &snapshot, lease).await,
             idle => Ok(idle),

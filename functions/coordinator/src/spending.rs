@@ -103,6 +103,21 @@ impl Splits {
         Ok(())
     }
 
+    /// Whether the budget pays for a bundle that a worker on a trainer's host makes. Without, it would lease bundles and give
+    /// them back, again and again.
+    pub(crate) async fn pays_host(
+        &self,
+        claim: &ClaimCall,
+        JobSnapshot { item, progress, .. }: &JobSnapshot,
+    ) -> Result<bool, CallRefusal> {
+        let Some(facts) = budget_facts(item, progress).filter(|_| claim.local) else {
+            return Ok(true);
+        };
+        let scale = self.records.store.read::<ScaleState>(&ItemName::Scale(&claim.job)).await?;
+        let ledger = ledger(&scale.item.unwrap_or_default(), &facts);
+        Ok(ledger.is_some_and(|ledger| ledger.pays_bundle(facts.kept, facts.budget.local_split)))
+    }
+
     /// `lease`, once it is paid for; a worker whose lease the budget does not pay for gives it back. It is leased first, so
     /// that its price is known; a coordinator that dies in between has given nobody the lease.
     pub(crate) async fn paid(

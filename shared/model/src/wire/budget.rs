@@ -195,12 +195,10 @@ impl SpendingLedger {
     /// Whether no further worker can be paid for, nor, if `kept` is money for local workers, a bundle of splits at
     /// `local_split` that they make. A tenth of the cap or more that is held for copies of events is worth waiting for.
     pub fn is_exhausted(&self, kept: u64, local_split: u64) -> bool {
-        let (room, bundle) =
-            (self.room(kept), local_split.saturating_mul(MAX_BUNDLE_SPLITS as u64));
-        let later = room.saturating_add(self.held());
+        let later = self.room(kept).saturating_add(self.held());
         let is_worth_it = later >= self.start_price() && later >= self.budget.cap / 10;
         let waits = !self.sent.is_empty() && is_worth_it;
-        self.affordable(kept) == 0 && !waits && (kept == 0 || self.room(0) < bundle)
+        self.affordable(kept) == 0 && !waits && (kept == 0 || !self.pays_bundle(kept, local_split))
     }
 
     /// Picodollars of a worker that can do something: copies of its event, its first money, and the least of a lease.
@@ -282,6 +280,12 @@ impl SpendingLedger {
         self.spent = self.spent.saturating_add(demand.price);
         self.split_ms = known_ms;
         Some(goes_on_ms)
+    }
+
+    /// Whether a bundle of splits at `local_split` can be paid for, which a trainer's host makes; the rest of the job needs
+    /// `kept`.
+    pub fn pays_bundle(&self, kept: u64, local_split: u64) -> bool {
+        self.room(0) >= local_split.saturating_mul(MAX_BUNDLE_SPLITS as u64).min(kept)
     }
 
     /// Pays for what is made on a trainer's host; false if the cap does not allow it.

@@ -138,6 +138,11 @@ fn workers_on_the_trainers_host_keep_what_they_need_to_finish() {
     assert!(ledger.pay_local(cent().local_split));
     ledger.budget.cap = ledger.committed();
     assert!(!ledger.pay_local(cent().local_split) && ledger.is_exhausted(1, cent().local_split));
+    ledger.sent.clear();
+    ledger.budget.cap += 3 * cent().local_split;
+    let rest = |splits: u64| splits * cent().local_split;
+    assert!(ledger.pays_bundle(rest(3), rest(1)), "the last splits of a job");
+    assert!(!ledger.pays_bundle(rest(20), rest(1)), "a bundle may have more");
 }
 
 #[test]
