@@ -112,6 +112,12 @@ impl WindowScan {
         })
     }
 
+    /// Whether a trainer may wait for the first split that is not committed.
+    pub fn awaits_gap(&self) -> bool {
+        let awaits = |gap| self.window.is_some_and(|w| w.is_awaited(self.ahead, &(gap..gap + 1)));
+        self.gap().is_some_and(awaits)
+    }
+
     /// Whether every split before the linear position `linear` is committed.
     pub fn is_done_before(&self, linear: u64) -> bool {
         let reached = self.bundles.last().map_or(self.ahead.delivered, |last| last.span().end);

@@ -178,7 +178,7 @@ pub(crate) fn spent(
     let facts = budget_facts(item, progress).filter(|_| !item.state.is_ended())?;
     let ledger = ledger(scale, &facts)?;
     let living = scale.outstanding.len() as usize > silent_workers(scale, scan, now_ms).len();
-    let is_waiting = item.plan.is_none() || scan.gap() == Some(scan.ahead.delivered);
+    let is_waiting = item.plan.is_none() || scan.awaits_gap();
     let may_be_paid = item.spec.workers > 0 || facts.kept > 0;
     let ends = is_waiting
         && may_be_paid
