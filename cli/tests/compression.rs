@@ -63,11 +63,13 @@ fn fetched(command: &mut Command) -> Result<Frames> {
     let said = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "{}: {said}", output.status);
     let frames = read_frames(&output.stdout)?;
-    ensure!(frames.len() == 2 * RECORDS.div_ceil(16), "{} batches: {said}", frames.len());
+    ensure!(frames.len() == EPOCHS * RECORDS.div_ceil(16), "{} batches: {said}", frames.len());
     Ok(frames)
 }
 
 const RECORDS: usize = 210;
+/// So many that storing elements pays.
+const EPOCHS: usize = 4;
 
 /// A job that caches with one setting feeds jobs with the other, for whole batches and for elements
 /// within a pipeline.
@@ -99,7 +101,8 @@ fn a_fetcher_delivers_the_same_from_a_cache_that_is_compressed_or_not() -> Resul
         Ok(entries.iter().map(|entry| entry["bytes"].as_u64().unwrap()).collect())
     };
     let fetch = |pipeline: &str, compress: &str, job: &str| -> Result<Frames> {
-        let mut command = dir.fetcher(&["--state-dir", &state, "--socket", "-", "--epochs", "4"]);
+        let mut command =
+            dir.fetcher(&["--state-dir", &state, "--socket", "-", "--epochs", &EPOCHS.to_string()]);
         command.args(["--job", job, "--compress", compress, "--pipeline"]);
         fetched(command.arg(dir.path(&format!("{pipeline}.yaml"))))
     };

@@ -143,8 +143,8 @@ const SHARED: u32 = 5;
 /// The same if a split kills its workers: it is retried many times, beside others, before it is reported.
 const FINDING_OUT: Duration = Duration::from_secs(900);
 /// More under a budget: money for copies of events is free again once they cannot come. At the end of a small budget, each
-/// of three workers that make the splits of a batch may wait for that of the one before.
-const SPENDING: Duration = Duration::from_secs(3 * 180);
+/// of six workers that make the splits of a step may wait for that of the one before.
+const SPENDING: Duration = Duration::from_secs(6 * 180);
 /// How long a trainer waits for a service that does not know its job.
 const PATIENCE: Duration = Duration::from_secs(120);
 const LOOKS: Duration = Duration::from_secs(5);
