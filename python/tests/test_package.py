@@ -219,7 +219,8 @@ def test_data_that_is_wrong(tmp_path: Path, service: gm.Service) -> None:
 
 @pytest.mark.parametrize(("workers", "local_workers"), [(2, 0), (0, 2)])
 def test_what_precedes_a_bad_record_is_delivered(tmp_path: Path, workers: int, local_workers: int) -> None:
-    lines = (f'{{"value": {n if n != 700 else '"no number"'}}}\n' for n in range(1000))
+    lines = [f'{{"value": {n}}}\n' for n in range(1000)]
+    lines[700] = '{"value": "no number"}\n'
     (tmp_path / "numbers.jsonl").write_text("".join(lines))
     pipeline = gm.jsonl(tmp_path / "numbers.jsonl", value=gm.i64()).in_order().batch(16)
     state, values = None, []
