@@ -84,9 +84,9 @@ fn a_fetcher_delivers_the_same_from_a_cache_that_is_compressed_or_not() -> Resul
     let source = PIPELINE.split("ops:").next().unwrap();
     let batched = "padded_batch: { size: 16 }";
     let ops = [
-        ("computed", format!("sleep: {{ ms: 3 }}, {batched}")),
-        ("batches", format!("sleep: {{ ms: 3 }}, {batched}, autocache")),
-        ("elements", format!("sleep: {{ ms: 3 }}, autocache, {batched}")),
+        ("computed", format!("sleep: {{ ms: 20 }}, {batched}")),
+        ("batches", format!("sleep: {{ ms: 20 }}, {batched}, autocache")),
+        ("elements", format!("sleep: {{ ms: 20 }}, autocache, {batched}")),
     ];
     for (name, ops) in ops {
         fs::write(dir.path(&format!("{name}.yaml")), format!("{source}ops: [{ops}]\n"))?;
