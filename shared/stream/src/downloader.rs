@@ -86,6 +86,10 @@ impl SplitDownloader {
                 Some(entry) => (entry, None),
                 None => {
                     is_whole = false;
+                    // The last split would end the epoch, and not show the error.
+                    if place.position + 1 >= n_splits {
+                        break;
+                    }
                     let Some((entry, object)) = self.before_bad(place).await else { break };
                     (entry, Some(object))
                 }

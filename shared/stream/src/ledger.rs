@@ -68,7 +68,10 @@ impl Inner {
     /// Takes note of a job that has ended.
     fn end_as(&mut self, job: &JobView) {
         self.failing = match ending(&job.state) {
-            Some(error @ FetchError::JobFailed(_)) if job.plan.is_some() => {
+            Some(error @ FetchError::JobFailed(_))
+                if matches!(job.state, JobState::Failed { at_record: true, .. })
+                    && job.plan.is_some() =>
+            {
                 if self.failing.is_none() && !self.entries.is_empty() {
                     let said = error.clone().in_words(&self.folders);
                     tracing::warn!("{said}; what was stored before is delivered first");
