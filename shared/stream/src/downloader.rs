@@ -133,13 +133,12 @@ impl SplitDownloader {
         Ok(is_whole)
     }
 
-    /// The part of the split at `place` before the bad record that failed the job; none if no record did, or if not all
-    /// of the split may be stored.
+    /// The part of the split at `place` before the bad record that failed the job; none if not all of the split may be
+    /// stored.
     async fn before_bad(&self, place: SplitPlace) -> Option<(ReadySplit, Bytes)> {
-        let ledger = self.state.ledger.clone();
-        let caching = ledger.view()?.caching;
+        let caching = self.state.ledger.view()?.caching;
         let orders = caching.map_or_else(CacheOrders::default, |c| c.orders(place.epoch));
-        if !ledger.has_bad_record() || orders.put.is_some() {
+        if orders.put.is_some() {
             return None;
         }
         before_bad(&self.context, place, &orders).await

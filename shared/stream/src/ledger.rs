@@ -49,7 +49,7 @@ struct Inner {
     /// Numbers for people, but for those of the trainer and of its memory.
     seen: JobStatistics,
     ended: Option<FetchError>,
-    /// Why the job has failed: what was committed before is delivered first.
+    /// Why the job has failed at a bad record: what was committed before is delivered first.
     failing: Option<FetchError>,
     /// Why the stream cannot begin at the requested place; it may begin elsewhere.
     misplaced: Option<FetchError>,
@@ -329,7 +329,7 @@ impl SplitLedger {
         }
     }
 
-    /// Takes the entry at `place`, once it is committed. None if the job has failed before.
+    /// Takes the entry at `place`, once it is committed. None if a bad record has failed the job before.
     pub async fn take(&self, place: SplitPlace) -> Result<Option<ReadySplit>, FetchError> {
         self.wait(|inner| {
             let entry = inner.entries.remove(&place).or_else(|| inner.cached_entry(place));
@@ -340,14 +340,7 @@ impl SplitLedger {
         .await
     }
 
-    /// Whether a bad record has failed the job.
-    pub fn has_bad_record(&self) -> bool {
-        let inner = self.inner.lock();
-        let state = inner.view.as_ref().map(|view| &view.state);
-        matches!(state, Some(JobState::Failed { at_record: true, .. }))
-    }
-
-    /// Why the job has failed, if it has.
+    /// Why the job has failed, if a bad record failed it.
     pub fn job_failure(&self) -> Option<FetchError> {
         self.inner.lock().failing.clone()
     }
