@@ -217,6 +217,32 @@ def test_data_that_is_wrong(tmp_path: Path, service: gm.Service) -> None:
         assert sum(len(batch["value"]) for batch in loader) == 1
 
 
+@pytest.mark.parametrize(("workers", "local_workers"), [(2, 0), (0, 2)])
+def test_what_precedes_a_bad_record_is_delivered(tmp_path: Path, workers: int, local_workers: int) -> None:
+    lines = [f'{{"value": {n}}}\n' for n in range(1000)]
+    lines[700] = '{"value": "no number"}\n'
+    (tmp_path / "numbers.jsonl").write_text("".join(lines))
+    pipeline = gm.jsonl(tmp_path / "numbers.jsonl", value=gm.i64()).in_order().batch(16)
+    state, values = None, []
+    for on_error in ("fail", "skip"):
+        options = {"workers": workers, "local_workers": local_workers, "on_error": on_error}
+        with (
+            gm.local(tmp_path / "state") as service,
+            gm.numpy.Loader(pipeline, service=service, epochs=1, job="j", **options) as loader,
+        ):
+            if state is not None:
+                loader.load_state_dict(state)
+            try:
+                for batch in loader:
+                    values += batch["value"].tolist()
+                    state = loader.state_dict()
+                assert on_error == "skip"
+            except gm.DataError as error:
+                assert on_error == "fail" and "line 701" in str(error)
+                assert values == list(range(688)), "all whole batches before the bad record"
+    assert values == [n for n in range(1000) if n != 700]
+
+
 def test_services_that_are_not_there(tmp_path: Path) -> None:
     for options in ({"endpoint": "http://127.0.0.1:1"}, {"state_dir": tmp_path / "none"}, {"backend": "other"}):
         with pytest.raises(gm.Error) as raised:

@@ -104,7 +104,8 @@ impl Splits {
     }
 
     /// Whether the budget pays for a bundle that a worker on a trainer's host makes. Without, it would lease bundles and give
-    /// them back, again and again.
+    /// them back, again and again. Ends the job if its trainer needs the bundle and nobody else is paid: with readers that are
+    /// not there yet, a bundle beyond the window is one that only this worker could make.
     pub(crate) async fn pays_host(
         &self,
         claim: &ClaimCall,
@@ -113,9 +114,25 @@ impl Splits {
         let Some(facts) = budget_facts(item, progress).filter(|_| claim.local) else {
             return Ok(true);
         };
-        let scale = self.records.store.read::<ScaleState>(&ItemName::Scale(&claim.job)).await?;
-        let ledger = ledger(&scale.item.unwrap_or_default(), &facts);
-        Ok(ledger.is_some_and(|ledger| ledger.pays_bundle(facts.kept, facts.budget.local_split)))
+        let job = &claim.job;
+        let scale = self.records.store.read::<ScaleState>(&ItemName::Scale(job)).await?;
+        let scale = scale.item.unwrap_or_default();
+        let pays = ledger(&scale, &facts)
+            .is_some_and(|ledger| ledger.pays_bundle(facts.kept, facts.budget.local_split));
+        if !pays && let (Some(place), Some(plan)) = (claim.needed, item.plan) {
+            let mut scan = self.records.scan(job, item, progress, progress.delivered).await?;
+            let at = place.linear(plan.n_splits);
+            let needed = self.records.read_bundles(job, item, &item.ranges(at..at + 1)).await?;
+            let now_ms = self.records.clock.now_ms();
+            let is_open = needed.iter().any(|bundle| bundle.open() > 0);
+            scan.bundles.extend(needed);
+            if let Some(error) = pays_nobody(item, &facts, &scale, &scan, now_ms)
+                && is_open
+            {
+                self.records.fail_job(job, item, error).await?;
+            }
+        }
+        Ok(pays)
     }
 
     /// `lease`, once it is paid for; a worker whose lease the budget does not pay for gives it back. It is leased first, so
@@ -175,16 +192,26 @@ pub(crate) fn spent(
     scan: &WindowScan,
     now_ms: u64,
 ) -> Option<String> {
-    let facts = budget_facts(item, progress).filter(|_| !item.state.is_ended())?;
-    let ledger = ledger(scale, &facts)?;
-    let living = scale.outstanding.len() as usize > silent_workers(scale, scan, now_ms).len();
+    let facts = budget_facts(item, progress)?;
     let is_waiting = item.plan.is_none() || scan.awaits_gap();
     let may_be_paid = item.spec.workers > 0 || facts.kept > 0;
-    let ends = is_waiting
-        && may_be_paid
-        && !living
+    (is_waiting && may_be_paid && scan.claimable(now_ms) > 0)
+        .then(|| pays_nobody(item, &facts, scale, scan, now_ms))
+        .flatten()
+}
+
+/// The error of a job in which nobody works and whose budget pays for nobody.
+fn pays_nobody(
+    item: &JobItem,
+    facts: &BudgetFacts,
+    scale: &ScaleState,
+    scan: &WindowScan,
+    now_ms: u64,
+) -> Option<String> {
+    let ledger = ledger(scale, facts).filter(|_| !item.state.is_ended())?;
+    let living = scale.outstanding.len() as usize > silent_workers(scale, scan, now_ms).len();
+    let ends = !living
         && scan.active_workers(now_ms) == 0
-        && scan.claimable(now_ms) > 0
         && ledger.is_exhausted(facts.kept, facts.budget.local_split);
     ends.then(|| {
         let cap = ledger.budget.cap as f64 / PICODOLLARS;

@@ -101,7 +101,7 @@ impl BatchAssembler {
             self.enter(BatchStage::Commit);
             budget.await_next();
             let Some(arrival) = arrivals.recv().await else { break };
-            let ArrivingSplit { entry, picked, contents } = arrival;
+            let ArrivingSplit { entry, is_whole, picked, contents } = arrival;
             if !contents.is_empty() {
                 self.enter(BatchStage::Fetch);
             }
@@ -120,7 +120,9 @@ impl BatchAssembler {
             }
             // Leftover rows count as delivered: otherwise splits smaller than a batch would block the
             // window.
-            self.state.progress.acks().note_passed(entry.place.next(self.plan.n_splits));
+            if is_whole {
+                self.state.progress.acks().note_passed(entry.place.next(self.plan.n_splits));
+            }
         }
         if self.totals.epoch >= self.epochs {
             let _ = self.queue.send(AssembledItem::End).await;

@@ -45,6 +45,8 @@ pub(crate) fn ahead(part: Option<ServedRanks>) -> usize {
 /// One split in delivery order.
 pub(crate) struct ArrivingSplit {
     pub entry: ReadySplit,
+    /// Whether it has all that its split will have, and not only what precedes a bad record.
+    pub is_whole: bool,
     pub picked: PickedBatches,
     /// The objects that its batches need, or frames of them: of this split and of earlier ones.
     pub contents: Vec<ArrivingObject>,
@@ -86,11 +88,8 @@ impl SplitDownloader {
                 Some(entry) => (entry, None),
                 None => {
                     is_whole = false;
-                    // The last split would end the epoch, and not show the error.
-                    if place.position + 1 >= n_splits {
-                        break;
-                    }
                     let Some((entry, object)) = self.before_bad(place).await else { break };
+                    own.ends_within_epoch();
                     (entry, Some(object))
                 }
             };
@@ -121,7 +120,7 @@ impl SplitDownloader {
                 downloads.spawn(async move { drop(sender.send(fetch.await)) });
                 contents.push(ArrivingObject { entry, chunk, room: room.clone() });
             }
-            if arrivals.send(ArrivingSplit { entry, picked, contents }).await.is_err() {
+            if arrivals.send(ArrivingSplit { entry, is_whole, picked, contents }).await.is_err() {
                 return Ok(true);
             }
             while downloads.try_join_next().is_some() {}

@@ -120,6 +120,11 @@ impl BatchPicker {
         self.part.is_some()
     }
 
+    /// The stream ends with the next split, of which some records may be missing: it ends no epoch.
+    pub fn ends_within_epoch(&mut self) {
+        self.n_splits = Position::MAX;
+    }
+
     /// Adds the split at `place`.
     pub fn push(&mut self, place: SplitPlace, counts: SplitCounts) -> PickedBatches {
         let SplitPlace { epoch, position } = place;
@@ -288,6 +293,15 @@ mod tests {
         let picked = push(&mut picker, 1, 0, 0);
         assert_eq!((numbers(&picked.repeats), picked.epoch_end), (vec![3], Some(4)));
         assert!(picker.recent.is_empty());
+    }
+
+    #[test]
+    fn a_split_with_which_the_stream_ends_brings_whole_batches_and_ends_no_epoch() {
+        let mut picker = BatchPicker::new(None, Cursor::default(), CUT, 2, BatchJoiner::new(CUT));
+        push(&mut picker, 0, 1, 5);
+        picker.ends_within_epoch();
+        let picked = push(&mut picker, 1, 1, 4);
+        assert_eq!((numbers(&picked.batches), picked.epoch_end), (vec![1, 2], None));
     }
 
     #[test]
