@@ -100,7 +100,7 @@ pub async fn train(
     authored: AuthoredPipeline,
     source: DatasetLocation,
 ) -> Result<(), ProgramFailure> {
-    let authored = authored.with_batch_size(options.job.batch_size)?;
+    let authored = authored.shaped(&source, &options.job).await?;
     let ordered = authored.ordered(&source, &options.job.order).await?;
     if ordered.is_changed() {
         gristmill_client::complain!(

@@ -12,7 +12,7 @@ from ._parts import Part
 __all__ = ["LEADING", "evaluated"]
 
 #: Operators on the dataset, which come first; others are put after them.
-LEADING = ("interleave", "take", "skip", "repeat")
+LEADING = ("interleave", "take", "skip", "select", "shard", "repeat")
 # Random ones that do the same to every image where `p` is 1, with its default.
 _CERTAIN = {"flip": 0.5, "vertical_flip": 0.5, "grayscale": 1.0, "solarize": 0.5, "posterize": 0.5}
 # Parameters that random and plain crops share.

@@ -110,6 +110,10 @@ class Loader(Generic[Item]):
             "1%". Default: "1%".
         visitation: What holds for batches if the trainer fails and returns. Default: "exactly-once".
         sharding: Content of an epoch: the dataset once, or with "off" once for each worker. Default: "dynamic".
+        shard: Part of the dataset to read, as "3/5": part 3 of five, counted from 0, as a job of its own. Ranks of one
+            job need none. Default: all of it.
+        shard_by: What shards take in turn: "data", batches of records; "file", files; "file-or-data", files if there
+            are enough, else batches; "hint", what the operator `shard` of the pipeline says. Default: "data".
         compress: How workers compress the objects they store. Default: the pipeline's, else "auto".
         measure: Whether the first elements of the dataset are measured where `auto_order="pecan"` needs their sizes;
             "off" keeps declared sizes. Default: "on".
@@ -172,6 +176,8 @@ class Loader(Generic[Item]):
         max_skipped: int | str | None = None,
         visitation: Literal["exactly-once", "at-most-once", "zero-once-or-more"] | None = None,
         sharding: Literal["dynamic", "off"] | None = None,
+        shard: str | None = None,
+        shard_by: Literal["data", "file", "file-or-data", "hint"] | None = None,
         compress: Literal["none", "zstd", "auto"] | None = None,
         measure: Literal["on", "off"] | None = None,
         keys: bool = False,
@@ -203,6 +209,8 @@ class Loader(Generic[Item]):
             max_skipped=max_skipped,
             visitation=visitation,
             sharding=sharding,
+            shard=shard,
+            shard_by=shard_by,
             compress=compress,
             measure=measure,
         )

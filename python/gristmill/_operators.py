@@ -50,6 +50,47 @@ class Operators:
         """
         return self._op("skip", locals())
 
+    def select(self, records: str, *, keep_position: bool = False, assume_commutes: bool = False) -> Self:
+        """Keeps the records with these numbers, in the order in which they are given (with `in_order`);
+        others are not read. It counts records, so it stands before operators that make more or fewer
+        elements. A number twice is refused, and one beyond the dataset fails the job.
+
+        Args:
+            records: Numbers from 0 and ranges with both ends, such as `0-9, 12, 40`.
+
+        Example:
+            >>> gm.jsonl("numbers.jsonl", x=gm.i64()).select("60-62, 3").in_order().batch(8).peek()["x"]
+            array([60, 61, 62,  3])
+        """
+        return self._op("select", locals())
+
+    def shard(
+        self,
+        *,
+        index: int = 0,
+        count: int = 1,
+        by: Literal["record", "file"] = "record",
+        block: int = 1,
+        keep_position: bool = False,
+        assume_commutes: bool = False,
+    ) -> Self:
+        """Keeps one of `count` parts of the dataset, number `index` from 0: of every `count` runs of `block`
+        records one, or of every `count` files one. The parts have no record in common and are the whole
+        together. It stands before `shuffle`, and by file before other dataset operators. The option `shard`
+        of a job gives it its part, with or without this operator.
+
+        Args:
+            index: The part, from 0. From 0 to 1048575.
+            count: Parts. From 1 to 1048576.
+            by: What is dealt in turn.
+            block: Records in a turn, with `by="record"`. From 1 to 1048576.
+
+        Example:
+            >>> gm.jsonl("numbers.jsonl", x=gm.i64()).shard(index=1, count=16).in_order().batch(8).peek()["x"]
+            array([ 1, 17, 33, 49])
+        """
+        return self._op("shard", locals())
+
     def repeat(self, count: int, *, keep_position: bool = False, assume_commutes: bool = False) -> Self:
         """All records `count` times, one time after the other; random operators draw anew each time, and
         `__copy__` tells the times apart. To train on the dataset again and again, rather ask the job for

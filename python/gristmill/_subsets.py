@@ -9,7 +9,7 @@ from typing import Any
 
 from .errors import PipelineError
 
-__all__ = ["braces", "image_files", "indices_of"]
+__all__ = ["braces", "image_files", "indices_of", "runs"]
 
 _ENDINGS = ("bmp", "jpeg", "jpg", "pgm", "png", "ppm", "tif", "tiff", "webp")
 _SPECIAL = set("{},*?[]")
@@ -28,6 +28,19 @@ def indices_of(indices: Iterable[Any]) -> range | list[int]:
     if min(found) < 0:
         raise PipelineError(f"subset: {min(found)} is less than 0: records are counted from 0")
     return found
+
+
+def runs(numbers: list[int]) -> str:
+    """The numbers in their order, neighbours as ranges with both ends: "0-9,12"."""
+    if len(set(numbers)) < len(numbers):
+        raise PipelineError("subset: an index is given twice: an epoch has each record once")
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and found[-1][1] + 1 == number:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in found)
 
 
 def image_files(folder: str) -> list[str]:

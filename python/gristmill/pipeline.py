@@ -23,7 +23,7 @@ from ._names import no_operator, wrong_call
 from ._operators import FORMATS, Operators
 from ._parts import Lines, Part, Place, arguments, key_of, parts_of, shown, word_of
 from ._paths import check_paths
-from ._subsets import braces, image_files, indices_of
+from ._subsets import braces, image_files, indices_of, runs
 from ._text import plain
 from .errors import OptionError, PipelineError
 
@@ -297,12 +297,12 @@ class Pipeline(Operators):
         """The same pipeline over some records of the dataset, by their numbers from 0, as `torch.utils.data.Subset`.
 
         Args:
-            indices: Consecutive numbers, such as `range(100, 200)`, for any format; a list of any numbers for
-                `gm.images` of a folder of this machine, which are those of `samples` of torchvision's `ImageFolder`.
-                The list's names have to fit a pipeline of 4 MiB. Their order is not kept.
+            indices: Numbers of records, in the order in which they are to come with `in_order`. Those of `gm.images` of
+                a folder of this machine are those of `samples` of torchvision's `ImageFolder`, and their order is not
+                kept. The list has to fit a pipeline of 4 MiB.
 
         Raises:
-            PipelineError: The format has no such numbers, or an index is given twice or names no record.
+            PipelineError: An index is given twice, or is less than 0. One that names no record fails the job.
 
         Example:
             >>> gm.jsonl("numbers.jsonl", x=gm.i64()).subset(range(10, 13)).batch(8).peek()["x"]
@@ -315,10 +315,7 @@ class Pipeline(Operators):
         if len(pipeline._datasets) == 1 and self._class_folder() is not None and not pipeline._leading():
             return pipeline._with(_datasets=(Part(pipeline._chosen(part.keys, numbers), part.place),))
         if not isinstance(numbers, range):
-            raise PipelineError(
-                "subset: a list of any numbers is for gm.images of a folder of this machine: give consecutive ones, "
-                "such as range(100, 200), or name other files in the source"
-            )
+            return pipeline._inserted([{"select": {"records": runs(numbers)}}])
         given = [{"skip": {"count": numbers.start}}] if numbers.start else []
         return pipeline._inserted([*given, {"take": {"count": len(numbers)}}])
 

@@ -104,7 +104,7 @@ impl PyService {
         };
         let source = source.map_err(|error| errors::error(py, "OptionError", error))?;
         let submitted = async {
-            let authored = authored.with_batch_size(job.batch_size)?;
+            let authored = authored.shaped(&source, &job).await?;
             let ordered = authored.ordered(&source, &job.order).await?;
             let config = JobConfig::new(ordered.authored, source, job);
             self.service.submit(config, stream.patience).await

@@ -25,8 +25,8 @@ def numbers() -> gm.Pipeline:
     return gm.jsonl("numbers.jsonl", x=gm.i64())
 
 
-def values(pipeline: gm.Pipeline) -> list[int]:
-    with gm.numpy.Loader(pipeline.batch(8), epochs=1, workers=0) as loader:
+def values(pipeline: gm.Pipeline, shard: str | None = None) -> list[int]:
+    with gm.numpy.Loader(pipeline.batch(8), epochs=1, workers=0, shard=shard) as loader:
         return [int(x) for batch in loader for x in batch["x"]]
 
 
@@ -125,6 +125,10 @@ def test_a_range_is_a_part_of_any_dataset(folder: Path) -> None:
     assert values(numbers().subset(range(10, 20))) == list(range(10, 20))
     assert values(numbers().subset([5, 6, 7])) == [5, 6, 7]
     assert values(numbers().subset(range(2))) == [0, 1]
+    assert values(numbers().subset([40, 41, 7, 9])) == [40, 41, 7, 9]
+    assert sorted(values(numbers().shuffle().subset([3, 1, 2]))) == [1, 2, 3]
+    parts = [values(numbers().in_order(), f"{part}/5") for part in range(5)]
+    assert parts[1] == [*range(8, 16), *range(48, 56)] and sorted(sum(parts, [])) == list(range(64))
     assert values(numbers().skip(10).subset(range(3, 5)).shuffle().in_order()) == [13, 14]
     assert sorted(values(numbers().shuffle().subset(np.arange(4, 8)))) == [4, 5, 6, 7]
 

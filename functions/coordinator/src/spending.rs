@@ -27,19 +27,15 @@ pub(crate) fn budget_facts(item: &JobItem, progress: &JobProgress) -> Option<Bud
     Some(BudgetFacts { budget, registered_ms: item.registered_ms, kept })
 }
 
-/// Whether splits made on a trainer's host are stored nowhere else: for no other reader, and in no cache.
+/// Whether splits made on a trainer's host are stored nowhere else: for no other reader, and in no cache. Local workers may
+/// begin before their run has joined.
 fn stays_on_the_host(item: &JobItem, progress: &JobProgress) -> bool {
-    item.caching.is_none() && progress.run.is_none_or(|run| run.ranks.count.get() == 1)
+    item.caching.is_none() && progress.run.is_some_and(|run| run.ranks.count.get() == 1)
 }
 
 /// Estimated bytes of a split.
 fn split_bytes(item: &JobItem) -> u64 {
     item.plan.map_or(0, |plan| plan.batch_bytes.saturating_mul(u64::from(plan.split_batches())))
-}
-
-/// The ledger of a job with a budget.
-fn ledger(scale: &ScaleState, facts: &BudgetFacts) -> Option<SpendingLedger> {
-    SpendingLedger::continued(scale.spending.as_ref(), facts.registered_ms, facts.budget)
 }
 
 impl Jobs {
@@ -117,16 +113,17 @@ impl Splits {
         let job = &claim.job;
         let scale = self.records.store.read::<ScaleState>(&ItemName::Scale(job)).await?;
         let scale = scale.item.unwrap_or_default();
-        let pays = ledger(&scale, &facts)
+        let now_ms = self.records.clock.now_ms();
+        let pays = SpendingLedger::at(&scale, &facts, now_ms)
             .is_some_and(|ledger| ledger.pays_bundle(facts.kept, facts.budget.local_split));
         if !pays && let (Some(place), Some(plan)) = (claim.needed, item.plan) {
             let mut scan = self.records.scan(job, item, progress, progress.delivered).await?;
             let at = place.linear(plan.n_splits);
+            let is_for_all = scan.candidates(now_ms).any(|bundle| bundle.span().contains(&at));
             let needed = self.records.read_bundles(job, item, &item.ranges(at..at + 1)).await?;
-            let now_ms = self.records.clock.now_ms();
             let is_open = needed.iter().any(|bundle| bundle.open() > 0);
             scan.bundles.extend(needed);
-            if let Some(error) = pays_nobody(item, &facts, &scale, &scan, now_ms)
+            if let Some(error) = pays_nobody(item, &facts, &scale, &scan, now_ms, is_for_all)
                 && is_open
             {
                 self.records.fail_job(job, item, error).await?;
@@ -150,11 +147,12 @@ impl Splits {
         let (price, attempt) =
             (facts.budget.splits(splits, split_bytes(item), claim.local), lease.attempt);
         let demand = LeaseDemand { splits, price, split_ms: claim.split_ms, attempt };
+        let now_ms = self.records.clock.now_ms();
         let (mut pays, mut goes_on_ms) = (false, None);
         let decide = |before: Option<&ScaleState>| {
             let before = before.cloned().unwrap_or_default();
             let mut after = before.clone();
-            after.spending = ledger(&before, &facts);
+            after.spending = SpendingLedger::at(&before, &facts, now_ms);
             pays = after.spending.as_mut().is_some_and(|ledger| {
                 if claim.local {
                     return ledger.pay_local(price);
@@ -196,23 +194,29 @@ pub(crate) fn spent(
     let is_waiting = item.plan.is_none() || scan.awaits_gap();
     let may_be_paid = item.spec.workers > 0 || facts.kept > 0;
     (is_waiting && may_be_paid && scan.claimable(now_ms) > 0)
-        .then(|| pays_nobody(item, &facts, scale, scan, now_ms))
+        .then(|| pays_nobody(item, &facts, scale, scan, now_ms, true))
         .flatten()
 }
 
-/// The error of a job in which nobody works and whose budget pays for nobody.
+/// The error of a job in which nobody works and whose budget pays for nobody: no worker on a trainer's host, and none that is
+/// started, if one of these could make what is needed.
 fn pays_nobody(
     item: &JobItem,
     facts: &BudgetFacts,
     scale: &ScaleState,
     scan: &WindowScan,
     now_ms: u64,
+    is_for_all: bool,
 ) -> Option<String> {
-    let ledger = ledger(scale, facts).filter(|_| !item.state.is_ended())?;
+    let ledger = SpendingLedger::at(scale, facts, now_ms).filter(|_| !item.state.is_ended())?;
     let living = scale.outstanding.len() as usize > silent_workers(scale, scan, now_ms).len();
     let ends = !living
         && scan.active_workers(now_ms) == 0
-        && ledger.is_exhausted(facts.kept, facts.budget.local_split);
+        && ledger.is_exhausted(
+            facts.kept,
+            facts.budget.local_split,
+            is_for_all && item.spec.workers > 0,
+        );
     ends.then(|| {
         let cap = ledger.budget.cap as f64 / PICODOLLARS;
         format!(

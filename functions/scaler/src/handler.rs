@@ -375,11 +375,7 @@ fn plan(
 /// How many more workers the job's budget pays for.
 fn affordable(state: &mut ScaleState, event: &ScalerEvent) -> u32 {
     let Some(facts) = event.budget else { return u32::MAX };
-    let ledger =
-        SpendingLedger::continued(state.spending.as_ref(), facts.registered_ms, facts.budget);
-    let Some(mut ledger) = ledger else { return 0 };
-    let outstanding: BTreeSet<u32> = state.outstanding.iter().map(|(worker, _)| worker).collect();
-    ledger.settle(event.at_ms, |worker| outstanding.contains(&worker));
+    let Some(ledger) = SpendingLedger::at(state, &facts, event.at_ms) else { return 0 };
     let most = ledger.affordable(facts.kept);
     state.spending = Some(ledger);
     most

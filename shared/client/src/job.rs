@@ -50,7 +50,7 @@ impl JobConfig {
             .map_err(ProgramFailure::usage)?;
         let source =
             authored.source(path, options.data.as_deref()).map_err(ProgramFailure::usage)?;
-        let authored = authored.with_batch_size(options.batch_size)?;
+        let authored = authored.shaped(&source, &options).await?;
         let OrderedPipeline { authored, .. } = authored.ordered(&source, &options.order).await?;
         Ok(Self::new(authored, source, options))
     }
@@ -150,7 +150,7 @@ impl ServiceConnection {
         let stored = config.authored.store(&*self.ports.objects, &self.ns, &self.bucket).await;
         stored.map_err(ProgramFailure::failed)?;
         let name = match &config.options.job {
-            Some(name) => name.clone(),
+            Some(name) => config.options.shard.job_name(name)?,
             None => {
                 let name = format!("{}-{}", config.name_prefix, self.ports.clock.nonce());
                 name.parse().map_err(ProgramFailure::failed)?

@@ -18,6 +18,7 @@ pub mod sample;
 mod selection;
 mod service;
 mod service_launcher;
+mod shard;
 
 pub use authored_pipeline::{AuthoredPipeline, folder_of, read_user_file, read_user_text};
 pub use dataset::{DatasetFiles, DatasetListing, DatasetLocation, ListError};
@@ -37,6 +38,7 @@ pub use rank_options::{RankOptions, TailOption};
 pub use selection::LeftOutFiles;
 pub use service::{LocalService, NamedService, ServiceConnection, connect, needs_aws};
 pub use service_launcher::{ServiceLauncher, StartRefusal, start_local, start_own};
+pub use shard::{DatasetShard, ShardOptions, ShardPolicy};
 
 /// The built-in operators, for a program without operators of its own.
 pub fn operators() -> std::sync::Arc<gristmill_pipeline::OperatorRegistry> {

@@ -1,7 +1,7 @@
 //! Flags of programs that start jobs. Each flag has one name, one default and one help text, whichever
 //! program takes it.
 
-use crate::{OrderOptions, service::stack_shape};
+use crate::{OrderOptions, ShardOptions, service::stack_shape};
 use clap::{ArgMatches, Args, Command, FromArgMatches, Parser, ValueEnum, parser::ValueSource};
 use gristmill_model::wire::{GivenOptions, JobSettings, JobSpec};
 use gristmill_model::{Compression, Epoch, JobName, Sharding};
@@ -77,6 +77,8 @@ pub struct JobOptions {
     pub settings: JobSettings,
     #[command(flatten)]
     pub order: OrderOptions,
+    #[command(flatten)]
+    pub shard: ShardOptions,
     /// Compression of stored objects: none, zstd or auto, which compresses if a worker's network is
     /// the bottleneck [default: the pipeline's `compress`, or auto]
     #[arg(long, value_name = "HOW")]

@@ -2,9 +2,10 @@
 //! the CPU time of operators and formats.
 
 use serde::{Deserialize, Serialize};
+use std::{ops::Range, sync::Arc};
 
 /// One operator on the sequence of a dataset's records.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum DatasetOp {
     /// The first records.
     Take { count: u64 },
@@ -15,6 +16,12 @@ pub enum DatasetOp {
     /// Records of several files in turn, `block_length` of each; a file that ends is followed by the
     /// next one in its place.
     Interleave { cycle_length: u32, block_length: u32 },
+    /// Of every `count` files in a row, the one at `index`.
+    ShardFiles { index: u32, count: u32 },
+    /// Of every `count` runs of `block` records, the one at `index`.
+    ShardRecords { index: u32, count: u32, block: u32 },
+    /// The records with these numbers, in this order.
+    Select(Arc<[Range<u64>]>),
     /// Blocks of neighbours in random order, so many to a split, and the records inside a split in
     /// random order.
     Shuffle { blocks: u32, seed: u64 },

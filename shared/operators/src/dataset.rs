@@ -1,6 +1,7 @@
 //! Operators on the sequence of records. They are resolved when the job is registered, before records are read.
 
 use crate::prelude::*;
+use std::{ops::Range, sync::Arc};
 
 /// Keeps the first `count` records of the dataset, or all if there are fewer. The selection is made when the
 /// job is registered; other records are never read. It counts records, so it must precede operators that
@@ -60,6 +61,139 @@ impl Operator for Skip {
 
     fn dataset(&self) -> Option<DatasetOp> {
         Some(DatasetOp::Skip { count: self.count })
+    }
+}
+
+/// Most shards.
+const MAX_SHARDS: u32 = 1 << 20;
+
+/// Keeps one of `count` parts of the dataset, that numbered `index` from 0: of every `count` runs of `block` records one, or of
+/// every `count` files one. The parts have no record in common and are the whole together. It comes before `shuffle`,
+/// and by file before other dataset operators. `gristmill run --shard 3/5` gives `index` and `count` to it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Shard {
+    pub index: u32,
+    pub count: u32,
+    pub by: ShardUnit,
+    pub block: u32,
+}
+
+/// Parts of a dataset: runs of records, or files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ShardUnit {
+    Record,
+    File,
+}
+
+impl OperatorDefinition for Shard {
+    const DECLARATION: OperatorDeclaration =
+        OperatorDeclaration { cardinality: Cardinality::Filter, ..dataset_declaration("shard", 1) };
+
+    const PARAMETERS: &'static [Parameter] = &[
+        or("index", from_to(0, MAX_SHARDS - 1), "0", "The part, from 0."),
+        or("count", from_to(1, MAX_SHARDS), "1", "Parts."),
+        or("by", ParameterKind::Choice(&["record", "file"]), "record", "What is dealt in turn."),
+        or("block", from_to(1, MAX_BLOCK), "1", "Records in a turn, with `by: record`."),
+    ];
+
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
+        let (index, count) = (params.read_whole("index")?, params.read_whole("count")?);
+        if index >= count {
+            return Err(params.error(format!(
+                "`shard` has `index: {index}` of `count: {count}`: the parts are numbered from 0 to {}",
+                count - 1
+            )));
+        }
+        let by = params.read_choice("by", &[ShardUnit::Record, ShardUnit::File])?;
+        Ok(Shard { index, count, by, block: params.read_whole("block")? })
+    }
+}
+
+impl Operator for Shard {
+    fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
+        match self.by {
+            ShardUnit::Record => flow.counts_records("shard"),
+            ShardUnit::File => flow.works_on_files("shard"),
+        }
+    }
+
+    fn dataset(&self) -> Option<DatasetOp> {
+        let Shard { index, count, by, block } = *self;
+        Some(match by {
+            ShardUnit::Record => DatasetOp::ShardRecords { index, count, block },
+            ShardUnit::File => DatasetOp::ShardFiles { index, count },
+        })
+    }
+}
+
+/// Keeps the records with these numbers, in the order in which they are given; others are not read. `records` is numbers from 0
+/// and ranges with both ends, such as `0-9, 12, 40`. It counts records, so it must precede operators that change the
+/// number of elements.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Select {
+    pub records: String,
+    #[serde(skip)]
+    ranges: Arc<[Range<u64>]>,
+}
+
+impl OperatorDefinition for Select {
+    const DECLARATION: OperatorDeclaration = OperatorDeclaration {
+        cardinality: Cardinality::Filter,
+        ..dataset_declaration("select", 1)
+    };
+
+    const PARAMETERS: &'static [Parameter] = &[required(
+        "records",
+        ParameterKind::Text,
+        "Numbers from 0 and ranges with both ends, such as `0-9, 12, 40`.",
+    )];
+
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
+        let node = params.present("records")?;
+        let text = match node.value {
+            NodeValue::Int(number) => number.to_string(),
+            _ => params.text("records", &node)?,
+        };
+        let ranges = ranges_of(&text).map_err(|why| params.error(format!("`select`: {why}")))?;
+        let shown = |Range { start, end }: &Range<u64>| match end - start {
+            1 => start.to_string(),
+            _ => format!("{start}-{}", end - 1),
+        };
+        let records = ranges.iter().map(shown).collect::<Vec<_>>().join(",");
+        Ok(Select { records, ranges: ranges.into() })
+    }
+}
+
+impl Operator for Select {
+    fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
+        flow.counts_records("select")
+    }
+
+    fn dataset(&self) -> Option<DatasetOp> {
+        Some(DatasetOp::Select(Arc::clone(&self.ranges)))
+    }
+}
+
+/// Ranges of record numbers as they are written, those that follow each other as one. An epoch has each record once.
+fn ranges_of(text: &str) -> Result<Vec<Range<u64>>, String> {
+    let mut ranges: Vec<Range<u64>> = Vec::new();
+    for part in text.split(',').map(str::trim) {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let number = |text: &str| text.trim().parse::<u64>().ok().filter(|n| *n < u64::MAX);
+        let range = number(first).zip(number(last)).filter(|(first, last)| first <= last);
+        let (first, last) = range
+            .ok_or_else(|| format!("`{part}` is no number from 0, and no range such as 10-19"))?;
+        match ranges.last_mut().filter(|before| before.end == first) {
+            Some(before) => before.end = last + 1,
+            None => ranges.push(first..last + 1),
+        }
+    }
+    let mut sorted: Vec<&Range<u64>> = ranges.iter().collect();
+    sorted.sort_by_key(|range| range.start);
+    match sorted.windows(2).find(|pair| pair[1].start < pair[0].end) {
+        Some(pair) => Err(format!("record {} is given twice: an epoch has it once", pair[1].start)),
+        None => Ok(ranges),
     }
 }
 
@@ -192,5 +326,27 @@ impl OperatorDefinition for InOrder {
 impl Operator for InOrder {
     fn dataset(&self) -> Option<DatasetOp> {
         Some(DatasetOp::InOrder)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_and_ranges_are_read_and_joined() {
+        assert_eq!(ranges_of("0-9, 12,13 , 40"), Ok(vec![0..10, 12..14, 40..41]));
+        assert_eq!(ranges_of("5, 3-4"), Ok(vec![5..6, 3..5]), "their order is kept");
+        for (text, why) in [
+            ("", "`` is no number from 0, and no range such as 10-19"),
+            ("3,,4", "`` is no number"),
+            ("-1", "`-1` is no number"),
+            ("9-8", "`9-8` is no number"),
+            ("18446744073709551615", "is no number"),
+            ("4-6, 6", "record 6 is given twice"),
+        ] {
+            let said = ranges_of(text).unwrap_err();
+            assert!(said.contains(why), "{text}: {said}");
+        }
     }
 }

@@ -47,6 +47,7 @@ mod sequence {
     pub mod tokenise;
 }
 
+pub use dataset::ShardUnit;
 pub use element::whole::SleepPer;
 pub use image::decode::DecodeMode;
 pub use image::resize::{PixelInterpolation, ResizeFilter};
@@ -103,7 +104,7 @@ macro_rules! operators {
 }
 
 operators! {
-    dataset: Take, Skip, Repeat, Interleave, Shuffle, InOrder;
+    dataset: Take, Skip, Select, Shard, Repeat, Interleave, Shuffle, InOrder;
     image::decode: Decode;
     image::resize: Resize, ResizeShorter;
     image::crop: CenterCrop, RandomCrop, Crop, Pad;

@@ -1,8 +1,8 @@
 //! A checked pipeline: read from YAML, written as canonical JSON.
 
 use crate::{
-    Batching, Cardinality, DeliveryOperators, ElementSchema, OperatorRegistry, PipelineError,
-    PipelineSource, PipelineStage,
+    Batching, BoxedOperator, Cardinality, DeliveryOperators, ElementSchema, OperatorRegistry,
+    PipelineError, PipelineSource, PipelineStage,
     fingerprint::{CanonicalDelivery, CanonicalOp, CanonicalPipeline},
     flow::SchemaFlow,
     node::{NodeValue, SyntaxNode},
@@ -12,7 +12,7 @@ use crate::{
 };
 use gristmill_model::{Compression, DatasetOp};
 use serde::Serialize;
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, ops::Range};
 
 /// Version of the canonical form.
 const CANONICAL_VERSION: u32 = 1;
@@ -163,7 +163,7 @@ impl Pipeline {
     ) -> Result<Pipeline, PipelineError> {
         let mut flow = SchemaFlow::new(source.schema());
         let mut schemas = vec![flow.schema().clone()];
-        let mut batching: Option<Batching> = None;
+        let (mut batching, mut is_shuffled): (Option<Batching>, bool) = (None, false);
         for stage in &mut stages {
             let line = stage.line;
             let at = |message: String| PipelineError::at_line(line, message);
@@ -181,19 +181,16 @@ impl Pipeline {
                 };
                 return Err(at(message));
             }
-            if source.is_zip() && matches!(stage.op.dataset(), Some(DatasetOp::Interleave { .. })) {
-                return Err(at(
-                    "`interleave` takes the files of one dataset in turn, and `zip` pairs records by \
-                     their place in all files of each; leave one of them out"
-                        .to_owned(),
-                ));
-            }
+            check_sequence(&source, stage.op.dataset(), &mut is_shuffled).map_err(at)?;
             if stage.op.dataset().is_some() {
                 flow.comes_before_caches(stage.op.name()).map_err(at)?;
             }
             stage.op.settle(&flow);
             stage.op.infer(&mut flow).map_err(at)?;
-            flow.pass(stage.op.declaration());
+            // Files are files after it.
+            if !matches!(stage.op.dataset(), Some(DatasetOp::ShardFiles { .. })) {
+                flow.pass(stage.op.declaration());
+            }
             stage.op.record_output(&flow);
             schemas.push(flow.schema().clone());
             batching = batching.or(stage.op.batching());
@@ -341,6 +338,26 @@ impl Pipeline {
         self.stages.iter().any(is_in_order)
     }
 
+    /// Returns this pipeline with `op` in the place of the operators at `places`, which may be none. What other operators draw
+    /// stays as it is.
+    ///
+    /// # Errors
+    /// It cannot stand there.
+    pub fn with_operator(
+        &self,
+        places: Range<usize>,
+        op: BoxedOperator,
+    ) -> Result<Pipeline, PipelineError> {
+        let mut stages = self.stages.clone();
+        let taken = stages.iter().chain(&self.deliver.stages).map(|stage| stage.ordinal);
+        let taken: BTreeSet<u32> = taken.collect();
+        let ordinal = (0..=MAX_OPS as u32).find(|free| !taken.contains(free)).unwrap_or_default();
+        let (keep_position, assume_commutes, line) = (false, false, None);
+        let stage = PipelineStage { op, ordinal, keep_position, assume_commutes, line };
+        stages.splice(places, [stage]);
+        self.with_stages(stages)
+    }
+
     /// Returns this pipeline with another batch size.
     ///
     /// # Errors
@@ -371,6 +388,34 @@ impl Pipeline {
     ) -> Result<Pipeline, PipelineError> {
         self.source = self.source.with_classes(list)?;
         Ok(self)
+    }
+}
+
+/// Refuses an operator on files where files are paired, and parts of a shuffled order: its blocks depend on the size of splits.
+fn check_sequence(
+    source: &PipelineSource,
+    op: Option<DatasetOp>,
+    is_shuffled: &mut bool,
+) -> Result<(), String> {
+    match op {
+        Some(DatasetOp::Interleave { .. }) if source.is_zip() => Err(
+            "`interleave` takes the files of one dataset in turn, and `zip` pairs records by \
+             their place in all files of each; leave one of them out"
+                .to_owned(),
+        ),
+        Some(DatasetOp::ShardFiles { .. }) if source.is_zip() => Err(
+            "`shard` by file takes some files of one dataset, and `zip` pairs records by their place \
+             in all files of each; shard by record"
+                .to_owned(),
+        ),
+        Some(DatasetOp::ShardFiles { .. } | DatasetOp::ShardRecords { .. }) if *is_shuffled => Err(
+            "`shard` comes after `shuffle`: put it before, so that each record is in one shard"
+                .to_owned(),
+        ),
+        op => {
+            *is_shuffled |= matches!(op, Some(DatasetOp::Shuffle { .. }));
+            Ok(())
+        }
     }
 }
 

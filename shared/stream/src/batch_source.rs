@@ -56,8 +56,13 @@ impl BatchSource {
             clock.sleep(Duration::from_millis(5)).await;
         }
         if matches!(error, FetchError::JobFailed(_)) {
-            // The batches before the error are delivered first.
+            // The batches before the error are delivered first, and what the trainer has of them is reported: once the
+            // stream has failed, nothing is.
             drop(open.reserve_many(QUEUE_BATCHES).await);
+            progress.acknowledge_always();
+            while progress.acks().has_news() && ledger.stream_error().is_none() {
+                clock.sleep(Duration::from_millis(5)).await;
+            }
         }
         if ledger.stream_error().is_none() {
             ledger.fail(error);

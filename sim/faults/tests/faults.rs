@@ -14,7 +14,7 @@ use std::{
     thread,
 };
 
-const SEEDS: u64 = 2_000;
+const SEEDS: u64 = 1_000;
 /// Simulations with several ranks, which take longer.
 const SEEDS_OF_RANKS: u64 = 500;
 /// Simulations in which each bug must be detected.

@@ -4,7 +4,7 @@
 
 use crate::splits::order::KeyedPermutation;
 use crate::{DatasetOp, Epoch};
-use std::ops::Range;
+use std::{ops::Range, sync::Arc};
 
 /// Most runs of neighbours that interleaved files may consist of: 16 bytes each, in every worker.
 const MAX_RUNS: u64 = 4_000_000;
@@ -31,10 +31,16 @@ pub enum DatasetViewError {
          `block_length`"
     )]
     TooFine,
-    #[error("`interleave` works on files: put it before the other dataset operators")]
-    NotOnFiles,
-    #[error("`interleave` works on the files of one dataset, not on those of a zip")]
-    Zipped,
+    #[error("`{0}` works on files: put it before the other dataset operators")]
+    NotOnFiles(&'static str),
+    #[error("`{0}` works on the files of one dataset, not on those of a zip")]
+    Zipped(&'static str),
+    #[error(
+        "`shard` by file: {files} files are not enough for {shards} shards; use fewer, or shard by record"
+    )]
+    TooFewFiles { files: usize, shards: u32 },
+    #[error("`select` names record {record}, and the dataset has {records}, counted from 0")]
+    NoSuchRecord { record: u64, records: u64 },
 }
 
 /// One dataset of an epoch. In a zip, record i of the first goes with record i of each other one,
@@ -79,6 +85,8 @@ struct Sequence {
 enum Step {
     Skip { count: u64 },
     Repeat { input: u64, count: u32 },
+    Shard { index: u32, count: u32, block: u32 },
+    Select { starts: Vec<u64>, ranges: Arc<[Range<u64>]> },
     Shuffle { input: u64, block: u64, seed: u64 },
 }
 
@@ -118,9 +126,19 @@ impl DatasetView {
         let records = lengths.into_iter().min().unwrap_or(0);
         let mut view = DatasetView { sequences, steps: Vec::new(), records, shuffle: None };
         for op in ops {
-            view.apply(op, members, split_records)?;
+            view.apply(op, split_records)?;
         }
         Ok(view)
+    }
+
+    /// The files of the only dataset, for an operator that comes first.
+    fn files(&mut self, op: &'static str) -> Result<&mut Sequence, DatasetViewError> {
+        let is_first = self.steps.is_empty();
+        let [sequence] = &mut *self.sequences else { return Err(DatasetViewError::Zipped(op)) };
+        if !is_first || Some(self.records) != sequence.records() {
+            return Err(DatasetViewError::NotOnFiles(op));
+        }
+        Ok(sequence)
     }
 
     pub(crate) fn records(&self) -> u64 {
@@ -157,12 +175,7 @@ impl DatasetView {
         self.sequences.iter().map(of).collect()
     }
 
-    fn apply(
-        &mut self,
-        op: &DatasetOp,
-        members: &[ZipMember<'_>],
-        split_records: u32,
-    ) -> Result<(), DatasetViewError> {
+    fn apply(&mut self, op: &DatasetOp, split_records: u32) -> Result<(), DatasetViewError> {
         match *op {
             DatasetOp::Take { count } => self.records = self.records.min(count),
             DatasetOp::Skip { count } => {
@@ -176,14 +189,44 @@ impl DatasetView {
                 self.steps.push(Step::Repeat { input, count });
             }
             DatasetOp::Interleave { cycle_length, block_length } => {
-                let ([sequence], [member]) = (&mut *self.sequences, members) else {
-                    return Err(DatasetViewError::Zipped);
-                };
-                if !self.steps.is_empty() || Some(self.records) != sequence.records() {
-                    return Err(DatasetViewError::NotOnFiles);
+                let sequence = self.files("interleave")?;
+                let runs = interleave(&sequence.runs(), cycle_length, block_length)?;
+                *sequence = Sequence::new(&runs, sequence.times);
+            }
+            DatasetOp::ShardFiles { index, count } => {
+                let sequence = self.files("shard")?;
+                let files = sequence.runs();
+                if files.len() < count as usize {
+                    return Err(DatasetViewError::TooFewFiles {
+                        files: files.len(),
+                        shards: count,
+                    });
                 }
-                let runs = interleave(member.records_per_file, cycle_length, block_length)?;
-                *sequence = Sequence::new(&runs, member.times);
+                let own = files.into_iter().skip(index as usize).step_by(count.max(1) as usize);
+                *sequence = Sequence::new(&own.collect::<Vec<_>>(), sequence.times);
+                self.records = sequence.records().unwrap_or(0);
+            }
+            DatasetOp::ShardRecords { index, count, block } => {
+                let (index, count, block) =
+                    (index.min(count.saturating_sub(1)), count.max(1), block.max(1));
+                let turn = u64::from(count) * u64::from(block);
+                let before = u64::from(index) * u64::from(block);
+                let last = (self.records % turn).saturating_sub(before).min(u64::from(block));
+                self.records = self.records / turn * u64::from(block) + last;
+                self.steps.push(Step::Shard { index, count, block });
+            }
+            DatasetOp::Select(ref ranges) => {
+                let last = ranges.iter().map(|range| range.end).max().unwrap_or(0);
+                if last > self.records {
+                    let (record, records) = (last - 1, self.records);
+                    return Err(DatasetViewError::NoSuchRecord { record, records });
+                }
+                let mut starts = vec![0];
+                for range in &**ranges {
+                    starts.push(starts[starts.len() - 1] + (range.end - range.start));
+                }
+                self.records = starts[starts.len() - 1];
+                self.steps.push(Step::Select { starts, ranges: Arc::clone(ranges) });
             }
             DatasetOp::Shuffle { blocks, seed } => {
                 let block = u64::from(split_records.div_ceil(blocks.max(1)).max(1));
@@ -209,6 +252,16 @@ impl Sequence {
         }
         let runs = runs.iter().map(|run| (run.file, run.first_record)).collect();
         Self { starts, runs, times }
+    }
+
+    /// The runs, as [`new`](Self::new) takes them.
+    fn runs(&self) -> Vec<RecordRange> {
+        let runs = self.runs.iter().zip(self.starts.windows(2));
+        let run = |(&(file, first_record), starts): (&(u32, u32), &[u64])| {
+            let records = (starts[1] - starts[0]) as u32;
+            RecordRange { file, first_record, records, copy: 0 }
+        };
+        runs.map(run).collect()
     }
 
     /// Records of one pass.
@@ -264,6 +317,25 @@ impl Step {
                     start += records;
                 }
             }
+            Step::Shard { index, count, block } => {
+                let block = u64::from(block);
+                while start < end {
+                    let (turn, at) = (start / block, start % block);
+                    let records = (block - at).min(end - start);
+                    let chosen = turn * u64::from(count) + u64::from(index);
+                    before.push(RecordSpan { start: chosen * block + at, records, copy });
+                    start += records;
+                }
+            }
+            Step::Select { ref starts, ref ranges } => {
+                while start < end {
+                    let chosen = starts.partition_point(|first| *first <= start) - 1;
+                    let records = starts[chosen + 1].min(end) - start;
+                    let first = ranges[chosen].start + (start - starts[chosen]);
+                    before.push(RecordSpan { start: first, records, copy });
+                    start += records;
+                }
+            }
             Step::Shuffle { input, block, seed: own } => {
                 let blocks = input.div_ceil(block) as u32;
                 // Each repetition of the records has an order of its own.
@@ -301,24 +373,21 @@ pub(crate) fn mixed(seed: u64, own: u64, copy: u32) -> u64 {
 /// files are open, each gives `block_length` records in its turn. A file that ends gives up its turn,
 /// and at the next one another file takes its place.
 fn interleave(
-    records_per_file: &[u32],
+    files: &[RecordRange],
     cycle_length: u32,
     block_length: u32,
 ) -> Result<Vec<RecordRange>, DatasetViewError> {
     let block = block_length.max(1);
-    let blocks = records_per_file.iter().map(|n| u64::from(n.div_ceil(block))).sum::<u64>();
+    let blocks = files.iter().map(|file| u64::from(file.records.div_ceil(block))).sum::<u64>();
     if blocks > MAX_RUNS {
         return Err(DatasetViewError::TooFine);
     }
-    let mut waiting = records_per_file.iter().copied().enumerate();
+    let mut waiting = files.iter().copied();
     let mut open: Vec<Option<RecordRange>> = vec![None; cycle_length.max(1) as usize];
     let mut runs = Vec::with_capacity(blocks as usize);
     let mut turn = 0;
     while waiting.len() > 0 || open.iter().any(Option::is_some) {
-        let file = open[turn].take().or_else(|| {
-            let (file, records) = waiting.next()?;
-            Some(RecordRange { file: file as u32, first_record: 0, records, copy: 0 })
-        });
+        let file = open[turn].take().or_else(|| waiting.next());
         // The end of a file shows only when it is asked for more.
         if let Some(file) = file.filter(|file| file.records > 0) {
             let records = file.records.min(block);

@@ -5,9 +5,12 @@
 //! and ends itself at the limit that the ledger has set aside for it. So no comparison of two clocks decides: wrong wall
 //! clocks only move the moment at which the money for copies of an event is free again ([`COPIES_KNOWN_MS`]).
 
-use crate::{Nonce, splits::MAX_BUNDLE_SPLITS};
+use crate::{Nonce, splits::MAX_BUNDLE_SPLITS, wire::ScaleState};
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, ops::Range};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+};
 
 /// A millionth of a millionth of a dollar: a millisecond of the smallest function costs more than a thousand.
 pub const PICODOLLARS: f64 = 1e12;
@@ -192,13 +195,16 @@ impl SpendingLedger {
         self.budget.invocation(ADMISSION_MS).saturating_mul(COPIES)
     }
 
-    /// Whether no further worker can be paid for, nor, if `kept` is money for local workers, a bundle of splits at
-    /// `local_split` that they make. A tenth of the cap or more that is held for copies of events is worth waiting for.
-    pub fn is_exhausted(&self, kept: u64, local_split: u64) -> bool {
+    /// Whether no further worker can be paid for, if one that is started `helps`, nor, if `kept` is money for local workers, a
+    /// bundle of splits at `local_split` that they make. A tenth of the cap or more that is held for copies of events is
+    /// worth waiting for.
+    pub fn is_exhausted(&self, kept: u64, local_split: u64, helps: bool) -> bool {
         let later = self.room(kept).saturating_add(self.held());
         let is_worth_it = later >= self.start_price() && later >= self.budget.cap / 10;
         let waits = !self.sent.is_empty() && is_worth_it;
-        self.affordable(kept) == 0 && !waits && (kept == 0 || !self.pays_bundle(kept, local_split))
+        let pays_remote = helps && self.affordable(kept) > 0;
+        let pays_local = kept > 0 && self.pays_bundle(kept, local_split);
+        !pays_remote && !pays_local && !waits
     }
 
     /// Picodollars of a worker that can do something: copies of its event, its first money, and the least of a lease.
@@ -218,6 +224,16 @@ impl SpendingLedger {
         self.sent.push((at_ms, workers.end.saturating_sub(workers.start)));
         let paid = PaidWorker { run: None, limit_ms: FIRST_MS };
         self.workers.extend(workers.map(|worker| (worker, paid)));
+    }
+
+    /// The ledger in `scale` as it is at `now_ms`, if there is one of the job that `facts` are of.
+    pub fn at(scale: &ScaleState, facts: &BudgetFacts, now_ms: u64) -> Option<Self> {
+        let stored = scale.spending.as_ref();
+        let mut ledger = Self::continued(stored, facts.registered_ms, facts.budget)?;
+        let outstanding: BTreeSet<u32> =
+            scale.outstanding.iter().map(|(worker, _)| worker).collect();
+        ledger.settle(now_ms, |worker| outstanding.contains(&worker));
+        Some(ledger)
     }
 
     /// Takes away what is known at `now_ms`: events of which no copy can begin any more, and workers that are not

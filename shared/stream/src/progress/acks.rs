@@ -294,7 +294,12 @@ impl AckTracker {
 
     /// Whether the coordinator knows the latest progress.
     pub fn is_settled(&self) -> bool {
-        self.acked.is_some() && self.next().is_none()
+        self.acked.is_some() && !self.has_news()
+    }
+
+    /// Whether there is progress to report.
+    pub fn has_news(&self) -> bool {
+        self.next().is_some()
     }
 
     /// Splits delivered beyond the last acknowledged one, of epochs of `n_splits`.

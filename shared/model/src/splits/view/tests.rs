@@ -30,6 +30,10 @@ fn apply(list: Vec<Seen>, op: &DatasetOp) -> Vec<Seen> {
             })
             .map(|(file, record, copy, time)| (file, record, copy + 1_000 * time))
             .collect(),
+        DatasetOp::ShardRecords { index, count, block } => {
+            let runs = list.chunks(block as usize).skip(index as usize).step_by(count as usize);
+            runs.flatten().copied().collect()
+        }
         _ => unreachable!("not made of a list here"),
     }
 }
@@ -58,6 +62,34 @@ fn interleave_is_that_of_tf_data() {
     assert_eq!(files, documented);
 }
 
+/// The places of what is seen in the dataset of `files`.
+fn places(files: &[u32], ops: &[DatasetOp]) -> Vec<usize> {
+    let listed = listed(files);
+    let place = |of: Seen| listed.iter().position(|seen| *seen == of).unwrap();
+    seen(&view(files, ops), 3, 0).into_iter().map(place).collect()
+}
+
+#[test]
+fn shards_are_those_of_tf_data() {
+    let of_records = |block| DatasetOp::ShardRecords { index: 1, count: 5, block };
+    assert_eq!(places(&[20], &[of_records(1)]), [1, 6, 11, 16]);
+    assert_eq!(places(&[20], &[of_records(3)]), [3, 4, 5, 18, 19], "of batches of three");
+    let of_files = DatasetOp::ShardFiles { index: 3, count: 5 };
+    let expected: Vec<usize> = (30..40).chain(80..90).collect();
+    assert_eq!(places(&[10; 10], &[of_files.clone()]), expected, "files 3 and 8");
+    let interleave = DatasetOp::Interleave { cycle_length: 2, block_length: 5 };
+    let turns: Vec<usize> = (30..35).chain(80..85).chain(35..40).chain(85..90).collect();
+    assert_eq!(places(&[10; 10], &[of_files, interleave]), turns);
+}
+
+#[test]
+fn chosen_records_come_in_the_order_given() {
+    let chosen = DatasetOp::Select([7..9, 0..1, 3..5].into());
+    assert_eq!(places(&[4, 0, 6], &[chosen.clone()]), [7, 8, 0, 3, 4]);
+    let some = [DatasetOp::Skip { count: 1 }, chosen, DatasetOp::Take { count: 3 }];
+    assert_eq!(places(&[4, 0, 6], &some), [8, 9, 1]);
+}
+
 #[test]
 fn impossible_view_is_refused() {
     let refused = |files: &[u32], ops: &[DatasetOp]| {
@@ -65,15 +97,25 @@ fn impossible_view_is_refused() {
     };
     let interleave = DatasetOp::Interleave { cycle_length: 2, block_length: 1 };
     let skip = DatasetOp::Skip { count: 1 };
-    assert_eq!(refused(&[4, 4], &[skip, interleave]), DatasetViewError::NotOnFiles);
-    assert_eq!(refused(&[u32::MAX], &[interleave]), DatasetViewError::TooFine);
-    let repeats = [DatasetOp::Repeat { count: u32::MAX }; 2];
+    let after_skip = [skip.clone(), interleave.clone()];
+    let not_first = DatasetViewError::NotOnFiles("interleave");
+    assert_eq!(refused(&[4, 4], &after_skip), not_first);
+    assert_eq!(refused(&[u32::MAX], &[interleave.clone()]), DatasetViewError::TooFine);
+    let shard = DatasetOp::ShardFiles { index: 0, count: 5 };
+    let few = DatasetViewError::TooFewFiles { files: 4, shards: 5 };
+    assert_eq!(refused(&[4; 4], &[shard.clone()]), few);
+    assert_eq!(refused(&[4; 9], &[skip, shard.clone()]), DatasetViewError::NotOnFiles("shard"));
+    let beyond = DatasetOp::Select([0..1, 7..9].into());
+    let no_such = DatasetViewError::NoSuchRecord { record: 8, records: 8 };
+    assert_eq!(refused(&[4, 4], &[beyond]), no_such);
+    let repeats = [DatasetOp::Repeat { count: u32::MAX }, DatasetOp::Repeat { count: u32::MAX }];
     assert_eq!(refused(&[u32::MAX], &repeats), DatasetViewError::TooMany("records"));
     let shuffle = DatasetOp::Shuffle { blocks: 1, seed: 0 };
     assert_eq!(refused(&[u32::MAX, 1], &[shuffle]), DatasetViewError::TooMany("blocks"));
     let zipped = |members: &[ZipMember<'_>], ops: &[DatasetOp]| DatasetView::new(members, ops, 1);
     let two = [ZipMember::once(&[4, 4]), ZipMember::once(&[8])];
-    assert_eq!(zipped(&two, &[interleave]), Err(DatasetViewError::Zipped));
+    assert_eq!(zipped(&two, &[interleave]), Err(DatasetViewError::Zipped("interleave")));
+    assert_eq!(zipped(&two, &[shard]), Err(DatasetViewError::Zipped("shard")));
     let long = ZipMember { records_per_file: &[u32::MAX; 3], times: u32::MAX };
     assert_eq!(zipped(&[two[0], long], &[]), Err(DatasetViewError::TooMany("records")));
 }
@@ -139,6 +181,9 @@ fn list_op() -> impl Strategy<Value = DatasetOp> {
         (0u64..60).prop_map(|count| DatasetOp::Take { count }),
         (0u64..30).prop_map(|count| DatasetOp::Skip { count }),
         (1u32..4).prop_map(|count| DatasetOp::Repeat { count }),
+        (0u32..4, 1u32..4, 1u32..5).prop_map(|(index, more, block)| {
+            DatasetOp::ShardRecords { index, count: index + more, block }
+        }),
     ]
 }
 
@@ -158,6 +203,25 @@ proptest! {
         apart.sort_unstable();
         apart.dedup();
         prop_assert_eq!(apart.len(), found.len());
+    }
+
+    #[test]
+    fn shards_share_nothing_and_are_the_whole_together(
+        files in prop::collection::vec(0u32..12, 1..9),
+        count in 1u32..9, block in 1u32..5, size in 1u64..9,
+    ) {
+        let of_records = |index| DatasetOp::ShardRecords { index, count, block };
+        let of_files = |index| DatasetOp::ShardFiles { index, count };
+        let all = |shard: &dyn Fn(u32) -> DatasetOp| {
+            let views = (0..count).map(|index| view(&files, &[shard(index)]));
+            let mut all: Vec<Seen> = views.flat_map(|view| seen(&view, size, 0)).collect();
+            all.sort_unstable();
+            all
+        };
+        prop_assert_eq!(all(&of_records), listed(&files));
+        if files.len() >= count as usize {
+            prop_assert_eq!(all(&of_files), listed(&files));
+        }
     }
 
     #[test]

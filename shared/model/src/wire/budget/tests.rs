@@ -112,7 +112,7 @@ fn the_last_lease_ends_when_the_budget_does() {
     assert!(leases > 20);
     ledger.leave(0, at(0, age_ms));
     assert!(ledger.spent <= cent().cap && ledger.spent > cent().cap / 100 * 97, "{ledger:?}");
-    assert!(ledger.is_exhausted(0, cent().local_split));
+    assert!(ledger.is_exhausted(0, cent().local_split, true));
 }
 
 #[test]
@@ -124,9 +124,9 @@ fn no_worker_is_started_that_could_not_be_given_a_lease() {
     assert_eq!(ledger.pay(0, at(0, 1_000), &demand(8, 20_000), 0), None);
     ledger.leave(0, at(0, 1_000));
     assert_eq!(ledger.affordable(0), 0);
-    assert!(ledger.is_exhausted(0, cent().local_split));
+    assert!(ledger.is_exhausted(0, cent().local_split, true));
     ledger.budget.cap *= 2;
-    assert!(ledger.affordable(0) > 0 && !ledger.is_exhausted(0, cent().local_split));
+    assert!(ledger.affordable(0) > 0 && !ledger.is_exhausted(0, cent().local_split, true));
 }
 
 #[test]
@@ -134,10 +134,12 @@ fn workers_on_the_trainers_host_keep_what_they_need_to_finish() {
     let mut ledger = started(1);
     let kept = cent().cap - ledger.committed();
     assert_eq!(ledger.pay(0, at(0, 500), &demand(1, 1_000), kept), None);
-    assert!(!ledger.is_exhausted(kept, cent().local_split) && ledger.affordable(kept) == 0);
+    assert!(!ledger.is_exhausted(kept, cent().local_split, true) && ledger.affordable(kept) == 0);
     assert!(ledger.pay_local(cent().local_split));
     ledger.budget.cap = ledger.committed();
-    assert!(!ledger.pay_local(cent().local_split) && ledger.is_exhausted(1, cent().local_split));
+    assert!(
+        !ledger.pay_local(cent().local_split) && ledger.is_exhausted(1, cent().local_split, true)
+    );
     ledger.sent.clear();
     ledger.budget.cap += 3 * cent().local_split;
     let rest = |splits: u64| splits * cent().local_split;
