@@ -131,12 +131,62 @@ fn interleaved_files_take_turns() -> Result<()> {
 }
 
 #[test]
+fn records_are_selected_by_number_in_the_order_given() -> Result<()> {
+    let dataset = Dataset::new()?;
+    let epochs = dataset.epochs("select: { records: '40-42, 0, 36-38' }, in_order", &[])?;
+    let all = all();
+    let expected: Vec<i64> = [40, 41, 42, 0, 36, 37, 38].map(|place: usize| all[place]).to_vec();
+    assert_eq!((&epochs[&0], &epochs[&1]), (&expected, &expected));
+    let shuffled = dataset.epochs("select: { records: 7-60 }, shuffle", &["--workers", "3"])?;
+    assert_eq!(sorted(shuffled[&1].clone()), all[7..=60]);
+    Ok(())
+}
+
+#[test]
+fn shards_share_no_record_and_are_the_whole_together() -> Result<()> {
+    let dataset = Dataset::new()?;
+    let parts = |ops: &str, count: u32, by: &str| -> Result<Vec<Vec<i64>>> {
+        let part = |index| {
+            let shard = format!("{index}/{count}");
+            let more = ["--shard", &shard, "--shard-by", by, "--split-batches", "1"];
+            Ok(dataset.epochs(ops, &more)?.remove(&1).unwrap_or_default())
+        };
+        (0..count).map(part).collect()
+    };
+    let by_batches = parts("in_order", 3, "data")?;
+    assert_eq!(by_batches[1][..8], [4, 5, 6, 7, 16, 17, 18, 19]);
+    assert_eq!(sorted(by_batches.concat()), all());
+    assert_eq!(sorted(parts("shuffle: { blocks: 2 }", 2, "data")?.concat()), all());
+    let some = parts("take: { count: 50 }, repeat: { count: 2 }, in_order", 2, "data")?;
+    assert_eq!(sorted(some.concat()), sorted(all()[..50].repeat(2)));
+    let by_files = parts("in_order", 2, "file")?;
+    assert_eq!(by_files[1], all()[37..], "files 1 and 3");
+    assert_eq!(sorted(by_files.concat()), all());
+    let enough = parts("shuffle", 2, "file-or-data")?;
+    assert_eq!(sorted(enough[1].clone()), by_files[1]);
+    let own = "shard: { by: file }, interleave: { cycle_length: 2, block_length: 3 }, in_order";
+    let turns = parts(own, 2, "hint")?;
+    assert_eq!(turns[0][..3], [0, 1, 2], "an empty file has no turn");
+    assert_eq!(turns[1][..9], [1000, 1001, 1002, 3000, 3001, 3002, 1003, 1004, 3003]);
+    let too_many = ["--shard", "1/5", "--shard-by", "file"];
+    let refused = dataset.command("in_order", &too_many)?.0.output()?;
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(2), "{said}");
+    assert!(said.contains("4 files are not enough for 5 shards"), "{said}");
+    Ok(())
+}
+
+#[test]
 fn unresolvable_operators_are_refused_in_a_line() -> Result<()> {
     let dataset = Dataset::new()?;
     for (ops, said) in [
         ("filter: { field: id, min: 2 }, take: { count: 3 }", "comes after `filter`"),
         ("take: { count: 3 }, interleave", "`interleave` works on files"),
         ("repeat", "`repeat` needs a `count`"),
+        ("shuffle, shard: { count: 2 }", "`shard` comes after `shuffle`"),
+        ("shard: { index: 2, count: 2 }", "numbered from 0 to 1"),
+        ("take: { count: 9 }, shard: { by: file }", "`shard` works on files"),
+        ("select: { records: '3, 1-4' }", "record 3 is given twice"),
         ("take: { count: 0 }", "whole number from 1 on"),
     ] {
         let output = dataset.refusal(ops)?;
