@@ -177,6 +177,23 @@ fn limits_hold_and_are_named() {
 }
 
 #[test]
+fn remote_workers_make_what_local_ones_leave() {
+    let settings = Settings::default();
+    let mut state = CoverageState::begin(&settings, None);
+    let mut ideal = Ideal::new(0.1, 1.6);
+    for _ in 0..200 {
+        let mut report = ideal.report(state.target);
+        // Local workers make four batches a second of the ten that the trainer takes.
+        let made = f64::from(state.target) / 1.6 + 4.0;
+        (report.stall_s, report.local_share) = ((1.0 / made - 0.1).max(0.0), 4.0 / made.min(10.0));
+        report.remote_workers = f64::from(state.target).min(6.0 * 1.6);
+        (report.queue_batches, report.window_full, report.ahead_batches) = (0.0, 0.0, 20);
+        ideal.decide(&report, &mut state, &settings);
+    }
+    assert!((10..=11).contains(&state.target), "{}, of 17 without them", state.target);
+}
+
+#[test]
 fn refused_invocations_count_as_a_limit() {
     let settings = Settings::default();
     let mut state = CoverageState::begin(&settings, None);

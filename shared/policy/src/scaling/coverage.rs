@@ -109,8 +109,9 @@ pub fn decide(
     settings: &Settings,
 ) -> (CoverageState, Decision) {
     let from = state.batches.unwrap_or(0);
-    let batches = report.batches.saturating_sub(from) as f64;
-    let elapsed_s = batches / facts.clients() * report.batch_time_s();
+    let delivered = report.batches.saturating_sub(from) as f64;
+    let elapsed_s = delivered / facts.clients() * report.batch_time_s();
+    let batches = delivered * (1.0 - report.local_share);
     let is_settled = from >= state.settled_at;
     let seen = Observation { report, facts, settings, batches, elapsed_s, is_settled };
     let (next, reason) = match state.clone().observe(&seen) {
@@ -126,7 +127,7 @@ pub(super) struct Observation<'r> {
     pub report: &'r TrainingReport,
     pub facts: &'r ScalerFacts,
     settings: &'r Settings,
-    /// Batches since the report before, and the seconds that they took.
+    /// Batches of remote workers since the report before, and the seconds that all batches took.
     pub batches: f64,
     pub elapsed_s: f64,
     /// Whether the trainer is past what was handed out under another count.
@@ -168,7 +169,7 @@ impl CoverageState {
         if !report.is_plausible() {
             return Break((self, Reason::Held("the report's numbers are impossible")));
         }
-        if self.batches.is_some() && seen.batches == 0.0 {
+        if self.batches.is_some_and(|before| report.batches <= before) {
             return Break((self, Reason::Held("no batch since the report before")));
         }
         let is_first = self.batches.is_none();
@@ -307,8 +308,11 @@ impl CoverageState {
         }
         let stall = self.block.stall();
         if let Some(point) = self.block.point(self.target) {
-            self.points.retain(|known| known.target != point.target);
-            self.points.push(point);
+            let here = self.points.iter().position(|known| known.target == point.target);
+            let known = here.map(|at| self.points.remove(at));
+            // Measurements of earlier jobs here are surer at first.
+            let surer = known.filter(|known| known.reports > point.reports && !known.is_past);
+            self.points.push(surer.unwrap_or(point));
             if self.points.len() > TUNING.points {
                 // The first tells the times of few workers.
                 self.points.remove(1);
@@ -316,7 +320,9 @@ impl CoverageState {
         }
         let from = self.target;
         let law = ThroughputLaw::fit(&self.points);
-        let (next, reason) = self.seek(law, seen, TUNING.saving);
+        // The more counts were tried, the more a further one is to save.
+        let worthwhile = TUNING.saving * f64::from(self.tried().saturating_sub(1).max(1));
+        let (next, reason) = self.seek(law, seen, worthwhile);
         if next.target != from {
             return (next, reason);
         }
@@ -353,7 +359,9 @@ impl CoverageState {
         let (Some(law), Some(step_s)) = (law, self.step.mean()) else {
             return (self, stay);
         };
-        let demand = seen.facts.clients() / step_s;
+        // Remote workers make what local ones leave of it.
+        let share = seen.report.local_share * (1.0 - self.block.stall());
+        let demand = seen.facts.clients() / step_s * (1.0 - share);
         let law = law.with_stall(f64::from(from), demand, self.block.stall());
         let covered = (law.capacity(f64::from(from)) / demand).min(1.0);
         let prices = settings.prices();
