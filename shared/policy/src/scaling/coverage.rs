@@ -135,9 +135,9 @@ pub(super) struct Observation<'r> {
 }
 
 /// The next state, with the reason for its target.
-type SearchStep = (CoverageState, Reason);
+type DecidedStep = (CoverageState, Reason);
 /// A step that may leave the decision to the next one.
-type MaybeStep = ControlFlow<SearchStep, CoverageState>;
+type MaybeStep = ControlFlow<DecidedStep, CoverageState>;
 
 impl CoverageState {
     /// State before the first report: at the count that earlier jobs converged to, with their law, if there is one.
@@ -271,7 +271,7 @@ impl CoverageState {
     }
 
     /// The step of the search that the phase asks for.
-    fn search(self, seen: &Observation<'_>) -> SearchStep {
+    fn search(self, seen: &Observation<'_>) -> DecidedStep {
         match self.phase {
             SearchPhase::Estimating => self.estimate(seen),
             _ if !seen.is_settled => (self, Reason::Held("their batches have yet to arrive")),
@@ -282,7 +282,7 @@ impl CoverageState {
     }
 
     /// The first target, from the times of the workers that there are.
-    fn estimate(self, seen: &Observation<'_>) -> SearchStep {
+    fn estimate(self, seen: &Observation<'_>) -> DecidedStep {
         let report = seen.report;
         let Some(worker_batch_s) = report.remote_batch_s() else {
             return (self, Reason::Measuring { reports: 0 });
@@ -292,12 +292,16 @@ impl CoverageState {
         let law = ThroughputLaw::fit(&points);
         match (Self { phase, points, ..self }).seek(law, seen, f64::NEG_INFINITY) {
             (next, limited @ Reason::Limited { .. }) => (next, limited),
-            (next, _) => (next, Reason::Estimate { worker_batch_s, step_s: report.step_s }),
+            (next, _) => {
+                // One that was too low is turned by the first measurement.
+                let next = Self { direction: next.direction.max(0), ..next };
+                (next, Reason::Estimate { worker_batch_s, step_s: report.step_s })
+            }
         }
     }
 
     /// Adds a report to the measurement of this target; at its end the law is fitted again.
-    fn measure(mut self, seen: &Observation<'_>, measurement: u32) -> SearchStep {
+    fn measure(mut self, seen: &Observation<'_>, measurement: u32) -> DecidedStep {
         self.block = self.block.with(seen);
         let doubled = 1 << measurement.min(16);
         let reports = TUNING.reports * doubled * self.tried().max(1);
@@ -353,7 +357,7 @@ impl CoverageState {
         law: Option<ThroughputLaw>,
         seen: &Observation<'_>,
         worthwhile: f64,
-    ) -> SearchStep {
+    ) -> DecidedStep {
         let (from, settings) = (self.target, seen.settings);
         let stay = Reason::Converged { covered: 1.0 - self.block.stall() };
         let (Some(law), Some(step_s)) = (law, self.step.mean()) else {
