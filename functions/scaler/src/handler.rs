@@ -7,7 +7,7 @@ use gristmill_model::wire::{
     SpendingLedger, SpokenVersions, WorkerEvent, WorkerMetrics, protocol,
 };
 use gristmill_policy::scaling::{
-    Policy, PolicyName, Reason, ScalerFacts, Settings, UnknownPolicy, top_up,
+    Decision, Policy, PolicyName, Reason, ScalerFacts, Settings, UnknownPolicy, top_up,
 };
 use gristmill_ports::{
     FunctionMetrics, InvokeError, InvokeOutcome, Invoker, ItemKey, MetricValue, Table, TableError,
@@ -431,16 +431,14 @@ fn settle_target(
     let name = event.policy.as_deref().map_or(Ok(PolicyName::default()), str::parse)?;
     // One that another version wrote and this one cannot read counts as absent: the policy starts anew.
     let kept = state.policy.clone().and_then(|kept| serde_json::from_value::<Policy>(kept).ok());
-    let kept = kept.filter(|policy| policy.name() == name.as_str());
-    let mut policy = kept.unwrap_or_else(|| match stored {
-        Some(metrics) => name.begin_with(&settings, metrics),
-        None => name.begin(&settings),
-    });
+    let kept = kept.filter(|policy| policy.name() == name);
+    let mut policy = kept.unwrap_or_else(|| name.begin(&settings, stored));
     state.metrics = policy.origin();
     if state.target == 0 {
         state.target = policy.target(&settings);
-        let (workers, origin) = (state.target, state.metrics);
-        log(state, event.batches, workers, Reason::Start { workers, origin }.to_string());
+        let reason = Reason::Start { origin: state.metrics };
+        let started = Decision { target: state.target, reason };
+        log(state, event.batches, started.target, started.to_string());
         // Its first measurements may not be stored any more when the first report arrives.
         state.policy = Some(serde_json::to_value(&policy)?);
     }
@@ -456,7 +454,7 @@ fn settle_target(
     state.policy = Some(serde_json::to_value(policy)?);
     if decision.target != state.target {
         state.target = decision.target;
-        log(state, event.batches, decision.target, decision.reason.to_string());
+        log(state, event.batches, decision.target, decision.to_string());
     }
     Ok(measured)
 }

@@ -80,13 +80,14 @@ fn it_covers_the_demand_with_few_to_spare_and_stays() {
         (2.0, 61.0, 31),
     ] {
         let settings = Settings { max_workers: 5_000, concurrency: 5_000, ..Settings::default() };
-        let mut state = CoverageState::begin(&settings);
+        let mut state = CoverageState::begin(&settings, None);
         // Batches of 2,900 workers that were asked for at once take 30 reports to arrive.
         let targets = Ideal::new(step_s, work_s).run(&mut state, &settings, 300);
         let last = targets[299];
         assert!((optimum..=optimum + 1 + optimum / 16).contains(&last), "{last}, not {optimum}");
         assert!(matches!(state.phase, SearchPhase::Converged { .. }));
-        assert!(state.decisions <= 3, "{} decisions for {optimum}", state.decisions);
+        let moves = targets.windows(2).filter(|pair| pair[0] != pair[1]).count();
+        assert!(moves <= 2, "{targets:?} for {optimum}");
         assert!(targets[150..].iter().all(|target| *target == last), "it moves after that");
     }
 }
@@ -94,13 +95,13 @@ fn it_covers_the_demand_with_few_to_spare_and_stays() {
 #[test]
 fn the_first_report_is_enough_for_an_estimate() {
     let settings = Settings::default();
-    let mut state = CoverageState::begin(&settings);
+    let mut state = CoverageState::begin(&settings, None);
     let mut ideal = Ideal::new(0.12, 1.2);
     let report = ideal.report(1);
     let decision = ideal.decide(&report, &mut state, &settings);
     assert_eq!(decision.target, 11);
     assert_eq!(
-        decision.reason.to_string(),
+        decision.to_string(),
         "estimate: a worker makes a batch in 1.20 s, the trainer takes 120 ms: 11 workers"
     );
 }
@@ -108,7 +109,7 @@ fn the_first_report_is_enough_for_an_estimate() {
 #[test]
 fn indistinct_times_are_no_contention() {
     let settings = Settings::default();
-    let mut state = CoverageState::begin(&settings);
+    let mut state = CoverageState::begin(&settings, None);
     // Calls make a batch cost 0.37 s, of which the worker's times tell 0.25.
     let mut ideal = Ideal::new(0.1, 0.37);
     let mut targets = Vec::new();
@@ -125,15 +126,16 @@ fn indistinct_times_are_no_contention() {
 fn a_change_of_load_is_followed_within_ten_reports() {
     for (factor, optimum) in [(0.5, 20), (2.0, 5)] {
         let settings = Settings::default();
-        let mut state = CoverageState::begin(&settings);
+        let mut state = CoverageState::begin(&settings, None);
         let mut ideal = Ideal::new(0.1, 1.0);
         ideal.run(&mut state, &settings, 60);
         assert_eq!(state.target, 11);
         ideal.step_s *= factor;
         let targets = ideal.run(&mut state, &settings, 10);
-        // A surplus that costs nothing is taken away once the window is full.
+        // A surplus that costs nothing stays.
+        // Batches that filled the window while 11 were measured count as not made: a tenth.
         let is_followed =
-            if optimum > 10 { targets[9].abs_diff(optimum) <= 1 } else { targets[9] <= 11 };
+            if optimum > 10 { (20..=23).contains(&targets[9]) } else { targets[9] <= 11 };
         assert!(is_followed, "{targets:?}, not {optimum}");
     }
 }
@@ -141,7 +143,7 @@ fn a_change_of_load_is_followed_within_ten_reports() {
 #[test]
 fn a_full_window_adds_no_workers() {
     let settings = Settings::default();
-    let mut state = CoverageState::begin(&settings);
+    let mut state = CoverageState::begin(&settings, None);
     let mut ideal = Ideal::new(0.1, 1.0);
     for _ in 0..80 {
         let mut report = ideal.report(state.target);
@@ -163,21 +165,38 @@ fn limits_hold_and_are_named() {
         (Settings { concurrency: 6, ..unlimited }, 6, "the account's concurrency allows 6"),
         (budget, 5, "the budget allows 5"),
     ] {
-        let mut state = CoverageState::begin(&settings);
+        let mut state = CoverageState::begin(&settings, None);
         let mut ideal = Ideal::new(0.1, 1.6);
         let targets = ideal.run(&mut state, &settings, 60);
         assert!(targets.iter().all(|target| *target <= most));
         assert_eq!(targets[59], most);
         let report = ideal.report(most);
-        let decision = ideal.decide(&report, &mut CoverageState::begin(&settings), &settings);
-        assert!(decision.reason.to_string().contains(says), "{}", decision.reason);
+        let decision = ideal.decide(&report, &mut CoverageState::begin(&settings, None), &settings);
+        assert!(decision.to_string().contains(says), "{decision}");
     }
+}
+
+#[test]
+fn remote_workers_make_what_local_ones_leave() {
+    let settings = Settings::default();
+    let mut state = CoverageState::begin(&settings, None);
+    let mut ideal = Ideal::new(0.1, 1.6);
+    for _ in 0..200 {
+        let mut report = ideal.report(state.target);
+        // Local workers make four batches a second of the ten that the trainer takes.
+        let made = f64::from(state.target) / 1.6 + 4.0;
+        (report.stall_s, report.local_share) = ((1.0 / made - 0.1).max(0.0), 4.0 / made.min(10.0));
+        report.remote_workers = f64::from(state.target).min(6.0 * 1.6);
+        (report.queue_batches, report.window_full, report.ahead_batches) = (0.0, 0.0, 20);
+        ideal.decide(&report, &mut state, &settings);
+    }
+    assert!((10..=11).contains(&state.target), "{}, of 17 without them", state.target);
 }
 
 #[test]
 fn refused_invocations_count_as_a_limit() {
     let settings = Settings::default();
-    let mut state = CoverageState::begin(&settings);
+    let mut state = CoverageState::begin(&settings, None);
     let mut ideal = Ideal::new(0.1, 1.6);
     for _ in 0..30 {
         let granted = state.target.min(9);
@@ -191,7 +210,7 @@ fn refused_invocations_count_as_a_limit() {
 #[test]
 fn stale_reports_and_impossible_ones_change_nothing() {
     let settings = Settings::default();
-    let mut state = CoverageState::begin(&settings);
+    let mut state = CoverageState::begin(&settings, None);
     let mut ideal = Ideal::new(0.1, 1.6);
     ideal.run(&mut state, &settings, 5);
     let good = ideal.report(state.target);
@@ -208,7 +227,7 @@ fn stale_reports_and_impossible_ones_change_nothing() {
 #[test]
 fn a_change_of_work_that_shows_with_its_first_stall_is_followed_at_once() {
     let settings = Settings::default();
-    let mut state = CoverageState::begin(&settings);
+    let mut state = CoverageState::begin(&settings, None);
     let mut ideal = Ideal::new(0.1, 1.6);
     ideal.run(&mut state, &settings, 60);
     assert_eq!(state.target, 17);
@@ -230,7 +249,7 @@ fn a_change_of_work_that_shows_with_its_first_stall_is_followed_at_once() {
 #[test]
 fn another_mode_is_measured_anew() {
     let settings = Settings::default();
-    let mut state = CoverageState::begin(&settings);
+    let mut state = CoverageState::begin(&settings, None);
     let mut ideal = Ideal::new(0.1, 1.6);
     ideal.run(&mut state, &settings, 40);
     assert_eq!(state.target, 17);
@@ -242,17 +261,17 @@ fn another_mode_is_measured_anew() {
 #[test]
 fn a_fixed_count_decides_nothing() {
     let settings = Settings { fixed: Some(8), ..Settings::default() };
-    let mut policy = PolicyName::default().begin(&settings);
+    let mut policy = PolicyName::default().begin(&settings, None);
     assert_eq!(policy.target(&settings), 8);
     let mut ideal = Ideal::new(0.1, 9.0);
     let decision = policy.decide(&ideal.report(8), &ideal.facts, &settings);
-    assert_eq!(decision, Decision { target: 8, reason: Reason::Fixed { workers: 8 } });
+    assert_eq!(decision, Decision { target: 8, reason: Reason::Fixed });
 }
 
 #[test]
 fn state_is_small_and_tolerates_other_versions() {
     let settings = Settings { max_workers: 5_000, concurrency: 5_000, ..Settings::default() };
-    let mut state = CoverageState::begin(&settings);
+    let mut state = CoverageState::begin(&settings, None);
     Ideal::new(0.01, 30.0).run(&mut state, &settings, 200);
     let text = serde_json::to_string(&state).unwrap();
     assert!(text.len() < 2_560, "{} bytes", text.len());
@@ -304,12 +323,12 @@ proptest! {
         concurrency in 1..6_000u32,
     ) {
         let settings = Settings { max_workers, concurrency, ..Settings::default() };
-        let mut state = CoverageState::begin(&settings);
+        let mut state = CoverageState::begin(&settings, None);
         for (report, facts) in &reports {
             let (next, decision) = decide(report, facts, &state, &settings);
             prop_assert!((1..=max_workers.min(concurrency)).contains(&decision.target));
             prop_assert_eq!(next.target, decision.target);
-            prop_assert!(!decision.reason.to_string().contains('\n'));
+            prop_assert!(!decision.to_string().contains('\n'));
             let (again, repeated) = decide(report, facts, &next, &settings);
             prop_assert_eq!(repeated.target, decision.target, "a repeated report");
             prop_assert_eq!(&again, &next);
@@ -325,7 +344,7 @@ proptest! {
 #[test]
 fn wrong_first_reports_of_a_step_are_corrected() {
     let settings = Settings::default();
-    let mut state = CoverageState::begin(&settings);
+    let mut state = CoverageState::begin(&settings, None);
     let mut ideal = Ideal::new(0.2, 8.0);
     ideal.run(&mut state, &settings, 100);
     assert!((40..=42).contains(&state.target), "{}", state.target);

@@ -11,6 +11,8 @@ const REGRET_MOST: f64 = 3.0;
 const REGRET_MEDIAN: f64 = 1.0;
 /// Most moves of the target between two changes of load.
 const MOVES_MOST: usize = 6;
+/// Difference of regrets, in percent, below which two policies cost the same: that of two seeds.
+const CHEAPER_LEAST: f64 = 0.5;
 /// Seeds of each other policy.
 const SEEDS_OF_OTHERS: u32 = 5;
 
@@ -190,5 +192,21 @@ pub fn table(checks: &[ScenarioCheck]) -> String {
             let _ = writeln!(text, "{}: {failure}", checked.name);
         }
     }
-    text
+    text + &cheaper_policies(checks)
+}
+
+/// The scenarios in which another policy costs less, in any phase.
+fn cheaper_policies(checks: &[ScenarioCheck]) -> String {
+    let cheaper = |checked: &ScenarioCheck| -> Option<String> {
+        let phases = checked.phases.iter().flat_map(|phase| {
+            let others = phase.others.iter();
+            others.map(|(name, regret)| (phase.regret - regret, name))
+        });
+        let (less, name) = phases.max_by(|one, other| one.0.total_cmp(&other.0))?;
+        (less > CHEAPER_LEAST).then(|| format!("{}: {name} costs {less:.1} % less\n", checked.name))
+    };
+    let cheaper: Vec<String> = checks.iter().filter_map(cheaper).collect();
+    let least = checks.len() - cheaper.len();
+    let head = format!("the default policy costs least in {least} of {}\n", checks.len());
+    head + &cheaper.concat()
 }

@@ -215,15 +215,16 @@ fn show_run(
     let mut text = format!("{}\n", scenario.name);
     let mut last = 0;
     for tick in &run.ticks {
-        let is_news = tick.target != tick.before || tick.has_converged && last != tick.target;
+        let is_news = tick.decision.target != tick.before
+            || tick.has_converged && last != tick.decision.target;
         if is_news {
             text += &format!(
                 "batch {:>8}  {:>9}  {}\n",
                 tick.batches,
                 show_seconds(tick.batch_time_s),
-                tick.reason
+                tick.decision
             );
-            last = if tick.has_converged { tick.target } else { 0 };
+            last = if tick.has_converged { tick.decision.target } else { 0 };
         }
     }
     for sweep in sweeps {

@@ -68,10 +68,7 @@ impl<'s> ScalingEngine<'s> {
     /// A run at its beginning, in the conditions of the scenario's first phase.
     pub fn new(scenario: &'s ScalingScenario, seed: u64, policy: PolicyName) -> Self {
         let conditions = scenario.phases[0].conditions.clone();
-        let policy = match &scenario.stored {
-            Some(metrics) => policy.begin_with(&scenario.settings, metrics),
-            None => policy.begin(&scenario.settings),
-        };
+        let policy = policy.begin(&scenario.settings, scenario.stored.as_ref());
         let target = policy.target(&scenario.settings);
         Self {
             target,
@@ -159,7 +156,9 @@ impl<'s> ScalingEngine<'s> {
         self.conditions.window_batches = self.window();
         let ready = self.splits.ready();
         // As in the service: stopped when the window is full, woken below half.
+        // Splits of dead workers may keep the trainer from all that is ready.
         self.wants_workers = match ready {
+            _ if self.splits.has_returned() => true,
             ready if ready >= self.conditions.window_batches => false,
             ready if ready * 2 < self.conditions.window_batches => true,
             _ => self.wants_workers,
@@ -384,8 +383,7 @@ impl<'s> ScalingEngine<'s> {
             worker_s: self.run.worker_s,
             made: self.splits.made(),
             before,
-            target: decision.target,
-            reason: decision.reason,
+            decision,
             has_converged: self.policy.has_converged(&self.scenario.settings),
         }
     }

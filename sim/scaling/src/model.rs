@@ -220,6 +220,11 @@ impl ModelSplits {
         (fresh + self.returned.len()).min(u32::MAX as usize) as u32
     }
 
+    /// Whether splits of dead workers wait to be claimed again.
+    pub fn has_returned(&self) -> bool {
+        !self.returned.is_empty()
+    }
+
     /// Whether the full window allows no claim.
     pub fn is_full(&self, conditions: &ModelConditions) -> bool {
         self.unclaimed < self.total && self.claimable(conditions) == 0

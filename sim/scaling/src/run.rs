@@ -2,8 +2,8 @@
 
 use crate::scenario::ScenarioPrices;
 use gristmill_model::wire::WorkerMetrics;
-use gristmill_policy::scaling::Reason;
-use serde::Serialize;
+use gristmill_policy::scaling::{Decision, Reason};
+use serde::{Serialize, Serializer, ser::SerializeMap};
 
 /// A run of one policy with one seed.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
@@ -48,16 +48,19 @@ pub struct ScalingTick {
     /// Seconds of all workers so far, and the batches that they made in them.
     pub worker_s: f64,
     pub made: u64,
-    /// The target before and after.
+    /// The target before, and the decision.
     pub before: u32,
-    pub target: u32,
-    #[serde(serialize_with = "as_text")]
-    pub reason: Reason,
+    #[serde(flatten, serialize_with = "as_text")]
+    pub decision: Decision,
     pub has_converged: bool,
 }
 
-fn as_text<S: serde::Serializer>(reason: &Reason, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(reason)
+/// The target, and the line for people as the reason.
+fn as_text<S: Serializer>(decision: &Decision, serializer: S) -> Result<S::Ok, S::Error> {
+    let mut map = serializer.serialize_map(Some(2))?;
+    map.serialize_entry("target", &decision.target)?;
+    map.serialize_entry("reason", &decision.to_string())?;
+    map.end()
 }
 
 /// Reports within which a change of load must be followed.
@@ -98,22 +101,23 @@ impl SimulatedRun {
     /// Changes of the target in a phase, but for those that the account makes.
     pub fn moves(&self, phase: usize) -> usize {
         let is_move = |tick: &&ScalingTick| {
-            tick.target != tick.before
-                && !matches!(tick.reason, Reason::Throttled { .. } | Reason::Retry { .. })
+            tick.decision.target != tick.before
+                && !matches!(tick.decision.reason, Reason::Throttled | Reason::Retry)
         };
         self.phase(phase).filter(is_move).count()
     }
 
     /// The target at the end of a phase.
     pub fn chosen(&self, phase: usize) -> u32 {
-        self.phase(phase).last().map_or(self.start, |tick| tick.target)
+        self.phase(phase).last().map_or(self.start, |tick| tick.decision.target)
     }
 
     /// Changes of the target until it first converged. Lowering the target to what the account granted does not count: it
     /// has no effect.
     pub fn decisions(&self) -> usize {
         let is_decision = |tick: &&ScalingTick| {
-            tick.target != tick.before && !matches!(tick.reason, Reason::Throttled { .. })
+            tick.decision.target != tick.before
+                && !matches!(tick.decision.reason, Reason::Throttled)
         };
         self.phase(0).take(self.reports_to_convergence()).filter(is_decision).count()
     }
@@ -135,13 +139,14 @@ impl SimulatedRun {
         let ticks = self.phase(phase).skip(followed);
         for tick in ticks.skip_while(|tick| !tick.has_converged).skip(1) {
             // A load change detected later starts later.
-            follows = phase > 0 && (follows && !tick.has_converged || names_a_change(&tick.reason));
-            let way = (i64::from(tick.target) - i64::from(tick.before)).signum();
+            follows = phase > 0
+                && (follows && !tick.has_converged || names_a_change(&tick.decision.reason));
+            let way = (i64::from(tick.decision.target) - i64::from(tick.before)).signum();
             if follows {
                 last = 0;
                 continue;
             }
-            if way == 0 || matches!(tick.reason, Reason::Throttled { .. } | Reason::Retry { .. }) {
+            if way == 0 || matches!(tick.decision.reason, Reason::Throttled | Reason::Retry) {
                 continue;
             }
             turns += u32::from(last != 0 && way != last);
@@ -155,6 +160,6 @@ impl SimulatedRun {
 fn names_a_change(reason: &Reason) -> bool {
     matches!(
         reason,
-        Reason::StepChanged { .. } | Reason::WorkerChanged { .. } | Reason::ModeChanged { .. }
+        Reason::StepChanged { .. } | Reason::WorkerChanged { .. } | Reason::ModeChanged
     )
 }

@@ -173,12 +173,12 @@ fn a_second_job_under_another_load_discards_what_was_stored_and_says_so() {
     ];
     for change in changes {
         let (_, run) = second_run("plain", 7, change);
-        let discards = |tick: &ScalingTick| tick.reason.to_string().contains("discarded");
+        let discards = |tick: &ScalingTick| tick.decision.to_string().contains("discarded");
         let at = run.ticks.iter().position(discards).unwrap();
         assert!(at <= 4, "at the third report with times, not the {at}th");
     }
     let (_, run) = second_run("plain", 7, |_| {});
-    assert!(!run.ticks.iter().any(|tick| tick.reason.to_string().contains("discarded")));
+    assert!(!run.ticks.iter().any(|tick| tick.decision.to_string().contains("discarded")));
 }
 
 #[test]

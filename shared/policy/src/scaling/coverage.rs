@@ -1,8 +1,8 @@
 //! `coverage`, the default policy: the number of workers at which a batch costs least.
 //!
 //! A waiting trainer costs more than a worker, and a worker that has nothing to do leaves and costs nothing. So the
-//! policy covers the whole demand, and takes workers away only where they make each other slower. [`decide`] is pure.
-//! docs/scaling.md derives it.
+//! policy covers the whole demand, and takes workers away only where they make each other slower. [`decide`] and each of
+//! its steps are pure. docs/scaling.md derives them.
 
 use super::{
     Decision, MetricsOrigin, Reason, ScalerFacts, ScalingPolicy, Settings, TrainingReport,
@@ -14,6 +14,7 @@ use super::{
     tuning::TUNING,
 };
 use serde::{Deserialize, Serialize};
+use std::ops::ControlFlow::{self, Break, Continue};
 
 /// Difference of a report from what earlier jobs measured, as a share of that, and the consecutive reports of it that
 /// discard what they measured.
@@ -21,11 +22,12 @@ const DIFFERS: f64 = 0.2;
 const DIFFERING_REPORTS: u32 = 3;
 
 /// Progress of the search for the count.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SearchPhase {
     /// No worker's time is known.
-    Estimating { reports: u32 },
+    #[default]
+    Estimating,
     /// The target is being measured, for the `measurement`th time.
     Searching { measurement: u32 },
     /// No other count saves enough; the measurement goes on.
@@ -34,23 +36,20 @@ pub enum SearchPhase {
 
 /// State of the policy between two reports. Unknown fields are ignored and missing ones default, so that two versions
 /// can share an item.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CoverageState {
-    /// Workers to hold; 0 before the first report.
+    /// Workers to hold.
     pub target: u32,
     pub phase: SearchPhase,
-    /// Changes of the target so far.
-    pub decisions: u32,
     /// Batches delivered at the last report; `None` before the first.
     batches: Option<u64>,
     mode: u32,
     /// Batches before this one were handed out under another count.
     settled_at: u64,
-    /// The trainer's step, and a worker's batch at this target, in seconds.
+    /// The trainer's step, and a worker's computing at this target, in seconds.
     step: LoadTrend,
     compute: LoadTrend,
-    shared: LoadTrend,
     block: MeasuredBlock,
     /// Measurements under this load, the latest last.
     points: Vec<LawPoint>,
@@ -63,43 +62,14 @@ pub struct CoverageState {
     throttle: Throttle,
 }
 
-impl Default for CoverageState {
-    fn default() -> Self {
-        Self {
-            target: 0,
-            phase: SearchPhase::Estimating { reports: 0 },
-            decisions: 0,
-            batches: None,
-            mode: 0,
-            settled_at: 0,
-            step: LoadTrend::default(),
-            compute: LoadTrend::default(),
-            shared: LoadTrend::default(),
-            block: MeasuredBlock::default(),
-            points: Vec::new(),
-            stored: None,
-            direction: 0,
-            has_converged: false,
-            throttle: Throttle::default(),
-        }
-    }
-}
-
 /// The policy with its state.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Coverage(Box<CoverageState>);
 
 impl ScalingPolicy for Coverage {
-    const NAME: &'static str = "coverage";
-    const ABOUT: &'static str = "the workers at which a batch costs least, from measured times";
-
-    fn begin(settings: &Settings) -> Self {
-        Self(Box::new(CoverageState::begin(settings)))
-    }
-
-    fn begin_with(settings: &Settings, metrics: &WorkerMetrics) -> Self {
-        Self(Box::new(CoverageState::begin_with(settings, metrics)))
+    fn begin(settings: &Settings, stored: Option<&WorkerMetrics>) -> Self {
+        Self(Box::new(CoverageState::begin(settings, stored)))
     }
 
     fn metrics(&self) -> Option<WorkerMetrics> {
@@ -138,19 +108,18 @@ pub fn decide(
     state: &CoverageState,
     settings: &Settings,
 ) -> (CoverageState, Decision) {
-    let mut next = state.clone();
-    if next.target == 0 {
-        next.target = CoverageState::begin(settings).target;
-    }
-    let reason = next.observe(report, facts, settings);
-    let (most, _) = settings.cap();
-    if next.target > most {
-        // Limits may be lowered while a job runs.
-        next.target = most;
-        next.block = MeasuredBlock::default();
-    }
-    let target = next.target;
-    (next, Decision { target, reason })
+    let from = state.batches.unwrap_or(0);
+    let delivered = report.batches.saturating_sub(from) as f64;
+    let elapsed_s = delivered / facts.clients() * report.batch_time_s();
+    let batches = delivered * (1.0 - report.local_share);
+    let is_settled = from >= state.settled_at;
+    let seen = Observation { report, facts, settings, batches, elapsed_s, is_settled };
+    let (next, reason) = match state.clone().observe(&seen) {
+        Continue(state) => state.search(&seen),
+        Break(decided) => decided,
+    };
+    let decision = Decision { target: next.target, reason };
+    (next, decision)
 }
 
 /// One report, with what the steps below need of it.
@@ -158,241 +127,192 @@ pub(super) struct Observation<'r> {
     pub report: &'r TrainingReport,
     pub facts: &'r ScalerFacts,
     settings: &'r Settings,
-    /// Batches since the report before, and the seconds that they took.
+    /// Batches of remote workers since the report before, and the seconds that all batches took.
     pub batches: f64,
     pub elapsed_s: f64,
     /// Whether the trainer is past what was handed out under another count.
     is_settled: bool,
 }
 
-impl CoverageState {
-    /// State before the first report.
-    pub fn begin(settings: &Settings) -> Self {
-        let (most, _) = settings.cap();
-        Self { target: settings.start.clamp(1, most), ..Self::default() }
-    }
+/// The next state, with the reason for its target.
+type DecidedStep = (CoverageState, Reason);
+/// A step that may leave the decision to the next one.
+type MaybeStep = ControlFlow<DecidedStep, CoverageState>;
 
-    /// State at the count that earlier jobs converged to, with their law.
-    pub fn begin_with(settings: &Settings, metrics: &WorkerMetrics) -> Self {
+impl CoverageState {
+    /// State before the first report: at the count that earlier jobs converged to, with their law, if there is one.
+    pub fn begin(settings: &Settings, stored: Option<&WorkerMetrics>) -> Self {
         let (most, _) = settings.cap();
+        let Some(metrics) = stored else {
+            return Self { target: settings.start.clamp(1, most), ..Self::default() };
+        };
         // The cast saturates.
-        let workers = (metrics.workers.mean.round() as u32).clamp(1, most);
+        let target = (metrics.workers.mean.round() as u32).clamp(1, most);
         Self {
-            target: workers,
+            target,
             phase: SearchPhase::Searching { measurement: 0 },
             step: LoadTrend::known(metrics.step_s.mean, STORED_REPORTS),
-            points: ThroughputLaw::stored(metrics).points(workers),
+            points: ThroughputLaw::stored(metrics).points(target),
             stored: Some((*metrics, 0)),
             ..Self::default()
         }
     }
 
-    /// Takes a report and passes it to the step of the search that it concerns.
-    fn observe(
-        &mut self,
-        report: &TrainingReport,
-        facts: &ScalerFacts,
-        settings: &Settings,
-    ) -> Reason {
-        let workers = self.target;
-        if !report.is_plausible() {
-            return Reason::Implausible { workers };
+    /// Reports that say nothing of this count, and those that say that something else has changed.
+    fn observe(mut self, seen: &Observation<'_>) -> MaybeStep {
+        let Observation { report, facts, .. } = *seen;
+        let target = self.target.clamp(1, seen.settings.cap().0);
+        if target != self.target {
+            // Limits may be lowered while a job runs.
+            self = Self { target, block: MeasuredBlock::default(), ..self };
         }
-        let from_batch = match self.batches {
-            Some(before) if report.batches <= before => return Reason::Repeated { workers },
-            before => before.unwrap_or(0),
-        };
-        let is_first = self.batches.replace(report.batches).is_none();
-        if std::mem::replace(&mut self.mode, facts.mode) != facts.mode && !is_first {
-            self.begin_load(report);
-            self.phase = SearchPhase::Estimating { reports: 0 };
-            return Reason::ModeChanged { workers };
+        if !report.is_plausible() {
+            return Break((self, Reason::Held("the report's numbers are impossible")));
+        }
+        if self.batches.is_some_and(|before| report.batches <= before) {
+            return Break((self, Reason::Held("no batch since the report before")));
+        }
+        let is_first = self.batches.is_none();
+        let is_other_mode = facts.mode != self.mode && !is_first;
+        self = Self { batches: Some(report.batches), mode: facts.mode, ..self };
+        if is_other_mode {
+            let next = Self { phase: SearchPhase::Estimating, ..self.begin_load(report) };
+            return Break((next, Reason::ModeChanged));
         }
         if is_first && self.stored.is_some() {
-            self.begin_measurement(report);
+            self = self.begin_measurement(report);
         }
-        let is_short = report.remote_workers < f64::from(workers);
+        let is_short = report.remote_workers < f64::from(target);
         if facts.claimable == 0 && report.window_full < 0.05 && is_short {
-            return Reason::NothingLeft { workers };
+            return Break((self, Reason::Held("nothing left to hand out")));
         }
-        let batches = (report.batches - from_batch) as f64;
-        let elapsed_s = batches / facts.clients() * report.batch_time_s();
-        let is_settled = from_batch >= self.settled_at;
-        let seen = Observation { report, facts, settings, batches, elapsed_s, is_settled };
-        if let Some(reason) = self.observe_stored(&seen) {
-            return reason;
-        }
-        if let Some(reason) = self.observe_account(&seen) {
-            return reason;
-        }
-        if let Some(reason) = self.observe_load(&seen) {
-            return reason;
-        }
-        match self.phase {
-            SearchPhase::Estimating { reports } => self.estimate(&seen, reports),
-            _ if !is_settled => Reason::Settling { workers },
-            SearchPhase::Searching { measurement } | SearchPhase::Converged { measurement } => {
-                self.measure(&seen, measurement)
-            }
-        }
+        self.compare_with_stored(seen)?.follow_account(seen)?.follow_load(seen)
     }
 
     /// The measurements of earlier jobs are discarded if this job is another.
-    fn observe_stored(&mut self, seen: &Observation<'_>) -> Option<Reason> {
-        // A measurement of its own confirms it.
-        let is_unconfirmed = self.phase == SearchPhase::Searching { measurement: 0 };
-        let (metrics, differing) = self.stored.as_mut().filter(|_| is_unconfirmed)?;
+    fn compare_with_stored(mut self, seen: &Observation<'_>) -> MaybeStep {
+        // A measurement of its own confirms them.
+        let is_confirmed = self.phase != SearchPhase::Searching { measurement: 0 };
+        let Some((metrics, differing)) = self.stored.as_mut().filter(|_| !is_confirmed) else {
+            return Continue(self);
+        };
         let report = seen.report;
         let differs = |here: f64, stored: f64| (here / stored - 1.0).abs() > DIFFERS;
         let slowed = 1.0 + metrics.slowing.mean * report.remote_workers;
         let differs = differs(report.step_s, metrics.step_s.mean)
             || report.remote_batch_s().is_some()
                 && differs(report.remote_compute_s, metrics.compute_s.mean * slowed);
-        if !differs {
-            *differing = 0;
-            return None;
+        *differing = if differs { *differing + 1 } else { 0 };
+        match *differing {
+            0 => Continue(self),
+            DIFFERING_REPORTS => {
+                self.step = LoadTrend::known(report.step_s, 1);
+                let (next, _) = self.begin_load(report).estimate(seen);
+                Break((next, Reason::Discarded))
+            }
+            _ => Break((self, Reason::Held("it differs from what earlier jobs measured"))),
         }
-        *differing += 1;
-        if *differing < DIFFERING_REPORTS {
-            return Some(Reason::Measuring { reports: self.block.reports, workers: self.target });
-        }
-        self.points.clear();
-        self.step = LoadTrend::known(report.step_s, 1);
-        self.begin_load(report);
-        self.phase = SearchPhase::Estimating { reports: 0 };
-        self.estimate(seen, 0);
-        Some(Reason::Discarded { workers: self.target })
     }
 
     /// The account's limit on workers: learnt, and tried again.
-    fn observe_account(&mut self, seen: &Observation<'_>) -> Option<Reason> {
-        if self.throttle.observe(seen.facts, self.target) {
-            let granted = self.throttle.granted.unwrap_or(1);
-            self.move_to(granted, seen);
-            return Some(Reason::Throttled { granted });
+    fn follow_account(mut self, seen: &Observation<'_>) -> MaybeStep {
+        match self.throttle.observe(seen.facts, self.target) {
+            Some((workers, reason)) => Break((self.move_to(workers, seen), reason)),
+            None => Continue(self),
         }
-        if self.throttle.is_over() {
-            let workers = self.target.saturating_add(1 + self.target / 20);
-            self.throttle.retry();
-            self.move_to(workers, seen);
-            return Some(Reason::Retry { workers: self.target });
-        }
-        None
     }
 
-    /// Another step of the trainer, or another cost of a batch: the law gives the new count at once.
-    fn observe_load(&mut self, seen: &Observation<'_>) -> Option<Reason> {
-        let step_before = self.step.add(seen.report.step_s);
-        let generation = seen.report.generation(f64::from(self.target));
-        let part = |trend: &mut LoadTrend, time_s: f64| {
-            let before_s = trend.add_part(time_s, seen.batches, generation)?;
-            Some((before_s, trend.mean()?))
-        };
-        let (mut computing, mut sharing) = (None, None);
-        if seen.is_settled && seen.report.remote_batch_s().is_some() {
-            computing = part(&mut self.compute, seen.report.remote_compute_s);
-            sharing = part(&mut self.shared, seen.report.remote_shared_s());
-            // Workers wait for each other, so their waits vary.
-            let whole_s = seen.report.remote_batch_s().unwrap_or(0.0);
-            let is_free =
-                || ThroughputLaw::fit(&self.points).is_none_or(|law| law.bound.is_infinite());
-            let is_large =
-                |before_s: f64, after_s: f64| (after_s - before_s).abs() > TUNING.change * whole_s;
-            sharing =
-                sharing.filter(|&(before_s, after_s)| is_large(before_s, after_s) && is_free());
+    /// Another step of the trainer, or another computing time of a batch: the law gives the new count at once.
+    fn follow_load(mut self, seen: &Observation<'_>) -> MaybeStep {
+        let report = seen.report;
+        let step_before = self.step.add(report.step_s);
+        let mut compute_before = None;
+        if seen.is_settled && report.remote_batch_s().is_some() {
+            let generation = report.generation(f64::from(self.target));
+            compute_before =
+                self.compute.add_part(report.remote_compute_s, seen.batches, generation);
         }
-        if self.points.is_empty() {
-            return None;
-        }
-        if let Some((before_s, after_s)) = computing.or(sharing) {
-            self.begin_load(seen.report);
-            if computing.is_some() {
-                let law = ThroughputLaw::fit(&self.points);
-                let slower = |law: ThroughputLaw| law.slower(after_s / before_s);
-                self.seek_by(law.map(slower), seen);
-                self.points.iter_mut().for_each(|point| point.is_past = true);
-            } else {
-                // Calls and pauses stay in proportion.
-                let grown = after_s / before_s;
-                let last = self.points.drain(..).next_back();
-                self.points.extend(last.map(|point| LawPoint {
-                    batch_s: point.compute_s + (point.batch_s - point.compute_s) * grown,
-                    reported_s: point.reported_s * grown,
-                    stall: 0.0,
-                    reports: 1,
-                    ..point
-                }));
-                self.seek(seen);
+        let slower = (compute_before, self.compute.mean());
+        let (reason, times) = match (slower, (step_before, self.step.mean())) {
+            _ if self.points.is_empty() => return Continue(self),
+            ((Some(before_s), Some(after_s)), _) => {
+                (Reason::WorkerChanged { before_s, after_s }, after_s / before_s)
             }
-            return Some(Reason::WorkerChanged { before_s, after_s, workers: self.target });
+            (_, (Some(before_s), Some(after_s))) => {
+                (Reason::StepChanged { before_s, after_s }, 1.0)
+            }
+            _ => return Continue(self),
+        };
+        let law = ThroughputLaw::fit(&self.points).map(|law| law.slower(times));
+        if matches!(reason, Reason::WorkerChanged { .. }) {
+            self.points.iter_mut().for_each(|point| point.is_past = true);
         }
-        let (before_s, after_s) = (step_before?, self.step.mean()?);
-        self.begin_load(seen.report);
-        self.seek(seen);
-        Some(Reason::StepChanged { before_s, after_s, workers: self.target })
+        let (next, _) = self.begin_load(report).seek(law, seen, TUNING.saving);
+        Break((next, reason))
     }
 
     /// Begins with another load: it may ask for a move in any direction.
-    fn begin_load(&mut self, report: &TrainingReport) {
-        (self.direction, self.has_converged, self.stored) = (0, false, None);
-        self.begin_measurement(report);
+    fn begin_load(self, report: &TrainingReport) -> Self {
+        Self { direction: 0, has_converged: false, stored: None, ..self }.begin_measurement(report)
     }
 
     /// Begins to measure anew what arrives from now on.
-    fn begin_measurement(&mut self, report: &TrainingReport) {
-        self.block = MeasuredBlock::default();
+    fn begin_measurement(self, report: &TrainingReport) -> Self {
         // The first splits of new workers arrive together, after a wait that is not of their number.
         let first = report.generation(f64::from(self.target)) as u64;
         let ahead = report.ahead_batches.saturating_add(first);
-        self.settled_at = report.batches.saturating_add(ahead);
-        (self.compute, self.shared) = Default::default();
-        self.phase = SearchPhase::Searching { measurement: 0 };
+        Self {
+            phase: SearchPhase::Searching { measurement: 0 },
+            settled_at: report.batches.saturating_add(ahead),
+            compute: LoadTrend::default(),
+            block: MeasuredBlock::default(),
+            ..self
+        }
+    }
+
+    /// The step of the search that the phase asks for.
+    fn search(self, seen: &Observation<'_>) -> DecidedStep {
+        match self.phase {
+            SearchPhase::Estimating => self.estimate(seen),
+            _ if !seen.is_settled => (self, Reason::Held("their batches have yet to arrive")),
+            SearchPhase::Searching { measurement } | SearchPhase::Converged { measurement } => {
+                self.measure(seen, measurement)
+            }
+        }
     }
 
     /// The first target, from the times of the workers that there are.
-    fn estimate(&mut self, seen: &Observation<'_>, reports: u32) -> Reason {
+    fn estimate(self, seen: &Observation<'_>) -> DecidedStep {
         let report = seen.report;
         let Some(worker_batch_s) = report.remote_batch_s() else {
-            self.phase = SearchPhase::Estimating { reports: reports + 1 };
-            return Reason::Measuring { reports, workers: self.target };
+            return (self, Reason::Measuring { reports: 0 });
         };
-        let workers = report.remote_workers.max(1.0);
-        self.points.clear();
-        self.points.push(LawPoint {
-            target: self.target,
-            workers,
-            batch_s: worker_batch_s,
-            compute_s: report.remote_compute_s,
-            reported_s: report.remote_shared_s(),
-            stall: 0.0,
-            // Calls are not in it: it was not measured by its rate.
-            reports: 0,
-            is_past: false,
-        });
-        self.phase = SearchPhase::Searching { measurement: 0 };
-        match self.seek(seen) {
-            limited @ Reason::Limited { .. } => limited,
-            _ => Reason::Estimate { worker_batch_s, step_s: report.step_s, workers: self.target },
+        let phase = SearchPhase::Searching { measurement: 0 };
+        let points = vec![LawPoint::guess(self.target, report)];
+        let law = ThroughputLaw::fit(&points);
+        match (Self { phase, points, ..self }).seek(law, seen, f64::NEG_INFINITY) {
+            (next, limited @ Reason::Limited { .. }) => (next, limited),
+            (next, _) => {
+                // One that was too low is turned by the first measurement.
+                let next = Self { direction: next.direction.max(0), ..next };
+                (next, Reason::Estimate { worker_batch_s, step_s: report.step_s })
+            }
         }
     }
 
     /// Adds a report to the measurement of this target; at its end the law is fitted again.
-    fn measure(&mut self, seen: &Observation<'_>, measurement: u32) -> Reason {
-        let workers = self.target;
-        self.block.add(seen);
+    fn measure(mut self, seen: &Observation<'_>, measurement: u32) -> DecidedStep {
+        self.block = self.block.with(seen);
         let doubled = 1 << measurement.min(16);
-        // The more counts were tried, the surer the next move is to be.
         let reports = TUNING.reports * doubled * self.tried().max(1);
-        let generation = seen.report.generation(f64::from(workers)) * f64::from(doubled);
+        let generation = seen.report.generation(f64::from(self.target)) * f64::from(doubled);
         if !self.block.is_complete(reports, generation) {
-            return Reason::Measuring { reports: self.block.reports, workers };
+            let reports = self.block.reports;
+            return (self, Reason::Measuring { reports });
         }
-        let covered = 1.0 - self.block.stall();
-        if let Some(point) = self.block.point(workers) {
-            // Times that many workers reported, which may have waited for each other, are no more than a first guess.
-            let is_guess = |known: &LawPoint| known.reports == 0 && known.workers > 1.5;
-            self.points.retain(|known| !is_guess(known));
-            let here = self.points.iter().position(|known| known.target == workers);
+        let stall = self.block.stall();
+        if let Some(point) = self.block.point(self.target) {
+            let here = self.points.iter().position(|known| known.target == point.target);
             let known = here.map(|at| self.points.remove(at));
             // Measurements of earlier jobs here are surer at first.
             let surer = known.filter(|known| known.reports > point.reports && !known.is_past);
@@ -402,105 +322,88 @@ impl CoverageState {
                 self.points.remove(1);
             }
         }
-        let reason = self.seek(seen);
-        if self.target != workers {
-            return reason;
+        let from = self.target;
+        let law = ThroughputLaw::fit(&self.points);
+        // The more counts were tried, the more a further one is to save.
+        let worthwhile = TUNING.saving * f64::from(self.tried().saturating_sub(1).max(1));
+        let (next, reason) = self.seek(law, seen, worthwhile);
+        if next.target != from {
+            return (next, reason);
         }
         // That nothing helps a trainer that waits is to be certain.
-        let is_certain = covered >= 1.0 - TUNING.bound_stall || measurement >= TUNING.certain;
-        let next = measurement + 1;
-        if is_certain && !self.has_converged {
-            (self.direction, self.has_converged) = (0, true);
-        }
-        self.phase = if is_certain {
-            SearchPhase::Converged { measurement: next }
-        } else {
-            SearchPhase::Searching { measurement: next }
+        let is_certain = stall <= TUNING.bound_stall || measurement >= TUNING.certain;
+        let measurement = measurement + 1;
+        let next = match is_certain {
+            true => next.converge(measurement),
+            false => Self { phase: SearchPhase::Searching { measurement }, ..next },
         };
-        match reason {
-            Reason::Limited { .. } => reason,
-            _ => Reason::Converged { covered, workers },
-        }
+        (next, reason)
+    }
+
+    fn converge(self, measurement: u32) -> Self {
+        let direction = if self.has_converged { self.direction } else { 0 };
+        let phase = SearchPhase::Converged { measurement };
+        Self { phase, direction, has_converged: true, ..self }
     }
 
     /// Counts that were measured under this load.
     fn tried(&self) -> u32 {
-        let is_now = |point: &&LawPoint| point.reports > 1 && !point.is_past;
-        self.points.iter().filter(is_now).count() as u32
+        self.points.iter().filter(|point| point.reports > 1 && !point.is_past).count() as u32
     }
 
-    /// Moves to the count at which a batch costs least by the law, if that saves enough.
-    fn seek(&mut self, seen: &Observation<'_>) -> Reason {
-        self.seek_by(ThroughputLaw::fit(&self.points), seen)
-    }
-
-    fn seek_by(&mut self, law: Option<ThroughputLaw>, seen: &Observation<'_>) -> Reason {
+    /// Moves to the count at which a batch costs least by the law, if that saves `worthwhile` of it.
+    fn seek(
+        self,
+        law: Option<ThroughputLaw>,
+        seen: &Observation<'_>,
+        worthwhile: f64,
+    ) -> DecidedStep {
         let (from, settings) = (self.target, seen.settings);
-        let stay = Reason::Converged { covered: 1.0 - self.block.stall(), workers: from };
+        let stay = Reason::Converged { covered: 1.0 - self.block.stall() };
         let (Some(law), Some(step_s)) = (law, self.step.mean()) else {
-            return stay;
+            return (self, stay);
         };
-        // Workers cannot shorten the way of a batch that is made.
-        let fetch = self.block.fetch_stall().min(0.99);
-        let demand = seen.facts.clients() * (1.0 - fetch) / step_s;
+        // Remote workers make what local ones leave of it.
+        let share = seen.report.local_share * (1.0 - self.block.stall());
+        let demand = seen.facts.clients() / step_s * (1.0 - share);
         let law = law.with_stall(f64::from(from), demand, self.block.stall());
+        let covered = (law.capacity(f64::from(from)) / demand).min(1.0);
         let prices = settings.prices();
         let (most, limit) = settings.cap();
         let most = self.throttle.granted.map_or(most, |granted| most.min(granted));
-        // No model of its unsteadiness is good for far more workers.
+        // No model of unsteady production is good for far more workers.
         let most_steady = if law.steady.is_finite() { from + from.div_ceil(2) } else { most };
         let best = law.cheapest(demand, most.min(most_steady), &prices);
         let usd = |workers: u32| law.usd(f64::from(workers), demand, &prices);
         let saving = 1.0 - usd(best) / usd(from);
-        let covered = (law.capacity(f64::from(from)) / demand).min(1.0);
-        // Each further count is to save more, and one back more than noise explains.
-        let further = TUNING.saving * f64::from(self.tried().saturating_sub(1).max(1));
-        let least = |way: i8| match self.phase {
-            _ if self.direction != -way => further,
-            SearchPhase::Searching { measurement: 0 } => f64::INFINITY,
-            _ if self.has_converged => f64::INFINITY,
-            _ => TUNING.turn * further,
-        };
-        // Workers that a full window keeps from work are not helped by more of them.
-        let is_held_by_window =
-            self.block.waits_while_full() && self.block.outstanding() < f64::from(from);
         let desired = (demand * law.batch_s(f64::from(most)) * (1.0 + TUNING.margin)).ceil() as u32;
-        let limited = Reason::Limited { limit, desired, workers: most };
         let is_limited = best == most && desired > most && law.bound.is_infinite();
-        if best > from && saving >= least(1) && !is_held_by_window {
-            self.move_to(best, seen);
-            return if is_limited {
-                limited
-            } else {
-                Reason::Stalled { covered, from, workers: best }
-            };
+        let reason = match best < from {
+            _ if is_limited => Reason::Limited { limit, desired },
+            true => Reason::Contention { from },
+            false => Reason::Stalled { covered, from },
+        };
+        // A second measurement is to ask for a move back.
+        let is_back = self.direction != 0 && (best > from) != (self.direction > 0);
+        let is_barred = is_back
+            && (self.has_converged || self.phase == SearchPhase::Searching { measurement: 0 });
+        // Workers that a full window keeps from work are not helped by more of them.
+        let is_held = best > from
+            && self.block.waits_while_full()
+            && self.block.outstanding() < f64::from(from);
+        if best == from || saving < worthwhile || is_barred || is_held {
+            return (self, if is_limited && best == from { reason } else { stay });
         }
-        let has_surplus = self.block.is_full()
-            && self.direction < 1
-            && f64::from(best) <= (1.0 - TUNING.surplus) * f64::from(from);
-        // A surplus costs nothing: it is lowered with care.
-        let best = if saving < least(-1) { best.max(from.div_ceil(2)) } else { best };
-        if best < from && (saving >= least(-1) || has_surplus && best + 1 < from) {
-            self.move_to(best, seen);
-            let is_held = law.bound.is_finite() || law.beta > 0.0;
-            return if is_held {
-                Reason::Contention { from, workers: best }
-            } else {
-                Reason::Surplus { covered, from, workers: best }
-            };
-        }
-        if is_limited && from == most { limited } else { stay }
+        (self.move_to(best, seen), reason)
     }
 
-    fn move_to(&mut self, workers: u32, seen: &Observation<'_>) {
+    fn move_to(self, workers: u32, seen: &Observation<'_>) -> Self {
         let (most, _) = seen.settings.cap();
-        let workers = workers.clamp(1, most);
-        if workers == self.target {
-            return;
+        let target = workers.clamp(1, most);
+        if target == self.target {
+            return self;
         }
-        self.direction = if workers > self.target { 1 } else { -1 };
-        self.target = workers;
-        self.decisions += 1;
-        self.begin_measurement(seen.report);
+        let direction = if target > self.target { 1 } else { -1 };
+        Self { target, direction, ..self }.begin_measurement(seen.report)
     }
 }

@@ -1,31 +1,17 @@
 //! The policy's output: a target, and the reason in one line with its numbers.
 
 use gristmill_model::wire::MetricsOrigin;
-use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Workers to hold from now on.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+/// Workers to hold from now on, and why; shown in one line.
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Decision {
     pub target: u32,
     pub reason: Reason,
 }
 
-impl Decision {
-    /// The number that the user set.
-    pub(super) fn fixed(workers: u32) -> Self {
-        Self { target: workers, reason: Reason::Fixed { workers } }
-    }
-
-    /// A move from one count to another, or none, by a policy that gives no measurement as its reason.
-    pub(super) fn moved(from: u32, workers: u32) -> Self {
-        Self { target: workers, reason: Reason::Moved { from, workers } }
-    }
-}
-
 /// Limit that keeps the target from being higher.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Limit {
     MaxWorkers,
     Concurrency,
@@ -33,120 +19,97 @@ pub enum Limit {
 }
 
 /// Reason for the target. Times are in seconds, shares from 0 to 1.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", tag = "why")]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Reason {
     /// The count was set by the user.
-    Fixed { workers: u32 },
-    /// Another target, without further reason.
-    Moved { from: u32, workers: u32 },
+    Fixed,
+    /// A move from another count, or none, without further reason.
+    Moved { from: u32 },
     /// This job has measured nothing yet.
-    Start { workers: u32, origin: MetricsOrigin },
+    Start { origin: MetricsOrigin },
     /// The first target, from the times of one worker and of the trainer.
-    Estimate { worker_batch_s: f64, step_s: f64, workers: u32 },
-    /// The trainer waits: the workers cover `covered` of its demand.
-    Stalled { covered: f64, from: u32, workers: u32 },
-    /// More is made than used: the queue grows or the window is full.
-    Surplus { covered: f64, from: u32, workers: u32 },
-    /// Contention: more workers make no more batches.
-    Contention { from: u32, workers: u32 },
+    Estimate { worker_batch_s: f64, step_s: f64 },
+    /// The trainer waits: the workers before cover `covered` of its demand.
+    Stalled { covered: f64, from: u32 },
+    /// More workers make no more batches.
+    Contention { from: u32 },
     /// The trainer's own step changed.
-    StepChanged { before_s: f64, after_s: f64, workers: u32 },
-    /// A worker's time per batch changed.
-    WorkerChanged { before_s: f64, after_s: f64, workers: u32 },
+    StepChanged { before_s: f64, after_s: f64 },
+    /// A worker's computing time per batch changed.
+    WorkerChanged { before_s: f64, after_s: f64 },
     /// Another execution mode: measurement restarts.
-    ModeChanged { workers: u32 },
+    ModeChanged,
     /// This job differs from the measurements of earlier ones: measurement restarts.
-    Discarded { workers: u32 },
+    Discarded,
     /// The account refuses further invocations.
-    Throttled { granted: u32 },
+    Throttled,
     /// The account may allow more again.
-    Retry { workers: u32 },
+    Retry,
     /// More workers would help but are not allowed.
-    Limited { limit: Limit, desired: u32, workers: u32 },
+    Limited { limit: Limit, desired: u32 },
     /// The count is good; it is checked again later.
-    Converged { covered: f64, workers: u32 },
-    /// Workers of this target are not all at work yet, or their batches have not arrived.
-    Settling { workers: u32 },
-    /// The job has no work left to hand out.
-    NothingLeft { workers: u32 },
+    Converged { covered: f64 },
     /// Too few reports to decide.
-    Measuring { reports: u32, workers: u32 },
-    /// The report has no new batches.
-    Repeated { workers: u32 },
-    /// The report's numbers are impossible.
-    Implausible { workers: u32 },
+    Measuring { reports: u32 },
+    /// The report says nothing of this count, because..
+    Held(&'static str),
 }
 
-impl fmt::Display for Reason {
+impl fmt::Display for Decision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let count = Workers;
-        let percent = |share: f64| format!("{:.0} %", share * 100.0);
-        let hold = |workers, why: &str| format!("hold: {}, {why}", count(workers));
-        let covers = |covered, from, workers| {
-            format!("{} cover {} of the demand: {}", count(from), percent(covered), count(workers))
-        };
-        let load = |what: &str, before_s, after_s, workers| {
-            let (before, after, workers) = (Seconds(before_s), Seconds(after_s), count(workers));
-            format!("load: {what} went from {before} to {after}: {workers}")
-        };
-        f.write_str(&match *self {
-            Self::Fixed { workers } => format!("fixed: {}", count(workers)),
-            Self::Moved { from, workers } if from == workers => format!("hold: {}", count(workers)),
-            Self::Moved { from, workers } => {
-                format!("move: from {} to {}", count(from), count(workers))
+        let target = WorkerCount(self.target);
+        match self.reason {
+            Reason::Fixed => write!(f, "fixed: {target}"),
+            Reason::Moved { from } if from == self.target => write!(f, "hold: {target}"),
+            Reason::Moved { from } => write!(f, "move: from {} to {target}", WorkerCount(from)),
+            Reason::Start { origin: MetricsOrigin::Measured } => {
+                write!(f, "start: {target}, nothing measured")
             }
-            Self::Start { workers, origin } => {
-                format!("start: {}, {}", count(workers), started_by(origin))
+            Reason::Start { origin: MetricsOrigin::Stored } => {
+                write!(f, "start: {target}, as earlier jobs of this pipeline")
             }
-            Self::Estimate { worker_batch_s, step_s, workers } => {
-                let (batch, step) = (Seconds(worker_batch_s), Seconds(step_s));
-                let times = format!("a worker makes a batch in {batch}, the trainer takes {step}");
-                format!("estimate: {times}: {}", count(workers))
+            Reason::Estimate { worker_batch_s, step_s } => {
+                let (batch, step) = (ShortTime(worker_batch_s), ShortTime(step_s));
+                write!(
+                    f,
+                    "estimate: a worker makes a batch in {batch}, the trainer takes {step}: {target}"
+                )
             }
-            Self::Stalled { covered, from, workers } => {
-                format!("stalled: {}", covers(covered, from, workers))
+            Reason::Stalled { covered, from } => {
+                let (from, covered) = (WorkerCount(from), 100.0 * covered);
+                write!(f, "stalled: {from} cover {covered:.0} % of the demand: {target}")
             }
-            Self::Surplus { covered, from, workers } => {
-                format!("surplus: {}", covers(covered, from, workers))
+            Reason::Contention { from } => {
+                let from = WorkerCount(from);
+                write!(f, "contention: beyond some count {from} make no more than fewer: {target}")
             }
-            Self::Contention { from, workers } => {
-                let (from, workers) = (count(from), count(workers));
-                format!("contention: beyond some count {from} make no more than fewer: {workers}")
+            Reason::StepChanged { before_s, after_s } => {
+                let (before, after) = (ShortTime(before_s), ShortTime(after_s));
+                write!(f, "load: the trainer's step went from {before} to {after}: {target}")
             }
-            Self::StepChanged { before_s, after_s, workers } => {
-                load("the trainer's step", before_s, after_s, workers)
+            Reason::WorkerChanged { before_s, after_s } => {
+                let (before, after) = (ShortTime(before_s), ShortTime(after_s));
+                write!(f, "load: a worker's batch went from {before} to {after}: {target}")
             }
-            Self::WorkerChanged { before_s, after_s, workers } => {
-                load("a worker's batch", before_s, after_s, workers)
+            Reason::ModeChanged => write!(f, "mode changed: {target} until measured again"),
+            Reason::Discarded => {
+                let why = "three reports differ from them by over 20 %";
+                write!(f, "stored metrics discarded: {why}: {target}")
             }
-            Self::ModeChanged { workers } => {
-                format!("mode changed: {} until measured again", count(workers))
+            Reason::Throttled => write!(f, "throttled: the account grants {target}"),
+            Reason::Retry => write!(f, "retry: the account may grant {target} now"),
+            Reason::Limited { limit, desired } => {
+                let (desired, most) = (WorkerCount(desired), self.target);
+                write!(f, "limit: {desired} would be needed, {limit} allows {most}")
             }
-            Self::Discarded { workers } => format!(
-                "stored metrics discarded: three reports differ from them by over 20 %: {}",
-                count(workers)
-            ),
-            Self::Throttled { granted } => {
-                format!("throttled: the account grants {}", count(granted))
+            Reason::Converged { covered } => {
+                write!(f, "converged: {target} cover {:.0} % of the demand", 100.0 * covered)
             }
-            Self::Retry { workers } => {
-                format!("retry: the account may grant {} now", count(workers))
+            Reason::Measuring { reports } => {
+                write!(f, "hold: {target} measured for {reports} reports")
             }
-            Self::Limited { limit, desired, workers } => {
-                format!("limit: {} would be needed, {limit} allows {workers}", count(desired))
-            }
-            Self::Converged { covered, workers } => {
-                format!("converged: {} cover {} of the demand", count(workers), percent(covered))
-            }
-            Self::Settling { workers } => hold(workers, "their batches have yet to arrive"),
-            Self::NothingLeft { workers } => hold(workers, "nothing left to hand out"),
-            Self::Measuring { reports, workers } => {
-                format!("hold: {} measured for {reports} reports", count(workers))
-            }
-            Self::Repeated { workers } => hold(workers, "no batch since the report before"),
-            Self::Implausible { workers } => hold(workers, "the report's numbers are impossible"),
-        })
+            Reason::Held(why) => write!(f, "hold: {target}, {why}"),
+        }
     }
 }
 
@@ -160,26 +123,19 @@ impl fmt::Display for Limit {
     }
 }
 
-fn started_by(origin: MetricsOrigin) -> &'static str {
-    match origin {
-        MetricsOrigin::Measured => "nothing measured",
-        MetricsOrigin::Stored => "as earlier jobs of this pipeline",
-    }
-}
-
 /// "1 worker", "2 workers".
-struct Workers(u32);
+struct WorkerCount(u32);
 
-impl fmt::Display for Workers {
+impl fmt::Display for WorkerCount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} worker{}", self.0, if self.0 == 1 { "" } else { "s" })
     }
 }
 
 /// Three digits, in seconds, milliseconds or microseconds.
-struct Seconds(f64);
+struct ShortTime(f64);
 
-impl fmt::Display for Seconds {
+impl fmt::Display for ShortTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             s if s >= 1.0 => write!(f, "{s:.2} s"),

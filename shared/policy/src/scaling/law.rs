@@ -3,7 +3,7 @@
 //! A worker computes a batch in `c (1 + beta n)` and waits `m` for what all share. `n` workers make
 //! `X(n) = min(demand, n / (c (1 + beta n) + m), bound)` batches a second.
 
-use super::{WorkerMetrics, tuning::TUNING};
+use super::{TrainingReport, WorkerMetrics, tuning::TUNING};
 use gristmill_model::wire::MeasuredValue;
 use serde::{Deserialize, Serialize};
 
@@ -31,6 +31,20 @@ pub(super) struct LawPoint {
 }
 
 impl LawPoint {
+    /// A first guess, by what workers report of themselves: calls and pauses are not in it.
+    pub fn guess(target: u32, report: &TrainingReport) -> Self {
+        Self {
+            target,
+            workers: report.remote_workers.max(1.0),
+            batch_s: report.remote_compute_s + report.remote_shared_s(),
+            compute_s: report.remote_compute_s,
+            reported_s: report.remote_shared_s(),
+            stall: 0.0,
+            reports: 0,
+            is_past: false,
+        }
+    }
+
     fn shared_s(&self) -> f64 {
         (self.batch_s - self.compute_s).max(0.0)
     }
@@ -285,9 +299,8 @@ fn slowing<'p>(points: impl Iterator<Item = &'p LawPoint> + Clone) -> Option<f64
     // Two standard errors of the difference, if half of the reports are at each end.
     let [_, sigma, _] = TUNING.sigma;
     let noise = 4.0 * sigma / total.sqrt();
-    // Shrunk by the part that noise explains: few reports of counts side by side say little of far ones.
-    let grown = nc / nn * (most - least) / mean_c;
-    let slope = nc / nn * (1.0 - (noise / grown).powi(2));
+    let slope = nc / nn;
+    let grown = slope * (most - least) / mean_c;
     let alone = mean_c - slope * mean_n;
     let grows = grown > TUNING.slowing + noise && alone > 0.0;
     grows.then(|| slope / alone)

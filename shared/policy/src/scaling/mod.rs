@@ -21,7 +21,7 @@ pub use baselines::{Cachew, estimate_workers};
 pub use coverage::{Coverage, CoverageState, SearchPhase, decide};
 pub use decision::{Decision, Limit, Reason};
 pub use facts::ScalerFacts;
-pub use registry::{PolicyName, ScalingPolicy, UnknownPolicy};
+pub use registry::{ScalingPolicy, UnknownPolicy};
 pub use settings::Settings;
 pub use top_up::{TopUp, top_up};
 
@@ -30,10 +30,10 @@ use gristmill_model::wire::{MetricsOrigin, TrainingReport, WorkerMetrics};
 
 // The first is the default.
 registry::policies! {
-    coverage::Coverage,
-    cachew::Cachew,
-    hpa::Hpa,
-    tfdata::TfData,
-    pecan::Pecan,
-    fastflow::FastFlow,
+    coverage::Coverage: "the workers at which a batch costs least, from measured times",
+    cachew::Cachew: "one worker more while batch time improves by 3 % (Cachew, section 4.3)",
+    hpa::Hpa: "the number at which the workers' CPUs are busy for 80 % of the time (Kubernetes)",
+    tfdata::TfData: "the trainer's rate divided by a worker's, without feedback (tf.data service)",
+    pecan::Pecan: "workers added while batch time falls, then removed while cost does (Pecan, remote only)",
+    fastflow::FastFlow: "the number by a profile of one worker, which is then held (FastFlow, remote only)",
 }

@@ -1,25 +1,17 @@
 //! Policies by name. A job selects one, and the scaler's state holds the policy's.
 
 use super::{
-    Decision, MetricsOrigin, POLICIES, Policy, ScalerFacts, Settings, TrainingReport, WorkerMetrics,
+    Decision, MetricsOrigin, POLICIES, Policy, PolicyName, Reason, ScalerFacts, Settings,
+    TrainingReport, WorkerMetrics,
 };
-use serde::{Serialize, de::DeserializeOwned};
 use std::{fmt, str::FromStr};
 
-/// A scaling policy: its state between two reports, and a pure decision for each report.
-pub trait ScalingPolicy: fmt::Debug + Clone + PartialEq + Serialize + DeserializeOwned {
-    /// Selects the policy.
-    const NAME: &'static str;
-    /// One line for people.
-    const ABOUT: &'static str;
-
-    /// State before the first report.
-    fn begin(settings: &Settings) -> Self;
-
-    /// State before the first report of a job whose like measured `metrics` before.
-    fn begin_with(settings: &Settings, _metrics: &WorkerMetrics) -> Self {
-        Self::begin(settings)
-    }
+/// A scaling policy: its state between two reports, and a decision for each report.
+pub trait ScalingPolicy {
+    /// State before the first report of a job; `stored` is what its like measured before.
+    fn begin(settings: &Settings, stored: Option<&WorkerMetrics>) -> Self
+    where
+        Self: Sized;
 
     /// Measurements that later jobs may begin with, once it is certain.
     fn metrics(&self) -> Option<WorkerMetrics> {
@@ -46,8 +38,8 @@ pub trait ScalingPolicy: fmt::Debug + Clone + PartialEq + Serialize + Deserializ
         facts: &ScalerFacts,
         settings: &Settings,
     ) -> Decision {
-        let before = self.target();
-        Decision::moved(before, self.next_target(report, facts, settings.cap().0))
+        let reason = Reason::Moved { from: self.target() };
+        Decision { target: self.next_target(report, facts, settings.cap().0), reason }
     }
 
     /// Whether the count is good.
@@ -56,63 +48,22 @@ pub trait ScalingPolicy: fmt::Debug + Clone + PartialEq + Serialize + Deserializ
     }
 }
 
-/// The name of a registered policy.
-#[derive(Clone, Copy)]
-pub struct PolicyName {
-    pub(super) name: &'static str,
-    pub(super) about: &'static str,
-    pub(super) begin: fn(&Settings, Option<&WorkerMetrics>) -> Policy,
-}
-
 impl PolicyName {
-    pub fn as_str(&self) -> &'static str {
-        self.name
-    }
-
-    /// One line about the policy.
-    pub fn about(&self) -> &'static str {
-        self.about
-    }
-
     /// All names, for messages: `coverage, cachew, hpa, tfdata`.
     pub fn choices() -> String {
         POLICIES.iter().map(Self::as_str).collect::<Vec<_>>().join(", ")
-    }
-
-    /// The policy before the first report.
-    pub fn begin(&self, settings: &Settings) -> Policy {
-        (self.begin)(settings, None)
-    }
-
-    /// The policy of a job whose like measured `metrics` before.
-    pub fn begin_with(&self, settings: &Settings, metrics: &WorkerMetrics) -> Policy {
-        (self.begin)(settings, Some(metrics))
-    }
-}
-
-impl PartialEq for PolicyName {
-    fn eq(&self, other: &Self) -> bool {
-        self.name == other.name
-    }
-}
-
-impl Eq for PolicyName {}
-
-impl fmt::Debug for PolicyName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("PolicyName").field(&self.name).finish()
-    }
-}
-
-impl fmt::Display for PolicyName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name)
     }
 }
 
 impl Default for PolicyName {
     fn default() -> Self {
         POLICIES[0]
+    }
+}
+
+impl fmt::Display for PolicyName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
     }
 }
 
@@ -125,23 +76,81 @@ impl FromStr for PolicyName {
     type Err = UnknownPolicy;
 
     fn from_str(name: &str) -> Result<Self, UnknownPolicy> {
-        let known = POLICIES.iter().find(|policy| policy.name == name);
+        let known = POLICIES.iter().find(|policy| policy.as_str() == name);
         known.copied().ok_or_else(|| UnknownPolicy(name.to_owned()))
     }
 }
 
-/// Declares [`Policy`] and [`POLICIES`].
+impl Policy {
+    /// Workers to hold until the next report.
+    pub fn target(&self, settings: &Settings) -> u32 {
+        settings.fixed.unwrap_or_else(|| self.held().target()).clamp(1, settings.cap().0)
+    }
+
+    /// Takes one report, and decides.
+    pub fn decide(
+        &mut self,
+        report: &TrainingReport,
+        facts: &ScalerFacts,
+        settings: &Settings,
+    ) -> Decision {
+        match settings.fixed {
+            Some(_) => Decision { target: self.target(settings), reason: Reason::Fixed },
+            None => self.held_mut().decide(report, facts, settings),
+        }
+    }
+
+    /// Measurements that later jobs may begin with; none while the count is fixed or uncertain.
+    pub fn metrics(&self, settings: &Settings) -> Option<WorkerMetrics> {
+        self.held().metrics().filter(|_| settings.fixed.is_none())
+    }
+
+    /// Whether the policy rests on what earlier jobs measured.
+    pub fn origin(&self) -> MetricsOrigin {
+        self.held().origin()
+    }
+
+    /// Whether the policy has converged.
+    pub fn has_converged(&self, settings: &Settings) -> bool {
+        settings.fixed.is_some() || self.held().has_converged()
+    }
+}
+
+/// Declares [`PolicyName`], [`POLICIES`] and [`Policy`]. A policy has the name of its module.
 macro_rules! policies {
-    ($($module:ident::$name:ident),+ $(,)?) => {
+    ($($module:ident::$name:ident: $about:literal),+ $(,)?) => {
+        /// The name of a registered policy.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum PolicyName {
+            $($name),+
+        }
+
         /// Every policy; the first is the default.
-        pub const POLICIES: &[PolicyName] = &[$(PolicyName {
-            name: <$module::$name as ScalingPolicy>::NAME,
-            about: <$module::$name as ScalingPolicy>::ABOUT,
-            begin: |settings, metrics| Policy::$name(match metrics {
-                Some(metrics) => ScalingPolicy::begin_with(settings, metrics),
-                None => ScalingPolicy::begin(settings),
-            }),
-        }),+];
+        pub const POLICIES: &[PolicyName] = &[$(PolicyName::$name),+];
+
+        impl PolicyName {
+            /// The name, and one line about the policy.
+            const fn texts(&self) -> (&'static str, &'static str) {
+                match self {
+                    $(Self::$name => (stringify!($module), $about)),+
+                }
+            }
+
+            pub const fn as_str(&self) -> &'static str {
+                self.texts().0
+            }
+
+            pub const fn about(&self) -> &'static str {
+                self.texts().1
+            }
+
+            /// The policy before the first report of a job; `stored` is what its like measured before.
+            pub fn begin(&self, settings: &Settings, stored: Option<&WorkerMetrics>) -> Policy {
+                match self {
+                    $(Self::$name => Policy::$name(ScalingPolicy::begin(settings, stored))),+
+                }
+            }
+        }
 
         /// A registered policy with its state.
         #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -151,57 +160,22 @@ macro_rules! policies {
 
         impl Policy {
             /// The name that selects this policy.
-            pub fn name(&self) -> &'static str {
+            pub fn name(&self) -> PolicyName {
                 match self {
-                    $(Self::$name(_) => <$module::$name as ScalingPolicy>::NAME),+
+                    $(Self::$name(_) => PolicyName::$name),+
                 }
             }
 
-            /// Workers to hold until the next report.
-            pub fn target(&self, settings: &Settings) -> u32 {
-                let (most, _) = settings.cap();
-                let target = settings.fixed.unwrap_or(match self {
-                    $(Self::$name(policy) => policy.target()),+
-                });
-                target.clamp(1, most)
-            }
-
-            /// Takes one report, and decides.
-            pub fn decide(
-                &mut self,
-                report: &TrainingReport,
-                facts: &ScalerFacts,
-                settings: &Settings,
-            ) -> Decision {
-                if settings.fixed.is_some() {
-                    return Decision::fixed(self.target(settings));
-                }
+            fn held(&self) -> &dyn ScalingPolicy {
                 match self {
-                    $(Self::$name(policy) => ScalingPolicy::decide(policy, report, facts, settings)),+
+                    $(Self::$name(policy) => policy),+
                 }
             }
 
-            /// Measurements that later jobs may begin with; none while the count is fixed or uncertain.
-            pub fn metrics(&self, settings: &Settings) -> Option<WorkerMetrics> {
+            fn held_mut(&mut self) -> &mut dyn ScalingPolicy {
                 match self {
-                    _ if settings.fixed.is_some() => None,
-                    $(Self::$name(policy) => policy.metrics()),+
+                    $(Self::$name(policy) => policy),+
                 }
-            }
-
-            /// Whether the policy rests on what earlier jobs measured.
-            pub fn origin(&self) -> MetricsOrigin {
-                match self {
-                    $(Self::$name(policy) => policy.origin()),+
-                }
-            }
-
-            /// Whether the policy has converged.
-            pub fn has_converged(&self, settings: &Settings) -> bool {
-                settings.fixed.is_some()
-                    || match self {
-                        $(Self::$name(policy) => policy.has_converged()),+
-                    }
             }
         }
     };
@@ -234,8 +208,8 @@ mod tests {
         for name in POLICIES {
             assert_eq!(name.as_str().parse(), Ok(*name));
             assert!(!name.about().is_empty() && !name.about().ends_with('.'), "{name}");
-            let mut policy = name.begin(&settings);
-            assert_eq!(policy.name(), name.as_str());
+            let mut policy = name.begin(&settings, None);
+            assert_eq!(policy.name(), *name);
             for batches in (100..2_000).step_by(100) {
                 let decision = policy.decide(&report(batches), &FACTS, &settings);
                 assert!((1..=12).contains(&decision.target), "{name}: {decision:?}");
@@ -263,10 +237,10 @@ mod tests {
     fn a_fixed_number_of_workers_disables_every_policy() {
         let settings = Settings { fixed: Some(7), ..Settings::default() };
         for name in POLICIES {
-            let mut policy = name.begin(&settings);
+            let mut policy = name.begin(&settings, None);
             let decision = policy.decide(&report(100), &FACTS, &settings);
-            assert_eq!(decision, Decision { target: 7, reason: Reason::Fixed { workers: 7 } });
-            assert_eq!(policy, name.begin(&settings), "{name}");
+            assert_eq!(decision, Decision { target: 7, reason: Reason::Fixed });
+            assert_eq!(policy, name.begin(&settings, None), "{name}");
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Other jobs share the account's concurrency, and no event reports when some of it is free again.
 
-use super::{ScalerFacts, tuning::TUNING};
+use super::{Reason, ScalerFacts, tuning::TUNING};
 use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -17,33 +17,23 @@ pub(super) struct Throttle {
 }
 
 impl Throttle {
-    /// Takes a report; returns true if the account turns out to allow less than `target`.
-    pub fn observe(&mut self, facts: &ScalerFacts, target: u32) -> bool {
+    /// Takes a report. Returns the count to move to, if the account turns out to allow less than `target`, or it is time
+    /// to try more than it granted.
+    pub fn observe(&mut self, facts: &ScalerFacts, target: u32) -> Option<(u32, Reason)> {
         if facts.throttled == 0 || facts.outstanding >= target {
-            self.refusals = 0;
-            self.quiet = self.quiet.saturating_add(1);
-            return false;
+            (self.refusals, self.quiet) = (0, self.quiet.saturating_add(1));
+            self.granted.filter(|_| self.quiet >= self.pause)?;
+            (self.granted, self.quiet) = (None, 0);
+            return Some((target.saturating_add(1 + target / 20), Reason::Retry));
         }
-        self.quiet = 0;
-        self.refusals += 1;
+        (self.refusals, self.quiet) = (self.refusals + 1, 0);
         if self.refusals < TUNING.refusals {
-            return false;
+            return None;
         }
-        self.refusals = 0;
         let [first, most] = TUNING.retry;
-        self.pause = (self.pause.max(first / 4) * 4).min(most);
-        self.granted = Some(facts.outstanding.max(1));
-        true
-    }
-
-    /// Whether it is time to try more than was granted.
-    pub fn is_over(&self) -> bool {
-        self.granted.is_some() && self.quiet >= self.pause
-    }
-
-    /// Forgets the limit but not the number of refusals.
-    pub fn retry(&mut self) {
-        self.granted = None;
-        self.quiet = 0;
+        let granted = facts.outstanding.max(1);
+        let pause = (self.pause.max(first / 4) * 4).min(most);
+        *self = Self { granted: Some(granted), pause, ..Self::default() };
+        Some((granted, Reason::Throttled))
     }
 }

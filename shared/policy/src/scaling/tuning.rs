@@ -7,16 +7,12 @@ pub(super) struct CoverageTuning {
     pub margin: f64,
     /// Least saving, as a share of the dollars per batch, for which the target moves.
     pub saving: f64,
-    /// Multiple of that for which it moves back.
-    pub turn: f64,
     /// Stall, as a share of the time, from which a shared bound may be its cause.
     pub bound_stall: f64,
     /// Reports of a first measurement at a target; each further one is twice as long.
     pub reports: u32,
     /// Measurements after which a trainer that waits counts as held back by what no worker changes.
     pub certain: u32,
-    /// Share of polls with a full window above which production is censored: the workers could make more.
-    pub full: f64,
     /// Share of the bound below which a count was not held back by it.
     pub known: f64,
     /// Growth of the compute time between two counts that is slowing, and not noise.
@@ -31,8 +27,6 @@ pub(super) struct CoverageTuning {
     pub evidence: f64,
     /// Part of a shared time at a bound that is tried as the time below it.
     pub part: f64,
-    /// Surplus of the target over the need, as a share, from which it is lowered although that saves nothing.
-    pub surplus: f64,
     /// Deviation of a report, in standard deviations, that counts as noise.
     pub drift: f64,
     /// Sum of deviations beyond that at which a load has changed.
@@ -60,11 +54,9 @@ pub(super) struct CoverageTuning {
 pub(super) const TUNING: CoverageTuning = CoverageTuning {
     margin: 0.03,
     saving: 0.008,
-    turn: 1.5,
     bound_stall: 0.02,
     reports: 4,
     certain: 3,
-    full: 0.3,
     known: 0.93,
     slowing: 0.08,
     apart: 1.25,
@@ -72,7 +64,6 @@ pub(super) const TUNING: CoverageTuning = CoverageTuning {
     knee: 2.0,
     evidence: 9.0,
     part: 0.25,
-    surplus: 0.3,
     drift: 0.5,
     alarm: 8.0,
     change: 0.15,

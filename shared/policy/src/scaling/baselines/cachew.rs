@@ -1,6 +1,6 @@
 //! Plain Cachew (Graur et al., ATC 2022, section 4.3): one worker more while batch time improves.
 
-use crate::scaling::{ScalerFacts, ScalingPolicy, Settings, TrainingReport};
+use crate::scaling::{ScalerFacts, ScalingPolicy, Settings, TrainingReport, WorkerMetrics};
 use serde::{Deserialize, Serialize};
 
 /// A smaller improvement of batch time is ignored (section 4.3: 3 %).
@@ -58,11 +58,7 @@ impl Default for Cachew {
 }
 
 impl ScalingPolicy for Cachew {
-    const NAME: &'static str = "cachew";
-    const ABOUT: &'static str =
-        "one worker more while batch time improves by 3 % (Cachew, section 4.3)";
-
-    fn begin(_: &Settings) -> Self {
+    fn begin(_: &Settings, _: Option<&WorkerMetrics>) -> Self {
         Self::default()
     }
 

@@ -1,7 +1,7 @@
 //! FastFlow's number of workers (Um et al., VLDB 2023, section 9), for remote workers only: what one worker makes is
 //! profiled once, and the number that its `Lower` needs is held.
 
-use crate::scaling::{ScalerFacts, ScalingPolicy, Settings, TrainingReport};
+use crate::scaling::{ScalerFacts, ScalingPolicy, Settings, TrainingReport, WorkerMetrics};
 use serde::{Deserialize, Serialize};
 
 /// State of the policy.
@@ -12,11 +12,7 @@ pub struct FastFlow {
 }
 
 impl ScalingPolicy for FastFlow {
-    const NAME: &'static str = "fastflow";
-    const ABOUT: &'static str =
-        "the number by a profile of one worker, which is then held (FastFlow, remote only)";
-
-    fn begin(_: &Settings) -> Self {
+    fn begin(_: &Settings, _: Option<&WorkerMetrics>) -> Self {
         Self { target: 1, is_profiled: false }
     }
 

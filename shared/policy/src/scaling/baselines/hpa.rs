@@ -1,6 +1,6 @@
 //! The Kubernetes Horizontal Pod Autoscaler on CPU utilisation, with the target of Cachew's evaluation.
 
-use crate::scaling::{ScalerFacts, ScalingPolicy, Settings, TrainingReport};
+use crate::scaling::{ScalerFacts, ScalingPolicy, Settings, TrainingReport, WorkerMetrics};
 use serde::{Deserialize, Serialize};
 
 /// Target utilisation (Cachew, section 6.1).
@@ -25,11 +25,7 @@ impl Default for Hpa {
 }
 
 impl ScalingPolicy for Hpa {
-    const NAME: &'static str = "hpa";
-    const ABOUT: &'static str =
-        "the number at which the workers' CPUs are busy for 80 % of the time (Kubernetes)";
-
-    fn begin(_: &Settings) -> Self {
+    fn begin(_: &Settings, _: Option<&WorkerMetrics>) -> Self {
         Self::default()
     }
 

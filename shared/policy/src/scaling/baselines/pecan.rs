@@ -1,6 +1,8 @@
 //! Pecan's AutoPlacement (Graur et al., ATC 2024, algorithm 1), for remote workers only: local ones stay at 0.
 
-use crate::scaling::{ScalerFacts, ScalingPolicy, Settings, TrainingReport};
+use crate::scaling::{
+    Decision, Reason, ScalerFacts, ScalingPolicy, Settings, TrainingReport, WorkerMetrics,
+};
 use serde::{Deserialize, Serialize};
 
 /// Relative change of batch time that counts (section 5.1: `T`).
@@ -37,11 +39,7 @@ pub struct Pecan {
 }
 
 impl ScalingPolicy for Pecan {
-    const NAME: &'static str = "pecan";
-    const ABOUT: &'static str =
-        "workers added while batch time falls, then removed while cost does (Pecan, remote only)";
-
-    fn begin(_: &Settings) -> Self {
+    fn begin(_: &Settings, _: Option<&WorkerMetrics>) -> Self {
         Self { target: 1, ..Self::default() }
     }
 
@@ -54,10 +52,11 @@ impl ScalingPolicy for Pecan {
         report: &TrainingReport,
         facts: &ScalerFacts,
         settings: &Settings,
-    ) -> crate::scaling::Decision {
+    ) -> Decision {
         let from = self.target;
         if facts.mode != self.mode {
-            *self = Self { mode: facts.mode, batches: report.batches, ..Self::begin(settings) };
+            *self =
+                Self { mode: facts.mode, batches: report.batches, ..Self::begin(settings, None) };
         } else if report.is_plausible() && report.batches > self.batches {
             let before = std::mem::replace(&mut self.batches, report.batches);
             if before >= self.settled_at {
@@ -70,7 +69,7 @@ impl ScalingPolicy for Pecan {
             }
         }
         self.target = self.target.clamp(1, settings.cap().0);
-        crate::scaling::Decision::moved(from, self.target)
+        Decision { target: self.target, reason: Reason::Moved { from } }
     }
 
     fn has_converged(&self) -> bool {

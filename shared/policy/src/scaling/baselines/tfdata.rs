@@ -1,7 +1,7 @@
 //! tf.data service's own estimator (`auto_scaler.cc`): N = max(1, ceil(sum of consumption rates / mean
 //! worker throughput)), outliers replaced, growth bounded.
 
-use crate::scaling::{ScalerFacts, ScalingPolicy, Settings, TrainingReport};
+use crate::scaling::{ScalerFacts, ScalingPolicy, Settings, TrainingReport, WorkerMetrics};
 use serde::{Deserialize, Serialize};
 
 /// Rates further than this many standard deviations from the mean are replaced by the median.
@@ -24,11 +24,7 @@ impl Default for TfData {
 }
 
 impl ScalingPolicy for TfData {
-    const NAME: &'static str = "tfdata";
-    const ABOUT: &'static str =
-        "the trainer's rate divided by a worker's, without feedback (tf.data service)";
-
-    fn begin(_: &Settings) -> Self {
+    fn begin(_: &Settings, _: Option<&WorkerMetrics>) -> Self {
         Self::default()
     }
 
