@@ -51,6 +51,8 @@ pub struct ScalingTick {
     /// The target before and after.
     pub before: u32,
     pub target: u32,
+    /// Local workers to hold from now on.
+    pub local: u32,
     #[serde(serialize_with = "as_text")]
     pub reason: Reason,
     pub has_converged: bool,

@@ -1,10 +1,19 @@
 //! Where a job's data is made: on functions, on the trainer's own host, or on both.
 //!
-//! [`place`] corrects the number of local workers while a job runs.
+//! [`place_epoch`] prices a placement, [`search`] finds the one that costs least before a job runs, and [`place`] corrects
+//! the number of local workers while it runs.
 
 mod live;
+mod model;
+mod search;
+#[cfg(test)]
+mod tests;
 
 pub use live::{
     PlacementDecision, PlacementObservation, PlacementReason, PlacementSettings, PlacementState,
     WorkerTarget, place,
+};
+pub use model::{HostWork, PackedBytes, PlacedEpoch, PlacementTerms, TrainerHost, place_epoch};
+pub use search::{
+    PlacedOrder, PlacementAlternative, PlacementInput, PlacementPlan, WorkerRegion, search,
 };
