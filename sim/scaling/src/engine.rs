@@ -428,7 +428,8 @@ impl<'s> ScalingEngine<'s> {
     fn has_converged(&self) -> bool {
         let decides = matches!(self.placer, HostPlacer::Remote | HostPlacer::Auto(_));
         let settings = &self.scenario.settings;
-        self.placer.has_converged() && (!decides || self.policy.has_converged(settings))
+        let is_remote = decides && (self.target > 0 || self.local_target == 0);
+        self.placer.has_converged() && (!is_remote || self.policy.has_converged(settings))
     }
 
     fn report(&mut self) -> ScalingTick {

@@ -60,6 +60,9 @@ fn ours_costs_no_more_than_pecan_at_the_end_and_half_until_then() {
     let (ours_usd, ours_until, run) = runs(TABLE4, HostPlacement::Auto);
     let last = run.ticks.last().unwrap();
     let epoch = 5_004.0;
+    for (at, tick) in run.ticks.iter().enumerate().take(120) {
+        println!("{at} {} {} {}+{} {:.4} {:.4} w{:.2} {} {}", tick.batches, tick.reason, tick.target, tick.local, tick.batch_time_s, tick.stall_s, tick.workers, tick.has_converged, 0);
+    }
     println!(
         "ours: ${:.3} an epoch, ${ours_until:.3} until then; {} + {}",
         ours_usd * epoch,

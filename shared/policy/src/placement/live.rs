@@ -157,7 +157,15 @@ impl PlacementState {
 
     /// The report as of a trainer that is fed by remote workers alone: the scaling policy decides by it.
     pub fn remote_part(&self, report: &TrainingReport, facts: &ScalerFacts) -> TrainingReport {
-        let left = self.left_to_remote(report.step_s / facts.clients());
+        let due_s = report.step_s / facts.clients();
+        let left = match self.local_batch_s {
+            Some(_) => self.left_to_remote(due_s),
+            // The first report of local workers.
+            None => {
+                let local_batch_s = local_batch_s(report, facts);
+                Self { local_batch_s, target: self.target, ..Self::default() }.left_to_remote(due_s)
+            }
+        };
         let batches = report.batches.saturating_sub(self.batches) as f64 * left;
         TrainingReport {
             batches: (self.remote_batches + batches) as u64,
@@ -233,12 +241,10 @@ impl PlacementState {
         self.other_reports >= OTHER_REPORTS
     }
 
-    /// Workers' times for a batch. Those at work, by the batches that come from them: local ones report no times.
+    /// Workers' times for a batch.
     fn measure_workers(&mut self, seen: &PlacementObservation<'_>) {
         let report = seen.report;
-        let rate = report.local_share * seen.facts.clients() / report.batch_time_s();
-        if report.local_workers > 0.0 && rate > 0.0 {
-            let time_s = report.local_workers / rate;
+        if let Some(time_s) = local_batch_s(report, seen.facts) {
             let known = self.local_batch_s.filter(|_| self.batches >= self.settled_at);
             self.local_batch_s = Some(known.map_or(time_s, |known| known * 0.8 + time_s * 0.2));
         }
@@ -395,4 +401,10 @@ impl PlacementState {
         let suffices = self.target.remote == 0 || self.local_part(seen.due_s()) >= 1.0;
         if suffices && !self.needs_remote { 0 } else { seen.remote.max(1) }
     }
+}
+
+/// A local worker's time for a batch: those at work, by the batches that come from them. They report no times.
+fn local_batch_s(report: &TrainingReport, facts: &ScalerFacts) -> Option<f64> {
+    let per_s = report.local_share * facts.clients() / report.batch_time_s();
+    (report.local_workers > 0.0 && per_s > 0.0).then(|| report.local_workers / per_s)
 }

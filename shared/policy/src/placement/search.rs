@@ -263,7 +263,7 @@ fn candidates(input: &PlacementInput) -> Vec<Candidate> {
                         let (cut, cache, is_packed) = part;
                         let at =
                             Combination { order, cut, cache, is_packed, memory_mb, region, local };
-                        all.push(pricing.price(at));
+                        all.extend(pricing.price(at));
                     }
                 }
             }
@@ -318,7 +318,8 @@ struct OrderPricing<'p> {
 }
 
 impl OrderPricing<'_> {
-    fn price(&self, at: Combination) -> Candidate {
+    /// `None` if the host has no processors for the operators after the cut.
+    fn price(&self, at: Combination) -> Option<Candidate> {
         let Self { input, placed, job } = self;
         let mut shape = FunctionShape { memory_mb: at.memory_mb, ..job.shape };
         if at.local > 0 {
@@ -334,13 +335,16 @@ impl OrderPricing<'_> {
         let measured = &placed.measured;
         let end = at.cut.map_or(measured.ops.len(), |edge| edge + 1);
         let packed = placed.packed.as_ref().filter(|_| at.is_packed);
+        if at.cut.is_some() && !self.fits(end) {
+            return None;
+        }
         let part = |start: usize| {
             let (work, host_work) = WorkerPart { ops: start..end, packed }.work(measured, job);
             place_epoch(&work, &host_work, at.local, &terms)
         };
         let computed = part(0);
         let Some(point) = at.cache.map(|point| &placed.points[point]) else {
-            return Candidate { at, epoch: computed, cost: computed.cost };
+            return Some(Candidate { at, epoch: computed, cost: computed.cost });
         };
         let read = if point.is_last(measured) {
             let (_, host_work) = WorkerPart { ops: 0..end, packed: None }.work(measured, job);
@@ -349,7 +353,16 @@ impl OrderPricing<'_> {
             part(point.after_op + 1)
         };
         let total = job.with_cache(measured, point, computed.cost, read.cost);
-        Candidate { at, epoch: read, cost: total * (1.0 / f64::from(job.epochs.max(1))) }
+        let cost = total * (1.0 / f64::from(job.epochs.max(1)));
+        Some(Candidate { at, epoch: read, cost })
+    }
+
+    /// Whether the idle processors of the host can run all operators from `first` on.
+    fn fits(&self, first: usize) -> bool {
+        let Self { input, placed, job } = self;
+        let work = job.epoch_work(&placed.measured);
+        let whole_s = placed.measured.cpu_s_per_record(first) * work.records as f64;
+        whole_s <= input.host.idle() * job.step_s * work.batches as f64
     }
 }
 
@@ -393,7 +406,7 @@ fn reasons(
 /// What the best cut before `batch` would save. None is built; it would be from 5 % on.
 fn cut_reason(input: &PlacementInput, chosen: &Candidate, cut: &[Candidate]) -> String {
     if cut.is_empty() {
-        return "cut: after batch; no operator before it is followed by one-to-one operators alone"
+        return "cut: after batch; the trainer's host has no idle processors for the operators after another"
             .to_owned();
     }
     let best = best(input, cut);
@@ -423,7 +436,7 @@ impl fmt::Display for PlacementPlan {
         let cache = cache.as_deref().unwrap_or("no cache");
         write!(
             f,
-            "placement: order of {order}; cut {cut}; {cache}; {codec}; {local} local workers + {remote} functions of \
+            "placement: order of {order}; cut {cut}; {cache}; {codec}; {local} local + {remote} functions of \
              {memory_mb} MB: a batch in {:.1} ms, {} an epoch, bound by {bound}",
             1e3 * self.batch_time_s,
             usd.total(),

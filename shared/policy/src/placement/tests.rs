@@ -192,7 +192,8 @@ fn a_cut_is_priced_and_reported() {
     let cut = plan.reasons.iter().find(|why| why.starts_with("cut")).unwrap();
     assert!(cut.contains("no other gains 5 %") && cut.contains("`decode`"), "{cut}");
     // Small elements that a cheap operator makes large: here a cut would pay.
-    let mut grows = input(TrainerHost::default());
+    // The host can run that operator, and has no processor for a local worker beside it.
+    let mut grows = input(TrainerHost { trainer_cores: 0.35, ..TrainerHost::with_idle(1.0) });
     let measured = &mut grows.orders[0].measured;
     measured.ops[1] = op("tokenize", 0.30, 300.0 * 10e3);
     measured.ops[2] = op("one_hot", 0.003, 300.0 * 1.5e6);
