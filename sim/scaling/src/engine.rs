@@ -88,7 +88,7 @@ impl<'s> ScalingEngine<'s> {
             None => policy.begin(&settings),
         };
         let target = match placer {
-            HostPlacer::Remote => policy.target(&settings),
+            HostPlacer::Held { .. } => policy.target(&settings),
             _ => placed.remote,
         };
         Self {
@@ -426,7 +426,7 @@ impl<'s> ScalingEngine<'s> {
     }
 
     fn has_converged(&self) -> bool {
-        let decides = matches!(self.placer, HostPlacer::Remote | HostPlacer::Auto(_));
+        let decides = matches!(self.placer, HostPlacer::Held { .. } | HostPlacer::Auto(_));
         let settings = &self.scenario.settings;
         let is_remote = decides && (self.target > 0 || self.local_target == 0);
         self.placer.has_converged() && (!is_remote || self.policy.has_converged(settings))

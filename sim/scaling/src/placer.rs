@@ -18,8 +18,12 @@ pub enum HostPlacement {
     /// No local worker.
     #[default]
     Remote,
-    /// As `--placement auto`: begins as planned, and tries other counts.
+    /// Ours: begins as planned, and tries other counts.
     Auto,
+    /// The same without a plan.
+    Unplanned,
+    /// So many local workers, whatever is reported.
+    Held { local: u32 },
     /// Pecan's Algorithm 1, with its threshold `T` and window of `X` batches.
     Pecan { threshold: f64, batches: f64 },
     /// FastFlow's Algorithm 1: the number of workers by a profile, which is then held.
@@ -32,6 +36,7 @@ impl HostPlacement {
         match name {
             "remote" => Some(Self::Remote),
             "auto" => Some(Self::Auto),
+            "unplanned" => Some(Self::Unplanned),
             "pecan" => Some(Self::Pecan { threshold: 0.03, batches: 500.0 }),
             "fastflow" => Some(Self::FastFlow),
             _ => None,
@@ -42,7 +47,7 @@ impl HostPlacement {
 /// A placement policy with its state.
 #[derive(Debug, Clone)]
 pub(crate) enum HostPlacer {
-    Remote,
+    Held { local: u32 },
     Auto(Box<PlacementState>),
     Pecan(PecanPlacer),
     FastFlow(FastFlowPlacer),
@@ -65,7 +70,13 @@ impl HostPlacer {
         let most = most_local(conditions, scenario.max_local);
         let target = WorkerTarget { remote, local: 0 };
         match scenario.placement {
-            HostPlacement::Remote => (Self::Remote, target),
+            HostPlacement::Remote => (Self::Held { local: 0 }, target),
+            HostPlacement::Held { local } => {
+                (Self::Held { local }, WorkerTarget { local, ..target })
+            }
+            HostPlacement::Unplanned => {
+                (Self::Auto(Box::new(PlacementState::begin(target))), target)
+            }
             HostPlacement::Auto => {
                 let target = planned(scenario, most);
                 (Self::Auto(Box::new(PlacementState::begin(target))), target)
@@ -88,9 +99,9 @@ impl HostPlacer {
     ) -> (WorkerTarget, Reason) {
         let PlacerInput { report, facts, settings, .. } = input;
         match self {
-            Self::Remote => {
+            Self::Held { local } => {
                 let Decision { target, reason } = policy.decide(report, facts, settings);
-                (WorkerTarget { remote: target, local: 0 }, reason)
+                (WorkerTarget { remote: target, local: *local }, reason)
             }
             Self::Auto(state) => {
                 let part = state.remote_part(report, facts);
@@ -120,7 +131,7 @@ impl HostPlacer {
 
     pub fn has_converged(&self) -> bool {
         match self {
-            Self::Remote => true,
+            Self::Held { .. } => true,
             Self::Auto(state) => state.has_converged,
             Self::Pecan(pecan) => pecan.step == PecanStep::Converged,
             Self::FastFlow(fastflow) => fastflow.step == ProfileStep::Done,

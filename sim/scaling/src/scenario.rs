@@ -236,7 +236,7 @@ impl<'d> Document<'d> {
             None => HostPlacement::default(),
             Some(name) => HostPlacement::named(&name).ok_or_else(|| {
                 policy.error(format!(
-                    "`policy.placement` is `{name}`: choose one of remote, auto, pecan, fastflow"
+                    "`policy.placement` is `{name}`: choose one of remote, auto, unplanned, pecan, fastflow"
                 ))
             })?,
         };

@@ -106,8 +106,9 @@ pub struct PlacementState {
     /// Whether no other count is worth a trial.
     pub has_converged: bool,
     batches: u64,
-    /// Batches of the last report.
+    /// Batches of the last report, and those that were ready then.
     report_batches: u64,
+    queue_batches: f64,
     /// Batches that remote workers made, as far as they count for the scaling policy.
     remote_batches: f64,
     mode: u32,
@@ -158,14 +159,10 @@ impl PlacementState {
     /// The report as of a trainer that is fed by remote workers alone: the scaling policy decides by it.
     pub fn remote_part(&self, report: &TrainingReport, facts: &ScalerFacts) -> TrainingReport {
         let due_s = report.step_s / facts.clients();
-        let left = match self.local_batch_s {
-            Some(_) => self.left_to_remote(due_s),
-            // The first report of local workers.
-            None => {
-                let local_batch_s = local_batch_s(report, facts);
-                Self { local_batch_s, target: self.target, ..Self::default() }.left_to_remote(due_s)
-            }
-        };
+        // Not yet known before the first report of local workers is taken.
+        let local_batch_s = self.local_batch_s.or_else(|| self.seen_local_batch_s(report));
+        let known = Self { local_batch_s, target: self.target, ..Self::default() };
+        let left = known.left_to_remote(due_s);
         let batches = report.batches.saturating_sub(self.batches) as f64 * left;
         TrainingReport {
             batches: (self.remote_batches + batches) as u64,
@@ -198,13 +195,14 @@ impl PlacementState {
             return PlacementReason::Held;
         }
         let left = self.left_to_remote(seen.due_s());
-        let before = std::mem::replace(&mut self.batches, report.batches);
+        let before = self.batches;
+        self.measure_workers(seen);
         self.report_batches = report.batches - before;
+        self.batches = report.batches;
         self.remote_batches += self.report_batches as f64 * left;
         if std::mem::replace(&mut self.mode, seen.facts.mode) != seen.facts.mode && before > 0 {
             return self.begin_load();
         }
-        self.measure_workers(seen);
         if before < self.settled_at || !seen.lasts {
             return PlacementReason::Held;
         }
@@ -241,13 +239,23 @@ impl PlacementState {
         self.other_reports >= OTHER_REPORTS
     }
 
+    /// A local worker's time for a batch, of which they report nothing: those at work, by the batches that they made.
+    fn seen_local_batch_s(&self, report: &TrainingReport) -> Option<f64> {
+        let batches = report.batches.saturating_sub(self.batches) as f64;
+        let made = batches + report.queue_batches - self.queue_batches;
+        let per_worker = made * report.local_share / report.local_workers;
+        let time_s = batches * report.batch_time_s() / per_worker;
+        (report.local_workers > 0.0 && per_worker > 0.0 && time_s.is_finite()).then_some(time_s)
+    }
+
     /// Workers' times for a batch.
     fn measure_workers(&mut self, seen: &PlacementObservation<'_>) {
         let report = seen.report;
-        if let Some(time_s) = local_batch_s(report, seen.facts) {
+        if let Some(time_s) = self.seen_local_batch_s(report) {
             let known = self.local_batch_s.filter(|_| self.batches >= self.settled_at);
             self.local_batch_s = Some(known.map_or(time_s, |known| known * 0.8 + time_s * 0.2));
         }
+        self.queue_batches = report.queue_batches;
         self.remote_batch_s = report.remote_batch_s().or(self.remote_batch_s);
     }
 
@@ -335,11 +343,7 @@ impl PlacementState {
             return PlacementReason::Held;
         }
         let from = self.target.local;
-        let fewer = self.fewer();
-        let to = match self.refused {
-            Some(_) => fewer.or_else(|| self.more(seen, settings)),
-            None => self.more(seen, settings).or(fewer),
-        };
+        let to = self.more(seen, settings).or_else(|| self.fewer());
         let pays = |to: &u32| self.pays(from.abs_diff(*to), seen, settings);
         let Some(to) = to.filter(|_| self.moves < MOVES_MOST).filter(pays) else {
             self.has_converged = true;
@@ -351,28 +355,31 @@ impl PlacementState {
         PlacementReason::Tried { from, to }
     }
 
-    /// More local workers: as many as idle processors and the demand allow.
+    /// More local workers, as the demand and idle processors allow, unless more were refused. Beyond the processors that
+    /// are idle by the assumed knee only where one of all is worth less than what a local worker saves.
     fn more(&self, seen: &PlacementObservation<'_>, settings: &PlacementSettings) -> Option<u32> {
         let local = self.target.local;
-        let busy = seen.report.busy_cores;
-        let idle = (busy > 0.0 && seen.host_cores > 0.0)
-            .then(|| (KNEE * seen.host_cores - busy).max(0.0) as u32);
         // Casts saturate.
         let needed = (self.local_s(seen)? / seen.due_s() / RELIED_ON).ceil() as u32;
-        let fit = idle.map_or(u32::MAX, |idle| local.saturating_add(idle));
-        let most = fit.min(needed).min(settings.max_local);
-        let next = match (self.refused, idle) {
-            (Some(refused), _) => local + refused.saturating_sub(local) / 2,
-            (None, Some(_)) => most,
-            (None, None) => local.saturating_add(local.div_ceil(2)).max(1),
+        let step = local.saturating_add(step_of(local));
+        let busy = seen.report.busy_cores;
+        let next = if busy > 0.0 && seen.host_cores > 0.0 {
+            let idle = (KNEE * seen.host_cores - busy).max(0.0) as u32;
+            let beyond = self.break_even(1, seen, settings) > 1.0 / seen.host_cores;
+            let most = if beyond && local > 0 { seen.host_cores as u32 } else { 0 };
+            local.saturating_add(idle).max(step.min(most))
+        } else {
+            step
         };
-        Some(next.min(most)).filter(|next| *next > local)
+        let next = next.min(needed).min(settings.max_local);
+        let is_known = self.refused.is_some_and(|refused| next >= refused);
+        (next > local && !is_known).then_some(next)
     }
 
-    /// Fewer, where more was refused at once or is impossible.
+    /// Fewer local workers, unless that was tried.
     fn fewer(&self) -> Option<u32> {
         let local = self.target.local;
-        (local > 0 && self.outdone.is_none()).then_some(local / 2)
+        (local > 0 && self.outdone.is_none()).then(|| local - step_of(local))
     }
 
     /// Whether so many local workers save more, over the rest of the job, than their trial costs.
@@ -403,8 +410,7 @@ impl PlacementState {
     }
 }
 
-/// A local worker's time for a batch: those at work, by the batches that come from them. They report no times.
-fn local_batch_s(report: &TrainingReport, facts: &ScalerFacts) -> Option<f64> {
-    let per_s = report.local_share * facts.clients() / report.batch_time_s();
-    (report.local_workers > 0.0 && per_s > 0.0).then(|| report.local_workers / per_s)
+/// Local workers more or fewer that are tried: enough to be seen in the step.
+fn step_of(local: u32) -> u32 {
+    (local / 5).max(1)
 }
