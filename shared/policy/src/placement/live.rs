@@ -339,11 +339,13 @@ impl PlacementState {
         seen: &PlacementObservation<'_>,
         settings: &PlacementSettings,
     ) -> PlacementReason {
-        if !self.held.is_known() || !seen.has_converged && self.target.remote > 0 {
+        let is_alone = self.target.remote == 0 && self.target.local > 0;
+        if !self.held.is_known() || !seen.has_converged && !is_alone {
             return PlacementReason::Held;
         }
         let from = self.target.local;
-        let to = self.more(seen, settings).or_else(|| self.fewer());
+        let more = if is_alone { None } else { self.more(seen, settings) };
+        let to = more.or_else(|| self.fewer());
         let pays = |to: &u32| self.pays(from.abs_diff(*to), seen, settings);
         let Some(to) = to.filter(|_| self.moves < MOVES_MOST).filter(pays) else {
             self.has_converged = true;
@@ -361,6 +363,8 @@ impl PlacementState {
         let local = self.target.local;
         // Casts saturate.
         let needed = (self.local_s(seen)? / seen.due_s() / RELIED_ON).ceil() as u32;
+        // These do not make enough: remote workers are needed beside them.
+        let needed = needed.max(local + 1);
         let step = local.saturating_add(step_of(local));
         let busy = seen.report.busy_cores;
         let next = if busy > 0.0 && seen.host_cores > 0.0 {
@@ -405,7 +409,8 @@ impl PlacementState {
             self.waits = if waits > settings.usd_per_worker_hour { self.waits + 1 } else { 0 };
             self.needs_remote |= self.waits >= 2;
         }
-        let suffices = self.target.remote == 0 || self.local_part(seen.due_s()) >= 1.0;
+        let missing = (1.0 - self.local_part(seen.due_s())) * settings.usd_per_trainer_hour;
+        let suffices = self.target.remote == 0 || missing <= settings.usd_per_worker_hour;
         if suffices && !self.needs_remote { 0 } else { seen.remote.max(1) }
     }
 }
