@@ -69,7 +69,9 @@ fn at_end(scenario: &ScalingScenario, policy: &str) -> (f64, f64) {
 }
 
 fn cachew() -> String {
-    let scenario = scenario("cachew-fig6-resnet");
+    // As the built-in scenario, but three quarters of a worker's time are waits (fitted): Kubernetes sees processors alone.
+    let text = "name = 'resnet'\n[trainer]\nstep = '350ms'\n[worker]\ncompute = '330ms'\n[data]\nsource_batch = '71MB'\n";
+    let scenario = ScalingScenario::parse(text, "resnet").unwrap();
     let ((hpa_s, hpa_usd), (ours_s, ours_usd)) =
         (at_end(&scenario, "hpa"), at_end(&scenario, "coverage"));
     let rows =
@@ -149,12 +151,11 @@ fn pecan() -> String {
     )| {
         // Where no remote worker is left, the host has room for all.
         let need = if share > 0.0 { remote / share } else { cachew };
-        let found = placed(need * (1.0 - cheaper), need * (1.0 - share), 1_000);
-        row(
-            name,
-            100.0 * (1.0 - pecan * time / cachew),
-            100.0 * (1.0 - f64::from(found.remote) / cachew),
-        )
+        let ordered = need * (1.0 - cheaper);
+        // A function is paid for while it works.
+        let busy = ordered * (1.0 - placed(ordered, need * (1.0 - share), 1_000).share_local);
+        let saved = |workers: f64| 100.0 * (1.0 - workers / cachew);
+        row(name, saved(pecan * time), saved(busy))
     };
     let mut rows: Vec<PlotRow> = models.into_iter().map(row_of).collect();
     let mean = |of: fn(&PlotRow) -> f64| rows.iter().map(of).sum::<f64>() / rows.len() as f64;
