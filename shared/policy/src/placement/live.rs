@@ -169,7 +169,7 @@ impl PlacementState {
             step_s: report.step_s / left,
             stall_s: report.stall_s / left,
             fetch_stall_s: report.fetch_stall_s / left,
-            ..report.clone()
+            ..*report
         }
     }
 
