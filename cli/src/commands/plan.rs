@@ -13,7 +13,7 @@ use gristmill_client::{
 use gristmill_model::wire::WorkProfile;
 use gristmill_policy::{
     cost::{FunctionArchitecture, FunctionShape, PriceList},
-    placement::{PlacedOrder, PlacementInput, PlacementPlan, TrainerHost, search},
+    placement::{PlacedHost, PlacedOrder, PlacementInput, PlacementPlan, search},
     plan::{
         self, LocalCosts, LocalJob, MeasuredSample, PlanLimits, PlannedCachePoint, PlannedJob,
         predict_local,
@@ -195,7 +195,7 @@ impl PlanArgs {
         } else {
             FunctionArchitecture::Arm64
         };
-        let host = TrainerHost { architecture, ..TrainerHost::with_idle(self.spare_cores) };
+        let host = PlacedHost { architecture, ..PlacedHost::with_idle(self.spare_cores) };
         Ok(search(&PlacementInput { orders, job: job.clone(), limits, host }))
     }
 

@@ -8,9 +8,7 @@ use gristmill_policy::cost::{
     EpochWork, FunctionArchitecture, FunctionPrices, FunctionShape, ObjectPrices, PriceList,
     SplitWork, TablePrices, TrainerDemand, TransferPrices,
 };
-use gristmill_policy::placement::{
-    HostWork, PlacedEpoch, PlacementTerms, TrainerHost, place_epoch,
-};
+use gristmill_policy::placement::{HostWork, PlacedEpoch, PlacedHost, PlacementTerms, place_epoch};
 use gristmill_policy::plan::PlanLimits;
 
 /// Dollars an hour: TPUv2-8, TPUv3-8, and a remote worker, n2-standard-8 (Pecan, 6.1).
@@ -115,7 +113,7 @@ fn placed(need: f64, idle: f64, most_remote: u32) -> PlacedEpoch {
             ..FunctionShape::default()
         },
         trainer: TrainerDemand { step_s, ingest_bytes_per_s: 0.0 },
-        host: TrainerHost::with_idle(idle),
+        host: PlacedHost::with_idle(idle),
         limits: &limits,
         prices: &prices,
     };

@@ -5,8 +5,8 @@ use gristmill_model::wire::TrainingReport;
 use gristmill_policy::{
     cost::{EpochWork, FunctionShape, PriceList, SplitWork, TrainerDemand},
     placement::{
-        HostWork, PlacementObservation, PlacementSettings, PlacementState, PlacementTerms,
-        TrainerHost, WorkerTarget, place, place_epoch,
+        HostWork, PlacedHost, PlacementObservation, PlacementSettings, PlacementState,
+        PlacementTerms, WorkerTarget, place, place_epoch,
     },
     plan::PlanLimits,
     scaling::{Decision, Policy, Reason, ScalerFacts, Settings},
@@ -22,7 +22,7 @@ pub enum HostPlacement {
     Auto,
     /// The same without a plan.
     Unplanned,
-    /// So many local workers, whatever is reported.
+    /// So many local workers, by no report.
     Held { local: u32 },
     /// Pecan's Algorithm 1, with its threshold `T` and window of `X` batches.
     Pecan { threshold: f64, batches: f64 },
@@ -167,10 +167,10 @@ fn planned(scenario: &ScalingScenario, most: u32) -> WorkerTarget {
         remote_s: host.decoding_s(conditions.batch_bytes),
     };
     let (limits, prices) = (PlanLimits::default(), PriceList::default());
-    let known = TrainerHost {
+    let known = PlacedHost {
         cores: host.cores,
         trainer_cores: host.trainer_cores,
-        ..TrainerHost::default()
+        ..PlacedHost::default()
     };
     let step_s = conditions.step_s / f64::from(conditions.clients.max(1));
     let terms = PlacementTerms {
@@ -250,7 +250,7 @@ impl PecanPlacer {
         let held = self.target;
         self.advance(batch_s, input);
         if self.target != held {
-            // What is handed out comes from the workers before.
+            // Leases that are out come from the workers before.
             self.settled_at = report.batches.saturating_add(report.ahead_batches);
         }
         self.target

@@ -4,9 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use gristmill_policy::cost::{EpochWork, FunctionShape, PriceList, SplitWork, TrainerDemand};
-use gristmill_policy::placement::{
-    HostWork, PlacedEpoch, PlacementTerms, TrainerHost, place_epoch,
-};
+use gristmill_policy::placement::{HostWork, PlacedEpoch, PlacedHost, PlacementTerms, place_epoch};
 use gristmill_policy::plan::PlanLimits;
 use gristmill_policy::scaling::PolicyName;
 use gristmill_scaling::{ScalingScenario, shipped, simulate};
@@ -109,7 +107,7 @@ fn placed(need: f64, idle: f64, most_remote: u32) -> PlacedEpoch {
     let terms = PlacementTerms {
         shape: FunctionShape::default(),
         trainer: TrainerDemand { step_s, ingest_bytes_per_s: 0.0 },
-        host: TrainerHost::with_idle(idle),
+        host: PlacedHost::with_idle(idle),
         limits: &limits,
         prices: &prices,
     };
@@ -149,7 +147,7 @@ fn pecan() -> String {
         f64,
         f64,
     )| {
-        // Where no remote worker is left, the host has room for all.
+        // Without a remote worker the host has room for all.
         let need = if share > 0.0 { remote / share } else { cachew };
         let ordered = need * (1.0 - cheaper);
         // A function is paid for while it works.

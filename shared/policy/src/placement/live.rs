@@ -215,7 +215,7 @@ impl PlacementState {
         self.propose(seen, settings)
     }
 
-    /// What was tried says nothing about another load.
+    /// Earlier trials say nothing about another load.
     fn begin_load(&mut self) -> PlacementReason {
         let Self { target, batches, remote_batches, mode, local_batch_s, remote_batch_s, .. } =
             *self;

@@ -21,7 +21,7 @@ const ROUNDS: usize = 4;
 /// The host of the trainer.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct TrainerHost {
+pub struct PlacedHost {
     pub cores: f64,
     /// Processors that training itself keeps busy.
     pub trainer_cores: f64,
@@ -31,7 +31,7 @@ pub struct TrainerHost {
     pub architecture: FunctionArchitecture,
 }
 
-impl Default for TrainerHost {
+impl Default for PlacedHost {
     /// A host of which nothing is known gets no local worker.
     fn default() -> Self {
         Self {
@@ -43,7 +43,7 @@ impl Default for TrainerHost {
     }
 }
 
-impl TrainerHost {
+impl PlacedHost {
     /// A host with so many idle processors, all of which local workers may use.
     pub fn with_idle(cores: f64) -> Self {
         Self { cores: quantity(cores) / KNEE, ..Self::default() }
@@ -80,7 +80,7 @@ pub struct HostWork {
 pub struct PlacementTerms<'t> {
     pub shape: FunctionShape,
     pub trainer: TrainerDemand,
-    pub host: TrainerHost,
+    pub host: PlacedHost,
     pub limits: &'t PlanLimits,
     pub prices: &'t PriceList,
 }

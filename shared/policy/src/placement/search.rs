@@ -1,9 +1,7 @@
 //! The placement at which a job costs least: every combination of order, cut, cache point, codec, memory, region and
 //! local workers is priced.
 
-use super::{
-    PackedBytes, PlacedEpoch, PlacementTerms, TrainerHost, model::WorkerPart, place_epoch,
-};
+use super::{PackedBytes, PlacedEpoch, PlacedHost, PlacementTerms, model::WorkerPart, place_epoch};
 use crate::cost::{CostBreakdown, EpochBound, FunctionShape, PriceList, TransferPrices};
 use crate::plan::{MeasuredSample, PlanLimits, PlannedCachePoint, PlannedJob};
 use serde::{Deserialize, Serialize};
@@ -37,7 +35,7 @@ pub struct PlacementInput {
     pub orders: Vec<PlacedOrder>,
     pub job: PlannedJob,
     pub limits: PlanLimits,
-    pub host: TrainerHost,
+    pub host: PlacedHost,
 }
 
 /// The place of remote workers.
@@ -300,7 +298,7 @@ fn edges(measured: &MeasuredSample) -> impl Iterator<Item = usize> + '_ {
 }
 
 /// Counts of local workers that fit the idle processors.
-fn local_counts(host: &TrainerHost) -> Vec<u32> {
+fn local_counts(host: &PlacedHost) -> Vec<u32> {
     let most = host.idle().floor().min(1e4) as u32;
     let mut counts = vec![0];
     while let Some(&last) = counts.last().filter(|last| **last < most) {
@@ -403,7 +401,7 @@ fn reasons(
     said
 }
 
-/// What the best cut before `batch` would save. None is built; it would be from 5 % on.
+/// The gain of the best cut before `batch`. None is built; it would be from 5 % on.
 fn cut_reason(input: &PlacementInput, chosen: &Candidate, cut: &[Candidate]) -> String {
     if cut.is_empty() {
         return "cut: after batch; the trainer's host has no idle processors for the operators after another"

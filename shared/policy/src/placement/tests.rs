@@ -25,7 +25,7 @@ fn a_million() -> (EpochWork, HostWork) {
 }
 
 fn terms<'t>(
-    host: TrainerHost,
+    host: PlacedHost,
     limits: &'t PlanLimits,
     prices: &'t PriceList,
 ) -> PlacementTerms<'t> {
@@ -46,13 +46,12 @@ fn near(actual: f64, expected: f64, within: f64) {
 fn four_idle_processors_make_half_of_what_nine_functions_make() {
     let (work, host_work) = a_million();
     let (limits, prices) = (PlanLimits::default(), prices());
-    let remote =
-        place_epoch(&work, &host_work, 0, &terms(TrainerHost::default(), &limits, &prices));
+    let remote = place_epoch(&work, &host_work, 0, &terms(PlacedHost::default(), &limits, &prices));
     // A batch is 0.512 s of a function, due every 0.064 s: 8, and 2 % more.
     assert_eq!((remote.remote, remote.local, remote.bound), (9, 0, EpochBound::Trainer));
     // 8,000 s x $2.303e-5 + 2,243 x $9.0e-6
     near(remote.cost.preprocessing().0, 0.204, 5e-3);
-    let host = TrainerHost::with_idle(4.0);
+    let host = PlacedHost::with_idle(4.0);
     let both = place_epoch(&work, &host_work, 4, &terms(host, &limits, &prices));
     assert_eq!((both.remote, both.local), (5, 4));
     near(both.share_local, 0.5, 1e-9);
@@ -68,8 +67,8 @@ fn four_idle_processors_make_half_of_what_nine_functions_make() {
 fn a_busy_host_lengthens_the_step_and_decoding_takes_processors_too() {
     let (work, host_work) = a_million();
     let (limits, prices) = (PlanLimits::default(), prices());
-    // 10 processors of which 9 may be busy, 7 by training: local workers have 2, whatever their number.
-    let host = TrainerHost { cores: 10.0, trainer_cores: 7.0, ..TrainerHost::default() };
+    // 10 processors of which 9 may be busy, 7 by training: four local workers share 2.
+    let host = PlacedHost { cores: 10.0, trainer_cores: 7.0, ..PlacedHost::default() };
     let placed = place_epoch(&work, &host_work, 4, &terms(host, &limits, &prices));
     near(placed.share_local, 0.25, 1e-9);
     assert_eq!((placed.remote, placed.bound), (7, EpochBound::Trainer));
@@ -84,8 +83,7 @@ fn a_busy_host_lengthens_the_step_and_decoding_takes_processors_too() {
 fn limits_keep_functions_few_and_the_trainer_waits() {
     let (work, host_work) = a_million();
     let (limits, prices) = (PlanLimits { max_workers: 4, ..PlanLimits::default() }, prices());
-    let placed =
-        place_epoch(&work, &host_work, 0, &terms(TrainerHost::default(), &limits, &prices));
+    let placed = place_epoch(&work, &host_work, 0, &terms(PlacedHost::default(), &limits, &prices));
     assert_eq!((placed.remote, placed.bound), (4, EpochBound::Workers));
     near(placed.batch_time_s, 0.128, 1e-9);
     near(placed.stall, 0.5, 1e-9);
@@ -116,7 +114,7 @@ fn order(name: &'static str, measured: MeasuredSample) -> PlacedOrder {
     PlacedOrder { name, measured, points: Vec::new(), packed: None }
 }
 
-fn input(host: TrainerHost) -> PlacementInput {
+fn input(host: PlacedHost) -> PlacementInput {
     PlacementInput {
         orders: vec![order("author", jpegs())],
         job: PlannedJob {
@@ -135,20 +133,20 @@ fn input(host: TrainerHost) -> PlacementInput {
 
 #[test]
 fn the_search_takes_idle_processors_and_says_what_else_there_is() {
-    let plan = search(&input(TrainerHost::with_idle(4.0)));
+    let plan = search(&input(PlacedHost::with_idle(4.0)));
     assert_eq!((plan.local, plan.remote, plan.cache, plan.memory_mb), (4, 5, None, 1769));
     assert_eq!((plan.order.as_str(), plan.codec.as_str()), ("author", "stored"));
     let without = plan.alternatives.iter().find(|other| other.dimension == "local").unwrap();
     assert_eq!((without.local, without.remote, without.value.as_str()), (0, 9, "no local worker"));
     assert!(without.usd > plan.usd.total().0);
-    let none = search(&input(TrainerHost::default()));
+    let none = search(&input(PlacedHost::default()));
     assert_eq!((none.local, none.remote), (0, 9));
     assert!(none.reasons.iter().any(|why| why.contains("no idle processor")), "{:?}", none.reasons);
 }
 
 #[test]
 fn each_dimension_is_chosen_where_it_pays() {
-    let base = input(TrainerHost::default());
+    let base = input(PlacedHost::default());
     // Another order that takes half the time.
     let mut quick = jpegs();
     quick.ops[2].cpu_s = 0.0;
@@ -187,13 +185,13 @@ fn each_dimension_is_chosen_where_it_pays() {
 
 #[test]
 fn a_cut_is_priced_and_reported() {
-    let plan = search(&input(TrainerHost::with_idle(4.0)));
+    let plan = search(&input(PlacedHost::with_idle(4.0)));
     // Decoded images are four times what is delivered: to send them takes a worker longer.
     let cut = plan.reasons.iter().find(|why| why.starts_with("cut")).unwrap();
     assert!(cut.contains("no other gains 5 %") && cut.contains("`decode`"), "{cut}");
     // Small elements that a cheap operator makes large: here a cut would pay.
     // The host can run that operator, and has no processor for a local worker beside it.
-    let mut grows = input(TrainerHost { trainer_cores: 0.35, ..TrainerHost::with_idle(1.0) });
+    let mut grows = input(PlacedHost { trainer_cores: 0.35, ..PlacedHost::with_idle(1.0) });
     let measured = &mut grows.orders[0].measured;
     measured.ops[1] = op("tokenize", 0.30, 300.0 * 10e3);
     measured.ops[2] = op("one_hot", 0.003, 300.0 * 1.5e6);
@@ -206,7 +204,7 @@ fn a_cut_is_priced_and_reported() {
 
 #[test]
 fn everything_is_tried_at_once() {
-    let mut all = input(TrainerHost::with_idle(96.0));
+    let mut all = input(PlacedHost::with_idle(96.0));
     all.job.prices.transfer.source_usd_per_gb = 0.02;
     let mut long = jpegs();
     for at in 0..5 {
@@ -232,7 +230,7 @@ proptest! {
         memory_mb in prop::sample::select(vec![512u32, 1769, 3008]), usd in 0.0f64..40.0,
         records in 0u64..2_000_000, max_workers in 1u32..500,
     ) {
-        let mut input = input(TrainerHost::with_idle(idle));
+        let mut input = input(PlacedHost::with_idle(idle));
         input.orders[0].measured.ops[1].cpu_s = cpu_ms * 0.3;
         input.orders[0].measured.row_bytes = 300.0 * bytes;
         input.job.step_s = step_s;
