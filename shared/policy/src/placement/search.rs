@@ -129,7 +129,7 @@ pub fn search(input: &PlacementInput) -> PlacementPlan {
     });
     let others: Vec<(&Dimension, Candidate)> = others.collect();
     let mut reasons = reasons(input, &chosen, &others);
-    reasons.push(cut_reason(input, &chosen, &cut));
+    reasons.push(cut_reason(input, &whole, &cut));
     let Candidate { at, epoch, cost } = chosen;
     let value = |name: &str| {
         let found = DIMENSIONS.iter().find(|dimension| dimension.name == name);
@@ -206,17 +206,21 @@ fn alternative(
     }
 }
 
-/// The simplest of the cheapest among those that hardly slow the trainer, else among the fastest. There is at least one.
-fn best(input: &PlacementInput, all: &[Candidate]) -> Candidate {
-    let least = |all: &[&Candidate], measure: fn(&Candidate) -> f64| {
-        all.iter().map(|one| measure(one)).fold(f64::INFINITY, f64::min)
-    };
-    let all: Vec<&Candidate> = all.iter().collect();
-    let fastest_s = least(&all, |one| one.epoch.batch_time_s);
+/// Those that hardly slow the trainer; the fastest, if none does not. There is at least one.
+fn fast<'c>(input: &PlacementInput, all: &'c [Candidate]) -> Vec<&'c Candidate> {
+    let fastest_s = all.iter().map(|one| one.epoch.batch_time_s).fold(f64::INFINITY, f64::min);
     let most_s = fastest_s.max(input.job.step_s) * (1.0 + SLOWER);
-    let fast: Vec<&Candidate> =
-        all.into_iter().filter(|one| one.epoch.batch_time_s <= most_s).collect();
-    let least_usd = least(&fast, Candidate::usd);
+    all.iter().filter(|one| one.epoch.batch_time_s <= most_s).collect()
+}
+
+/// The least dollars of a fast one.
+fn least_usd(input: &PlacementInput, all: &[Candidate]) -> f64 {
+    fast(input, all).into_iter().map(Candidate::usd).fold(f64::INFINITY, f64::min)
+}
+
+/// The simplest of the fast ones that cost least.
+fn best(input: &PlacementInput, all: &[Candidate]) -> Candidate {
+    let (fast, least_usd) = (fast(input, all), least_usd(input, all));
     let equal = fast.iter().filter(|one| one.usd() <= least_usd * (1.0 + EQUAL));
     let order = |one: &&&Candidate| {
         let Combination { cut, cache, is_packed, memory_mb, local, .. } = one.at;
@@ -294,7 +298,10 @@ fn parts(placed: &PlacedOrder) -> Vec<(Option<usize>, Option<usize>, bool)> {
 fn edges(measured: &MeasuredSample) -> impl Iterator<Item = usize> + '_ {
     let ops = &measured.ops;
     let keeps = |edge: usize| ops[edge + 1..].iter().all(|op| op.elements == ops[edge].elements);
-    (1..ops.len().saturating_sub(2)).filter(move |edge| !ops[*edge].is_point && keeps(*edge))
+    // Without bytes it runs together with the next.
+    let is_edge =
+        move |edge: &usize| !ops[*edge].is_point && ops[*edge].bytes > 0.0 && keeps(*edge);
+    (1..ops.len().saturating_sub(2)).filter(is_edge)
 }
 
 /// Counts of local workers that fit the idle processors.
@@ -316,7 +323,7 @@ struct OrderPricing<'p> {
 }
 
 impl OrderPricing<'_> {
-    /// `None` if the host has no processors for the operators after the cut.
+    /// `None` if the host has no processors for the operators after the cut, and to decode what comes from workers.
     fn price(&self, at: Combination) -> Option<Candidate> {
         let Self { input, placed, job } = self;
         let mut shape = FunctionShape { memory_mb: at.memory_mb, ..job.shape };
@@ -333,8 +340,11 @@ impl OrderPricing<'_> {
         let measured = &placed.measured;
         let end = at.cut.map_or(measured.ops.len(), |edge| edge + 1);
         let packed = placed.packed.as_ref().filter(|_| at.is_packed);
-        if at.cut.is_some() && !self.fits(end) {
-            return None;
+        if at.cut.is_some() {
+            let whole = WorkerPart { ops: 0..end, packed }.work(measured, job).1;
+            if whole.remote_s > input.host.idle() * job.step_s {
+                return None;
+            }
         }
         let part = |start: usize| {
             let (work, host_work) = WorkerPart { ops: start..end, packed }.work(measured, job);
@@ -353,14 +363,6 @@ impl OrderPricing<'_> {
         let total = job.with_cache(measured, point, computed.cost, read.cost);
         let cost = total * (1.0 / f64::from(job.epochs.max(1)));
         Some(Candidate { at, epoch: read, cost })
-    }
-
-    /// Whether the idle processors of the host can run all operators from `first` on.
-    fn fits(&self, first: usize) -> bool {
-        let Self { input, placed, job } = self;
-        let work = job.epoch_work(&placed.measured);
-        let whole_s = placed.measured.cpu_s_per_record(first) * work.records as f64;
-        whole_s <= input.host.idle() * job.step_s * work.batches as f64
     }
 }
 
@@ -401,18 +403,15 @@ fn reasons(
     said
 }
 
-/// The gain of the best cut before `batch`. None is built; it would be from 5 % on.
-fn cut_reason(input: &PlacementInput, chosen: &Candidate, cut: &[Candidate]) -> String {
-    if cut.is_empty() {
-        return "cut: after batch; the trainer's host has no idle processors for the operators after another"
-            .to_owned();
-    }
-    let best = best(input, cut);
-    let gain =
-        1.0 - best.cost.preprocessing().0 / chosen.cost.preprocessing().0.max(f64::MIN_POSITIVE);
+/// The gain of the best cut before `batch`, as a share of the dollars of an epoch. None is built; it would be from 5 % on.
+fn cut_reason(input: &PlacementInput, whole: &[Candidate], cut: &[Candidate]) -> String {
+    let least_cut = fast(input, cut).into_iter().min_by(|a, b| a.usd().total_cmp(&b.usd()));
+    let Some(best) = least_cut else {
+        return "cut: after batch; the trainer's host has no idle processors for the operators after another".to_owned();
+    };
+    let gain = 1.0 - best.usd() / least_usd(input, whole);
     let name = best.at.cut.map_or("", |edge| &input.orders[best.at.order].measured.ops[edge].op);
-    let faster = best.epoch.batch_time_s < chosen.epoch.batch_time_s * (1.0 - CUT_GAIN);
-    if gain < CUT_GAIN && !faster {
+    if gain < CUT_GAIN {
         return format!(
             "cut: after batch; no other gains {:.0} % (the best, after `{name}`, {:+.1} %)",
             1e2 * CUT_GAIN,
@@ -420,7 +419,7 @@ fn cut_reason(input: &PlacementInput, chosen: &Candidate, cut: &[Candidate]) -> 
         );
     }
     format!(
-        "cut: after batch; after `{name}` would save {:.0} % of preprocessing, but workers cannot be cut there",
+        "cut: after batch; after `{name}` would save {:.0} %, but workers cannot be cut there",
         1e2 * gain
     )
 }

@@ -183,23 +183,31 @@ fn each_dimension_is_chosen_where_it_pays() {
     assert_eq!(search(&cached).cache, None);
 }
 
+fn cut_of(input: &PlacementInput) -> String {
+    let reasons = search(input).reasons;
+    reasons.into_iter().find(|why| why.starts_with("cut")).unwrap()
+}
+
 #[test]
 fn a_cut_is_priced_and_reported() {
-    let plan = search(&input(PlacedHost::with_idle(4.0)));
-    // Decoded images are four times what is delivered: to send them takes a worker longer.
-    let cut = plan.reasons.iter().find(|why| why.starts_with("cut")).unwrap();
+    // Decoded images are four times what is delivered: to send them takes a worker longer, and the host decodes them.
+    let mut six = input(PlacedHost::with_idle(6.0));
+    let cut = cut_of(&six);
     assert!(cut.contains("no other gains 5 %") && cut.contains("`decode`"), "{cut}");
-    // Small elements that a cheap operator makes large: here a cut would pay.
-    // The host can run that operator, and has no processor for a local worker beside it.
-    let mut grows = input(PlacedHost { trainer_cores: 0.35, ..PlacedHost::with_idle(1.0) });
+    // An operator that runs together with the next gives no elements.
+    six.orders[0].measured.ops[1].bytes = 0.0;
+    assert!(cut_of(&six).contains("no idle processors"), "{}", cut_of(&six));
+    // Small elements that a cheap operator makes large, and a host that can run it and nothing more.
+    let mut grows = input(PlacedHost::with_idle(0.3));
     let measured = &mut grows.orders[0].measured;
     measured.ops[1] = op("tokenize", 0.30, 300.0 * 10e3);
     measured.ops[2] = op("one_hot", 0.003, 300.0 * 1.5e6);
     measured.ops[3].bytes = 300.0 * 1.5e6;
     measured.row_bytes = 300.0 * 1.5e6;
-    let plan = search(&grows);
-    let cut = plan.reasons.iter().find(|why| why.starts_with("cut")).unwrap();
+    let cut = cut_of(&grows);
     assert!(cut.contains("after `tokenize` would save"), "{cut}");
+    grows.host = PlacedHost::default();
+    assert!(cut_of(&grows).contains("no idle processors"), "{}", cut_of(&grows));
 }
 
 #[test]
