@@ -347,7 +347,8 @@ impl PlacementState {
         let more = if is_alone { None } else { self.more(seen, settings) };
         let to = more.or_else(|| self.fewer());
         let pays = |to: &u32| self.pays(from.abs_diff(*to), seen, settings);
-        let Some(to) = to.filter(|_| self.moves < MOVES_MOST).filter(pays) else {
+        // One for the trial, and one for the way back.
+        let Some(to) = to.filter(|_| self.moves + 2 <= MOVES_MOST).filter(pays) else {
             self.has_converged = true;
             return PlacementReason::Held;
         };

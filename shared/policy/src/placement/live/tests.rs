@@ -129,11 +129,11 @@ fn a_host_without_idle_processors_gets_no_local_worker() {
 }
 
 #[test]
-fn too_many_local_workers_are_halved() {
+fn too_many_local_workers_become_fewer() {
     // Two of 96 processors are left below the knee: a local worker beyond them slows the step by 2.1 %, and saves 1.7 %.
     let host = FakeHost { trainer_cores: 46.0, knee: 0.5, ..HOST };
     let (state, said) = host.run(WorkerTarget { remote: 34, local: 8 }, 400, 3);
-    assert!(state.target.local <= 4, "{said:#?}");
+    assert!(state.target.local <= 6 && state.moves <= MOVES_MOST, "{said:#?}");
 }
 
 #[test]
@@ -199,7 +199,7 @@ proptest! {
             };
             let (next, decision) = place(&seen, &state, &settings);
             prop_assert!(decision.target.local <= max_local && decision.target.remote <= remote);
-            prop_assert!(next.moves <= 2 * MOVES_MOST);
+            prop_assert!(next.moves <= MOVES_MOST);
             let stored = serde_json::to_string(&next).unwrap();
             let read: PlacementState = serde_json::from_str(&stored).unwrap();
             prop_assert_eq!(read.target, next.target);
