@@ -1,6 +1,8 @@
 //! The cost of operators and the division of a dataset, estimated from its first elements.
 
 use crate::thread_cpu;
+use bytes::Bytes;
+use gristmill_chunk::{Chunk, ChunkLimits, FrameCodec, repack};
 use gristmill_client::{
     DatasetLocation, ProgramFailure,
     report::DatasetDivision,
@@ -9,6 +11,7 @@ use gristmill_client::{
 use gristmill_executor::{AssetLoader, PipelineCompiler};
 use gristmill_model::wire::WorkProfile;
 use gristmill_pipeline::Pipeline;
+use gristmill_policy::placement::PackedBytes;
 use std::path::Path;
 
 /// Default number of elements whose cost is measured.
@@ -67,14 +70,21 @@ pub fn chosen_division(
     DatasetDivision { records, files, split_records, is_given: false }
 }
 
-/// Measures the first `most` records, operator by operator as they run; also finds the dataset's
-/// division.
+/// The first records, as they were measured.
+pub struct ProfiledSample {
+    pub profile: WorkProfile,
+    /// The dataset's division.
+    pub division: DatasetDivision,
+    object: Vec<u8>,
+}
+
+/// Measures the first `most` records, operator by operator as they run.
 pub async fn profile(
     pipeline: &Pipeline,
     assets: &dyn AssetLoader,
     data: &SampledDatasets,
     most: u32,
-) -> Result<(WorkProfile, DatasetDivision), ProgramFailure> {
+) -> Result<ProfiledSample, ProgramFailure> {
     let compiler = PipelineCompiler { assets, fuse: true };
     let program = compiler.compile(pipeline).map_err(ProgramFailure::usage)?;
     let first = first_files(pipeline, data, most).await?;
@@ -92,5 +102,29 @@ pub async fn profile(
         reads: vec![(sample.stored_bytes as u64, 0)],
         ..sample.output.work_profile(pipeline)
     };
-    Ok((profile, division(pipeline, data, &sample)))
+    let division = division(pipeline, data, &sample);
+    Ok(ProfiledSample { profile, division, object: sample.output.object })
+}
+
+impl ProfiledSample {
+    /// Compression of its batches at the fastest level: bytes, and time beyond that of copying them.
+    pub fn packed(&self) -> Result<PackedBytes, ProgramFailure> {
+        let packed = |object: &[u8], codec| {
+            let chunk = Chunk::open(Bytes::copy_from_slice(object), &ChunkLimits::default());
+            let chunk = chunk.map_err(ProgramFailure::failed)?;
+            let before = thread_cpu();
+            let object = repack(&chunk, codec).map_err(ProgramFailure::failed)?;
+            let seconds = thread_cpu().saturating_sub(before).as_secs_f64();
+            Ok::<_, ProgramFailure>((object, seconds))
+        };
+        let (plain, copy_s) = packed(&self.object, FrameCodec::Stored)?;
+        let (small, pack_s) = packed(&plain, FrameCodec::Zstd { level: 1 })?;
+        let (_, unpack_s) = packed(&small, FrameCodec::Stored)?;
+        let per_byte = |seconds: f64| (seconds - copy_s).max(0.0) / plain.len() as f64;
+        Ok(PackedBytes {
+            ratio: small.len() as f64 / plain.len() as f64,
+            pack_s_per_byte: per_byte(pack_s),
+            unpack_s_per_byte: per_byte(unpack_s),
+        })
+    }
 }

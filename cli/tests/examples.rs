@@ -338,6 +338,24 @@ fn examples_and_the_demo_deliver_what_they_always_did() -> Result<()> {
 /// Kinds of cost that do not depend on how fast this machine is.
 const COUNTED: [&str; 2] = ["requests", "transfer"];
 
+/// Keys of a placement, but for `cache`, which may be null.
+const PLACEMENT: [&str; 14] = [
+    "order",
+    "cut",
+    "codec",
+    "memory_mb",
+    "region",
+    "local",
+    "remote",
+    "share_local",
+    "batch_time_s",
+    "stall",
+    "usd",
+    "bound",
+    "reasons",
+    "alternatives",
+];
+
 #[test]
 fn a_run_of_each_example_costs_what_its_plan_says() -> Result<()> {
     // Sleeping takes longer the busier the machine is.
@@ -350,6 +368,10 @@ fn a_run_of_each_example_costs_what_its_plan_says() -> Result<()> {
         let mut plan = dir.gristmill(&["plan", "--step-time", "1ms", "--json"]);
         let plan = run_json(plan.arg(dir.path("p.yaml")))?;
         let planned = &plan["plan"]["functions"]["cost"];
+        let placement = &plan["placement"];
+        for key in PLACEMENT {
+            assert!(!placement[key].is_null(), "{}: {key} of {placement}", example.display());
+        }
         let mut run = dir.gristmill(&["run", "--step-time", "1ms", "--epochs", "1", "--json"]);
         let report = run_json(run.arg(dir.path("p.yaml")))?;
         let (spent, name) = (&report["cost"], example.display());

@@ -1,13 +1,19 @@
 //! `gristmill plan`: predicts workers, time, cost and alternatives after running only a few hundred
 //! records.
 
-use crate::{output::say, read_pipeline, sample};
+use crate::{
+    output::say,
+    read_pipeline,
+    sample::{self, ProfiledSample},
+};
 use gristmill_client::{
     AuthoredPipeline, OrderOptions, ProgramFailure, folder_of, parse_budget, read_user_text,
-    report::DatasetDivision,
+    report::DatasetDivision, sample::SampledDatasets,
 };
+use gristmill_model::wire::WorkProfile;
 use gristmill_policy::{
-    cost::{FunctionShape, PriceList},
+    cost::{FunctionArchitecture, FunctionShape, PriceList},
+    placement::{PlacedHost, PlacedOrder, PlacementInput, PlacementPlan, search},
     plan::{
         self, LocalCosts, LocalJob, MeasuredSample, PlanLimits, PlannedCachePoint, PlannedJob,
         predict_local,
@@ -92,18 +98,20 @@ impl PlanArgs {
         let authored = read_pipeline(&self.pipeline)?.with_batch_size(self.batch_size)?;
         let dir = folder_of(&self.pipeline);
         let place = sample::place(&authored.pipeline, self.data.as_deref(), dir)?;
+        let author = authored.clone();
         let ordered = authored.ordered(&place, &self.order).await?;
+        let author = ordered.is_changed().then_some(author);
         let AuthoredPipeline { pipeline, assets } = ordered.authored;
         let data = sample::listed(&pipeline, place).await?;
-        let (profile, division) = sample::profile(&pipeline, &assets, &data, self.sample).await?;
-        let function_slowdown = self.function_slowdown;
-        let measured = MeasuredSample { function_slowdown, ..MeasuredSample::from(&profile) };
+        let sample = sample::profile(&pipeline, &assets, &data, self.sample).await?;
+        let (profile, division) = (&sample.profile, &sample.division);
+        let measured = self.measured(profile);
         let stored_bytes = measured.source_bytes_per_record() as u64;
         let division = match self.records {
             Some(records) => {
                 sample::chosen_division(&pipeline, records, division.files, stored_bytes)
             }
-            None => division,
+            None => *division,
         };
         let million = sample::chosen_division(&pipeline, 1_000_000, 1, stored_bytes);
         let DatasetDivision { records, .. } = division;
@@ -116,13 +124,14 @@ impl PlanArgs {
             spare_cores: self.spare_cores,
             splits: Some(division.splits(&pipeline)),
             million_splits: Some(million.splits(&pipeline)),
-            points: PlannedCachePoint::all(&pipeline, &profile),
+            points: PlannedCachePoint::all(&pipeline, profile),
             shape: FunctionShape { memory_mb: self.memory_mb, ..FunctionShape::default() },
             prices: prices(&self)?,
             ..PlannedJob::default()
         };
         let limits = self.limits(&job)?;
         let plan = plan::plan(&measured, &job, &limits);
+        let placement = self.placed(&sample, author, &data, &job, limits).await?;
         let cores = available_parallelism().map_or(1, NonZero::get) as f64;
         let here = LocalJob::from_measured(&measured, &job, cores, self.local_workers);
         let here = predict_local(&here, &LocalCosts::default());
@@ -131,6 +140,7 @@ impl PlanArgs {
                 "{}",
                 json!({
                     "plan": plan,
+                    "placement": placement,
                     "local": here,
                     "profile": measured,
                     "files_left_out": data.left_out.as_json(),
@@ -140,6 +150,7 @@ impl PlanArgs {
             return Ok(());
         }
         say!("{plan}");
+        say!("{placement}");
         say!(
             "on this machine ({cores:.0} cores, {} workers): {:.1} s an epoch, the first {:.1} s",
             self.local_workers,
@@ -155,6 +166,44 @@ impl PlanArgs {
 }
 
 impl PlanArgs {
+    /// The cheapest placement, by the same measurements. `author` is the author's order, where a job has another.
+    async fn placed(
+        &self,
+        sample: &ProfiledSample,
+        author: Option<AuthoredPipeline>,
+        data: &SampledDatasets,
+        job: &PlannedJob,
+        limits: PlanLimits,
+    ) -> Result<PlacementPlan, ProgramFailure> {
+        let mut orders = vec![PlacedOrder {
+            name: if author.is_some() { "AutoOrder" } else { "author" },
+            measured: self.measured(&sample.profile),
+            points: job.points.clone(),
+            packed: Some(sample.packed()?),
+        }];
+        if let Some(AuthoredPipeline { pipeline, assets }) = author {
+            let sample = sample::profile(&pipeline, &assets, data, self.sample).await?;
+            orders.push(PlacedOrder {
+                name: "author",
+                measured: self.measured(&sample.profile),
+                points: PlannedCachePoint::all(&pipeline, &sample.profile),
+                packed: orders[0].packed,
+            });
+        }
+        let architecture = if cfg!(target_arch = "x86_64") {
+            FunctionArchitecture::X86_64
+        } else {
+            FunctionArchitecture::Arm64
+        };
+        let host = PlacedHost { architecture, ..PlacedHost::with_idle(self.spare_cores) };
+        Ok(search(&PlacementInput { orders, job: job.clone(), limits, host }))
+    }
+
+    fn measured(&self, profile: &WorkProfile) -> MeasuredSample {
+        let function_slowdown = self.function_slowdown;
+        MeasuredSample { function_slowdown, ..MeasuredSample::from(profile) }
+    }
+
     fn limits(&self, job: &PlannedJob) -> Result<PlanLimits, ProgramFailure> {
         let PlanArgs { max_workers, budget_usd_per_hour, .. } = *self;
         let pays = |usd: f64| job.shape.affordable(usd, &job.prices) > 0;

@@ -36,7 +36,8 @@ impl ProfileArgs {
         let ordered = authored.ordered(&place, &self.order).await?;
         let AuthoredPipeline { pipeline, assets } = ordered.authored;
         let data = sample::listed(&pipeline, place).await?;
-        let (profile, _) = sample::profile(&pipeline, &assets, &data, self.sample).await?;
+        let profiled = sample::profile(&pipeline, &assets, &data, self.sample).await?;
+        let profile = profiled.profile;
         let measured = MeasuredSample::from(&profile);
         let records = measured.records.max(1.0);
         let us_a_record = |seconds: f64| seconds * 1e6 / records;

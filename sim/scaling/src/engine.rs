@@ -7,10 +7,14 @@
 use crate::{
     ModelConditions, ScalingScenario, SimulatedRun,
     model::{ModelPlatform, ModelSplits, ModelTrainer, NoiseStream, ReportMeter, SharedLimit},
+    placer::{HostPlacer, PlacerInput},
     run::ScalingTick,
 };
 use gristmill_model::wire::TrainingReport;
-use gristmill_policy::scaling::{Policy, PolicyName, ScalerFacts, top_up};
+use gristmill_policy::{
+    placement::WorkerTarget,
+    scaling::{Decision, Policy, PolicyName, ScalerFacts, Settings, top_up},
+};
 use std::{
     cmp::{Ordering, Reverse},
     collections::BinaryHeap,
@@ -32,6 +36,8 @@ struct Worker {
     /// Time of its split at the source, for computing and for storing.
     times_s: [f64; 3],
     holds_lease: bool,
+    /// Whether it works on the trainer's host.
+    is_local: bool,
 }
 
 /// Leases per worker in the window.
@@ -42,7 +48,14 @@ pub(crate) struct ScalingEngine<'s> {
     conditions: ModelConditions,
     phase: usize,
     policy: Policy,
+    placer: HostPlacer,
     target: u32,
+    /// Local workers to hold, those there are, and those at work.
+    local_target: u32,
+    locals: u32,
+    locals_at_work: u32,
+    /// Share of the batches that local workers made, by the last report.
+    share_local: f64,
     now_s: f64,
     numbers: u64,
     events: BinaryHeap<Reverse<EngineEvent>>,
@@ -68,11 +81,21 @@ impl<'s> ScalingEngine<'s> {
     /// A run at its beginning, in the conditions of the scenario's first phase.
     pub fn new(scenario: &'s ScalingScenario, seed: u64, policy: PolicyName) -> Self {
         let conditions = scenario.phases[0].conditions.clone();
-        let policy = policy.begin(&scenario.settings, scenario.stored.as_ref());
-        let target = policy.target(&scenario.settings);
+        let (placer, placed) = HostPlacer::begin(scenario, scenario.settings.start);
+        let settings = Settings { start: placed.remote.max(1), ..scenario.settings };
+        let policy = policy.begin(&settings, scenario.stored.as_ref());
+        let target = match placer {
+            HostPlacer::Held { .. } => policy.target(&settings),
+            _ => placed.remote,
+        };
         Self {
             target,
             policy,
+            placer,
+            local_target: placed.local,
+            locals: 0,
+            locals_at_work: 0,
+            share_local: 0.0,
             phase: 0,
             now_s: 0.0,
             numbers: 0,
@@ -132,6 +155,7 @@ impl<'s> ScalingEngine<'s> {
     fn pass(&mut self, to_s: f64) {
         let full = self.splits.is_full(&self.conditions);
         self.meter.pass(to_s - self.now_s, self.platform.at_work, full);
+        self.meter.pass_local(to_s - self.now_s, self.locals_at_work);
         self.run.worker_s += (to_s - self.now_s) * f64::from(self.platform.outstanding);
         self.now_s = to_s;
     }
@@ -147,13 +171,17 @@ impl<'s> ScalingEngine<'s> {
         let lease =
             u64::from(self.conditions.split_batches) * u64::from(self.conditions.lease_splits);
         let most = self.scenario.phases[0].conditions.window_batches;
-        most.min(LEASES_A_WORKER * (u64::from(self.target) + 1) * lease)
+        let workers = u64::from(self.target) + u64::from(self.local_target);
+        most.min(LEASES_A_WORKER * (workers + 1) * lease)
     }
 
     /// A poll of the coordinator, which has the scaler top up workers.
     fn poll(&mut self) {
         self.next_poll_s = self.now_s + self.conditions.poll_s;
         self.conditions.window_batches = self.window();
+        while self.locals < self.local_target && self.splits.claimable(&self.conditions) > 0 {
+            self.start_local();
+        }
         let ready = self.splits.ready();
         // As in the service: stopped when the window is full, woken below half.
         // Splits of dead workers may keep the trainer from all that is ready.
@@ -178,11 +206,25 @@ impl<'s> ScalingEngine<'s> {
         }
     }
 
-    fn start(&mut self) {
+    fn idle_slot(&mut self) -> u32 {
         let slot = self.idle_slots.pop().unwrap_or(self.workers.len() as u32);
         if slot as usize == self.workers.len() {
             self.workers.push(Worker::default());
         }
+        slot
+    }
+
+    fn start_local(&mut self) {
+        let slot = self.idle_slot();
+        let turn = self.workers[slot as usize].turn + 1;
+        self.workers[slot as usize] =
+            Worker { born_s: self.now_s, turn, is_local: true, ..Worker::default() };
+        self.locals += 1;
+        self.claim(slot);
+    }
+
+    fn start(&mut self) {
+        let slot = self.idle_slot();
         let (kind, is_cold) = self.platform.take_environment(&self.conditions);
         let cold_s = if is_cold { self.conditions.cold_start_s } else { 0.0 };
         let turn = self.workers[slot as usize].turn + 1;
@@ -202,6 +244,13 @@ impl<'s> ScalingEngine<'s> {
         }
         match event.what {
             EngineEventKind::Ready => self.claim(event.worker),
+            EngineEventKind::Computed if worker.is_local => {
+                self.schedule(
+                    self.now_s + self.conditions.call_s,
+                    EngineEventKind::Committed,
+                    event.worker,
+                );
+            }
             EngineEventKind::Computed => {
                 let bytes = self.conditions.batch_bytes * self.splits.split_batches();
                 let sent_s = bytes / self.conditions.network_per_s;
@@ -237,9 +286,10 @@ impl<'s> ScalingEngine<'s> {
     fn committed(&mut self, slot: u32) {
         let worker = self.workers[slot as usize];
         // The times of splits made in another mode are not reported.
-        if worker.mode == self.conditions.mode {
+        if worker.mode == self.conditions.mode && !worker.is_local {
             self.meter.flushed(worker.times_s, self.splits.split_batches());
         }
+        self.meter.made(self.splits.split_batches(), worker.is_local);
         self.run.splits += 1;
         let (now_s, conditions) = (self.now_s, &self.conditions);
         let trainer = &mut self.trainer;
@@ -251,9 +301,13 @@ impl<'s> ScalingEngine<'s> {
             self.work(slot);
         } else {
             self.workers[slot as usize].holds_lease = false;
-            self.platform.at_work -= 1;
+            *self.at_work(worker.is_local) -= 1;
             self.claim(slot);
         }
+    }
+
+    fn at_work(&mut self, is_local: bool) -> &mut u32 {
+        if is_local { &mut self.locals_at_work } else { &mut self.platform.at_work }
     }
 
     /// A worker claims a lease; it leaves if there is none or the target is exceeded.
@@ -264,9 +318,13 @@ impl<'s> ScalingEngine<'s> {
         // It leaves before the platform ends it, except on its first lease.
         let too_old =
             age_s > 0.0 && age_s + lease_s > self.conditions.lifetime_s && age_s > lease_s;
-        let kind = self.workers[slot as usize].kind;
-        let superfluous = self.platform.is_superfluous(kind, self.target);
-        let lease = if too_old || superfluous { None } else { self.splits.claim(&self.conditions) };
+        let Worker { kind, is_local, .. } = self.workers[slot as usize];
+        let leaves = if is_local {
+            self.locals > self.local_target
+        } else {
+            too_old || self.platform.is_superfluous(kind, self.target)
+        };
+        let lease = if leaves { None } else { self.splits.claim(&self.conditions) };
         let Some((split, splits)) = lease else {
             self.end(slot, true);
             return;
@@ -275,7 +333,7 @@ impl<'s> ScalingEngine<'s> {
         worker.split = split;
         worker.lease_left = splits - 1;
         worker.holds_lease = true;
-        self.platform.at_work += 1;
+        *self.at_work(is_local) += 1;
         self.work(slot);
     }
 
@@ -294,17 +352,24 @@ impl<'s> ScalingEngine<'s> {
             read_s = served_s.max(sent_s) - self.now_s;
         }
         let others = f64::from(self.platform.at_work.saturating_sub(1));
+        let decoding = self.decoding();
         let worker = &mut self.workers[slot as usize];
-        let compute_s = conditions.compute_s * batches / conditions.vcpus
-            * conditions.speeds.get(worker.kind).copied().unwrap_or(1.0)
-            * self.work_noise.factor(conditions.worker_noise)
-            * (1.0 + conditions.interference * others);
+        let host = &conditions.host;
+        let pace = if worker.is_local {
+            host.local_slowing(f64::from(self.locals_at_work), decoding) / host.local_speed
+        } else {
+            conditions.speeds.get(worker.kind).copied().unwrap_or(1.0)
+                * (1.0 + conditions.interference * others)
+                / conditions.vcpus
+        };
+        let noise = self.work_noise.factor(conditions.worker_noise);
+        let compute_s = conditions.compute_s * batches * pace * noise;
         worker.turn += 1;
         worker.started_s = self.now_s;
         worker.mode = conditions.mode;
         worker.times_s = [read_s, compute_s, 0.0];
         let done_s = self.now_s + called_s + read_s + compute_s;
-        if conditions.mean_life_s.is_finite() {
+        if conditions.mean_life_s.is_finite() && !worker.is_local {
             let dies_s = self.now_s + self.life_noise.exponential(conditions.mean_life_s);
             if dies_s < done_s {
                 self.schedule(dies_s, EngineEventKind::Died, slot);
@@ -314,17 +379,30 @@ impl<'s> ScalingEngine<'s> {
         self.schedule(done_s, EngineEventKind::Computed, slot);
     }
 
+    /// Processors of the trainer's host that decode what remote workers make.
+    fn decoding(&self) -> f64 {
+        let conditions = &self.conditions;
+        (1.0 - self.share_local) * conditions.host.decoding_s(conditions.batch_bytes)
+            / conditions.step_s
+    }
+
     fn end(&mut self, slot: u32, stays_warm: bool) {
         self.workers[slot as usize].turn += 1;
-        let kind = self.workers[slot as usize].kind;
-        self.platform.ended(kind, stays_warm);
+        let Worker { kind, is_local, .. } = self.workers[slot as usize];
+        if is_local {
+            self.locals -= 1;
+        } else {
+            self.platform.ended(kind, stays_warm);
+        }
         self.idle_slots.push(slot);
     }
 
     /// The trainer takes its next batches; true when a report is due.
     fn take(&mut self) -> bool {
         let clients = self.conditions.clients;
-        let stall = self.trainer.take(self.now_s, &self.conditions);
+        let busy = f64::from(self.locals_at_work) + self.decoding();
+        let slowing = self.conditions.host.slowing(busy);
+        let stall = self.trainer.take(self.now_s, slowing, &self.conditions);
         self.splits.delivered += u64::from(clients);
         self.meter.taken(&stall, self.trainer.step_s, self.splits.ready());
         let next = self.scenario.phases.get(self.phase + 1);
@@ -346,12 +424,23 @@ impl<'s> ScalingEngine<'s> {
         }
     }
 
+    fn has_converged(&self) -> bool {
+        let decides = matches!(self.placer, HostPlacer::Held { .. } | HostPlacer::Auto(_));
+        let settings = &self.scenario.settings;
+        let is_remote = decides && (self.target > 0 || self.local_target == 0);
+        self.placer.has_converged() && (!is_remote || self.policy.has_converged(settings))
+    }
+
     fn report(&mut self) -> ScalingTick {
         let facts = self.facts();
+        let decoding = self.decoding();
         let (conditions, noise) = (&self.conditions, &mut self.report_noise);
         let mut noisy = |value: f64| value * noise.factor(conditions.report_noise);
         let meter = std::mem::take(&mut self.meter);
+        let (local_workers, local_share) = meter.local();
         let rounds = f64::from(meter.rounds.max(1));
+        let busy = conditions.host.trainer_cores + decoding + local_workers;
+        let busy_cores = if conditions.host.is_modelled() { busy } else { 0.0 };
         let times_s = meter.times_s().map(|times_s| times_s.map(&mut noisy));
         let [remote_source_s, remote_compute_s, remote_put_s] = times_s.unwrap_or_default();
         let report = TrainingReport {
@@ -367,10 +456,22 @@ impl<'s> ScalingEngine<'s> {
             remote_source_s,
             remote_compute_s,
             remote_put_s,
-            ..TrainingReport::default()
+            local_workers,
+            local_share,
+            busy_cores,
         };
-        let decision = self.policy.decide(&report, &facts, &self.scenario.settings);
-        let before = std::mem::replace(&mut self.target, decision.target);
+        self.share_local = local_share;
+        let input = PlacerInput {
+            report,
+            facts,
+            settings: &self.scenario.settings,
+            conditions: &self.conditions,
+            max_local: self.scenario.max_local,
+            batches_left: self.splits.batches - self.splits.delivered,
+        };
+        let (WorkerTarget { remote, local }, reason) = self.placer.decide(&input, &mut self.policy);
+        let before = std::mem::replace(&mut self.target, remote);
+        self.local_target = local;
         ScalingTick {
             at_s: self.now_s,
             batches: report.batches,
@@ -383,8 +484,9 @@ impl<'s> ScalingEngine<'s> {
             worker_s: self.run.worker_s,
             made: self.splits.made(),
             before,
-            decision,
-            has_converged: self.policy.has_converged(&self.scenario.settings),
+            decision: Decision { target: remote, reason },
+            local,
+            has_converged: self.has_converged(),
         }
     }
 }

@@ -7,7 +7,9 @@
 mod check;
 mod command;
 mod engine;
+mod host;
 mod model;
+mod placer;
 mod random;
 mod read;
 mod run;
@@ -16,6 +18,8 @@ mod sweep;
 
 pub use check::{PhaseCheck, ScenarioCheck, check, table};
 pub use command::{ScalingArgs, run};
+pub use host::ModelHost;
+pub use placer::HostPlacement;
 pub use random::{random_scenario, vary};
 pub use read::{ValueOrigin, ValueProvenance};
 pub use run::{ScalingTick, SimulatedCost, SimulatedRun};

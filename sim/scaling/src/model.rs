@@ -52,13 +52,13 @@ impl ModelTrainer {
         last.map_or(f64::INFINITY, |last| last.at_s.max(self.free_s))
     }
 
-    /// Takes an available batch for each client.
-    pub fn take(&mut self, now_s: f64, conditions: &ModelConditions) -> TrainerStall {
+    /// Takes an available batch for each client. The step takes `slowing` times as long as on a free host.
+    pub fn take(&mut self, now_s: f64, slowing: f64, conditions: &ModelConditions) -> TrainerStall {
         let last = self.arrivals.drain(..conditions.clients as usize).next_back();
         let made_s = last.map_or(now_s, |last| last.made_s);
         let all_s = (now_s - self.free_s).max(0.0);
         let fetch_s = (now_s - made_s.max(self.free_s)).max(0.0);
-        self.step_s = conditions.step_s * self.noise.factor(conditions.step_noise);
+        self.step_s = conditions.step_s * slowing * self.noise.factor(conditions.step_noise);
         self.free_s = now_s + self.step_s;
         TrainerStall { all_s, fetch_s }
     }
@@ -324,6 +324,10 @@ pub(crate) struct ReportMeter {
     elapsed_s: f64,
     worker_s: f64,
     full_s: f64,
+    /// Seconds of local workers at work, and the batches that they and remote ones made.
+    local_s: f64,
+    local_batches: f64,
+    remote_batches: f64,
 }
 
 impl ReportMeter {
@@ -334,6 +338,27 @@ impl ReportMeter {
         if full {
             self.full_s += seconds;
         }
+    }
+
+    /// Adds `seconds` with `at_work` local workers.
+    pub fn pass_local(&mut self, seconds: f64, at_work: u32) {
+        self.local_s += seconds * f64::from(at_work);
+    }
+
+    /// Batches that became ready, by a local worker or a remote one.
+    pub fn made(&mut self, batches: f64, is_local: bool) {
+        if is_local {
+            self.local_batches += batches;
+        } else {
+            self.remote_batches += batches;
+        }
+    }
+
+    /// Local workers at work, as a mean over time, and the share of the batches that they made.
+    pub fn local(&self) -> (f64, f64) {
+        let part = |part: f64, whole: f64| if whole > 0.0 { part / whole } else { 0.0 };
+        let made = self.local_batches + self.remote_batches;
+        (part(self.local_s, self.elapsed_s), part(self.local_batches, made))
     }
 
     /// Adds one batch that the trainer took, with `ready` others behind it.

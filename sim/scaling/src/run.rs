@@ -52,6 +52,8 @@ pub struct ScalingTick {
     pub before: u32,
     #[serde(flatten, serialize_with = "as_text")]
     pub decision: Decision,
+    /// Local workers to hold from now on.
+    pub local: u32,
     pub has_converged: bool,
 }
 

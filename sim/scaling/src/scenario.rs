@@ -1,6 +1,9 @@
 //! A scenario file: the modelled conditions, in base units, their changes, the policy's settings, and the checks.
 
-use crate::read::{ScenarioText, TomlSection, ValueProvenance};
+use crate::{
+    HostPlacement, ModelHost,
+    read::{ScenarioText, TomlSection, ValueProvenance},
+};
 use gristmill_model::wire::WorkerMetrics;
 use gristmill_policy::scaling::Settings;
 use toml::de::{DeTable, DeValue};
@@ -13,6 +16,9 @@ pub struct ScalingScenario {
     /// Conditions in sequence: the first from batch 0, each further one from its batch on.
     pub phases: Vec<ScenarioPhase>,
     pub settings: Settings,
+    /// The policy for local workers, and the most of them.
+    pub placement: HostPlacement,
+    pub max_local: u32,
     /// Measurements of earlier jobs.
     pub stored: Option<WorkerMetrics>,
     /// Batches delivered in a run.
@@ -54,7 +60,7 @@ pub struct PaperResult {
 }
 
 const SECTIONS: &[&str] = &[
-    "trainer", "worker", "data", "limits", "platform", "report", "policy", "run", "prices",
+    "trainer", "host", "worker", "data", "limits", "platform", "report", "policy", "run", "prices",
     "change", "paper", "check",
 ];
 
@@ -116,7 +122,7 @@ impl<'d> Document<'d> {
         top.finish()?;
         let mut conditions = self.conditions()?;
         let prices = self.prices()?;
-        let settings = self.settings(&conditions, &prices)?;
+        let (settings, placement, max_local) = self.settings(&conditions, &prices)?;
         let mut run = self.section("run")?;
         let batches = run.count("batches", 1_000..=BATCHES_MOST)?.unwrap_or(40_000);
         self.close(run)?;
@@ -149,6 +155,8 @@ impl<'d> Document<'d> {
             about,
             phases,
             settings,
+            placement,
+            max_local,
             stored: None,
             batches,
             prices,
@@ -160,6 +168,7 @@ impl<'d> Document<'d> {
 
     fn conditions(&mut self) -> Result<ModelConditions, ScenarioError> {
         let mut trainer = self.section("trainer")?;
+        let host = self.host()?;
         let mut worker = self.section("worker")?;
         let mut data = self.section("data")?;
         let mut limits = self.section("limits")?;
@@ -170,6 +179,7 @@ impl<'d> Document<'d> {
             .ok_or_else(|| trainer.missing("step", "the trainer's own time for a batch"))?;
         let conditions = ModelConditions {
             step_s,
+            host,
             clients: trainer.count("clients", 1..=256)?.unwrap_or(1) as u32,
             step_noise: trainer.number("noise", 0.0..=1.0)?.unwrap_or(0.1),
             ingest_per_s: trainer.rate("ingest")?.unwrap_or(f64::INFINITY),
@@ -220,8 +230,17 @@ impl<'d> Document<'d> {
         &mut self,
         conditions: &ModelConditions,
         prices: &ScenarioPrices,
-    ) -> Result<Settings, ScenarioError> {
+    ) -> Result<(Settings, HostPlacement, u32), ScenarioError> {
         let mut policy = self.section("policy")?;
+        let placement = match policy.text("placement")? {
+            None => HostPlacement::default(),
+            Some(name) => HostPlacement::named(&name).ok_or_else(|| {
+                policy.error(format!(
+                    "`policy.placement` is `{name}`: choose one of remote, auto, unplanned, pecan, fastflow"
+                ))
+            })?,
+        };
+        let max_local = policy.count("max_local", 0..=WORKERS_MOST)?.map_or(u32::MAX, |n| n as u32);
         let defaults = Settings::default();
         let settings = Settings {
             fixed: None,
@@ -236,7 +255,21 @@ impl<'d> Document<'d> {
             usd_per_trainer_hour: prices.accelerator_usd_per_hour,
         };
         self.close(policy)?;
-        Ok(settings)
+        Ok((settings, placement, max_local))
+    }
+
+    fn host(&mut self) -> Result<ModelHost, ScenarioError> {
+        let mut host = self.section("host")?;
+        let read = ModelHost {
+            cores: host.number("cores", 0.0..=1_024.0)?.unwrap_or(0.0),
+            trainer_cores: host.number("trainer_cores", 0.0..=1_024.0)?.unwrap_or(0.0),
+            knee: host.number("knee", 0.01..=1.0)?.unwrap_or(0.9),
+            // 2.2 ns a byte, as in a plan.
+            ingest_cpu_per_gb: host.number("ingest_cpu_per_gb", 0.0..=1e3)?.unwrap_or(2.2),
+            local_speed: host.number("local_speed", 0.01..=100.0)?.unwrap_or(1.0),
+        };
+        self.close(host)?;
+        Ok(read)
     }
 
     fn prices(&mut self) -> Result<ScenarioPrices, ScenarioError> {
@@ -318,6 +351,10 @@ fn changed(
         interference: change.number("interference", 0.0..=1.0)?.unwrap_or(before.interference),
         others: change.count("others", 0..=WORKERS_MOST)?.map_or(before.others, |n| n as u32),
         mean_life_s: change.positive_seconds("mean_life")?.unwrap_or(before.mean_life_s),
+        host: ModelHost {
+            cores: change.number("host_cores", 0.0..=1_024.0)?.unwrap_or(before.host.cores),
+            ..before.host
+        },
         mode: change.count("mode", 0..=1_000)?.map_or(before.mode, |n| n as u32),
         ..before.clone()
     })
@@ -325,7 +362,9 @@ fn changed(
 
 /// Whether a key describes the paper's setup, rather than the simulation's run.
 fn is_input(key: &str) -> bool {
-    ["trainer.", "worker.", "data.", "limits."].iter().any(|section| key.starts_with(section))
+    ["trainer.", "host.", "worker.", "data.", "limits."]
+        .iter()
+        .any(|section| key.starts_with(section))
 }
 
 /// Room for four leases of each of twice the workers suggested by the times.
@@ -344,6 +383,7 @@ pub struct ModelConditions {
     /// The trainer's own time per batch, and its relative deviation between batches.
     pub step_s: f64,
     pub step_noise: f64,
+    pub host: ModelHost,
     /// Receiving rate of the trainer's host.
     pub ingest_per_s: f64,
     /// One vCPU's time per batch, and its relative deviation between splits.

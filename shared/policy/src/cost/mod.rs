@@ -313,6 +313,8 @@ pub enum EpochBound {
     WorkerNetwork,
     /// The network of the trainer's host.
     TrainerNetwork,
+    /// The processors of the trainer's host: the step itself takes longer.
+    TrainerHost,
 }
 
 /// The longest of `bounds`, and of equal ones the first.
@@ -329,6 +331,7 @@ impl fmt::Display for EpochBound {
             EpochBound::Workers => "the workers' computing",
             EpochBound::WorkerNetwork => "the workers' network",
             EpochBound::TrainerNetwork => "the trainer's network",
+            EpochBound::TrainerHost => "the processors of the trainer's host",
         })
     }
 }

@@ -84,6 +84,8 @@ pub struct InstancePrices {
     pub usd_per_vcpu_hour: f64,
     /// Fraction of the paid time in which it works, above 0 and at most 1.
     pub utilisation: f64,
+    /// Fee for Lambda Managed Instances, as a share of the instances' price.
+    pub managed_fee: f64,
     /// Sustained, in each direction, per vCPU.
     pub network_mb_per_s_per_vcpu: f64,
 }
@@ -137,6 +139,8 @@ impl Default for InstancePrices {
             usd_per_vcpu_hour: 0.036_25,
             // A pool that is sized for its peak and kept up between jobs.
             utilisation: 0.60,
+            // <https://aws.amazon.com/lambda/pricing/>: 15 % of the on-demand price.
+            managed_fee: 0.15,
             // c7g.large: 0.937 Gbit/s baseline, 2 vCPUs.
             network_mb_per_s_per_vcpu: 58.0,
         }
@@ -161,6 +165,7 @@ impl PriceList {
             ("transfer.delivery_usd_per_gb", transfer.delivery_usd_per_gb),
             ("instance.usd_per_vcpu_hour", instance.usd_per_vcpu_hour),
             ("instance.network_mb_per_s_per_vcpu", instance.network_mb_per_s_per_vcpu),
+            ("instance.managed_fee", instance.managed_fee),
             ("accelerator_usd_per_hour", self.accelerator_usd_per_hour),
         ];
         for (field, value) in prices {

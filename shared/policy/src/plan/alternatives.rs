@@ -20,6 +20,8 @@ pub enum AlternativeKind {
     Cache,
     /// Instances run the workers.
     Instances,
+    /// Functions on instances that AWS manages: the instances' price and a fee, and none for a function's time.
+    ManagedInstances,
     /// The trainer's host runs the workers.
     TrainerCpu,
 }
@@ -61,7 +63,8 @@ pub(super) fn all(
     }
     all.extend(smaller_functions(job, work, functions));
     all.extend(job.points.iter().map(|point| cached(measured, job, limits, functions, point)));
-    all.push(instances(job, work, functions));
+    let (own, managed) = (instances(job, work, functions), managed(job, work, functions));
+    all.extend([own, managed]);
     all.push(trainer_cpu(measured, job, work));
     all
 }
@@ -137,27 +140,67 @@ fn cached(
     }
 }
 
-/// The same workers on instances that are paid for by the hour and used for part of it. Assumes equally
-/// fast vCPUs: they are the same processors.
-fn instances(job: &PlannedJob, work: &EpochWork, functions: &EpochEstimate) -> PlanAlternative {
-    let instance = &job.prices.instance;
-    let splits = work.splits as f64;
-    let bytes_per_s = quantity(instance.network_mb_per_s_per_vcpu) * 1e6;
+/// Processor seconds of instances that an epoch keeps busy. Assumes equally fast vCPUs: they are the same processors.
+fn busy_s(job: &PlannedJob, work: &EpochWork) -> f64 {
+    let bytes_per_s = quantity(job.prices.instance.network_mb_per_s_per_vcpu) * 1e6;
     let bytes = quantity(work.split.bytes_in) + quantity(work.split.bytes_out);
     // Workers overlap: a processor that one leaves idle is used by another.
-    let busy_s = quantity(work.split.cpu_s).max(ratio(bytes, bytes_per_s)) * splits;
-    let paid_s = ratio(busy_s, quantity(instance.utilisation));
-    let compute = Usd(paid_s / HOUR_S * quantity(instance.usd_per_vcpu_hour));
+    quantity(work.split.cpu_s).max(ratio(bytes, bytes_per_s)) * work.splits as f64
+}
+
+/// Dollars of instances that are busy all the time they are paid for.
+fn fully_used(job: &PlannedJob, work: &EpochWork) -> Usd {
+    Usd(busy_s(job, work) / HOUR_S * quantity(job.prices.instance.usd_per_vcpu_hour))
+}
+
+/// The same workers on instances that are paid for by the hour and used for part of it.
+fn instances(job: &PlannedJob, work: &EpochWork, functions: &EpochEstimate) -> PlanAlternative {
+    let instance = &job.prices.instance;
+    let compute = Usd(ratio(fully_used(job, work).0, quantity(instance.utilisation)));
     let cost = CostBreakdown { compute, ..functions.cost };
     PlanAlternative {
         kind: AlternativeKind::Instances,
         name: format!("{} at {:.0} % utilisation", instance.name, 1e2 * instance.utilisation),
-        workers: ratio(busy_s, functions.seconds),
+        workers: ratio(busy_s(job, work), functions.seconds),
         seconds: functions.seconds,
         bound: functions.bound,
         cost,
         refused: None,
     }
+}
+
+/// The same on Lambda Managed Instances. From public documentation, not tried.
+fn managed(job: &PlannedJob, work: &EpochWork, functions: &EpochEstimate) -> PlanAlternative {
+    let own = instances(job, work, functions);
+    let compute = own.cost.compute * (1.0 + quantity(job.prices.instance.managed_fee));
+    PlanAlternative {
+        kind: AlternativeKind::ManagedInstances,
+        name: format!("managed, {}", own.name),
+        cost: CostBreakdown { compute, ..own.cost },
+        ..own
+    }
+}
+
+/// From which use on instances cost less than functions, and managed ones; none for work that computes nothing.
+pub(super) fn instances_pay(
+    job: &PlannedJob,
+    work: &EpochWork,
+    functions: &EpochEstimate,
+) -> Option<String> {
+    let from = ratio(fully_used(job, work).0, functions.cost.compute.0);
+    let managed = from * (1.0 + quantity(job.prices.instance.managed_fee));
+    let use_of = |from: f64| match from {
+        from if from < 1.0 => format!("from {:.0} % use on", 1e2 * from),
+        _ => "never".to_owned(),
+    };
+    (from > 0.0).then(|| {
+        format!(
+            "instances cost less than functions {}, Lambda Managed Instances {} (public documentation, not tried; \
+             at least three, and slow to grow)",
+            use_of(from),
+            use_of(managed),
+        )
+    })
 }
 
 /// Local workers on the processors that training leaves idle, which are already paid for.

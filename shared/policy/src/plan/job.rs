@@ -8,6 +8,7 @@ use crate::cost::{
 use gristmill_model::wire::{CacheMode, EpochPlan, JobSpec, WorkProfile};
 use gristmill_pipeline::Pipeline;
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 
 /// Default delivered bytes of a split.
 const SPLIT_BYTES: f64 = (64u64 << 20) as f64;
@@ -207,17 +208,30 @@ impl PlannedJob {
     }
 
     fn epoch_of(&self, measured: &MeasuredSample, first_op: usize, bytes_in: f64) -> EpochWork {
+        let bytes_out = measured.delivered_bytes_per_record();
+        self.epoch_between(measured, first_op..usize::MAX, bytes_in, bytes_out)
+    }
+
+    /// An epoch in which workers run the operators `ops`, with the bytes of a record before and after them.
+    pub(crate) fn epoch_between(
+        &self,
+        measured: &MeasuredSample,
+        ops: Range<usize>,
+        bytes_in: f64,
+        bytes_out: f64,
+    ) -> EpochWork {
         let records = self.records as f64;
         let splits = self.epoch_splits(measured);
         let per_split = ratio(records, splits as f64);
         let rows = records * measured.rows_per_record();
+        let Range { start, end } = ops;
+        let cpu_s = measured.cpu_s_per_record(start) - measured.cpu_s_per_record(end);
+        let wait_s = measured.wait_s_per_record(start) - measured.wait_s_per_record(end);
         let split = SplitWork {
-            cpu_s: measured.cpu_s_per_record(first_op)
-                * per_split
-                * quantity(measured.function_slowdown),
-            wait_s: measured.wait_s_per_record(first_op) * per_split,
+            cpu_s: cpu_s * per_split * quantity(measured.function_slowdown),
+            wait_s: wait_s * per_split,
             bytes_in: bytes_in * per_split,
-            bytes_out: measured.delivered_bytes_per_record() * per_split,
+            bytes_out: bytes_out * per_split,
             overhead_s: SPLIT_OVERHEAD_S,
         };
         let delivered = records * measured.delivered_bytes_per_record();
@@ -310,7 +324,7 @@ impl Default for PlanLimits {
 
 impl PlanLimits {
     /// The allowed number of workers, at least one, and the limit that reduced it.
-    pub(super) fn apply(
+    pub(crate) fn apply(
         &self,
         desired: u32,
         shape: &FunctionShape,

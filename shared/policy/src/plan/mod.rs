@@ -112,6 +112,7 @@ pub fn plan(measured: &MeasuredSample, job: &PlannedJob, limits: &PlanLimits) ->
         prices: format!("{} ({})", job.prices.source, job.prices.checked),
     };
     plan.verdicts = verdicts(&plan, job);
+    plan.verdicts.extend(alternatives::instances_pay(job, &work, &plan.functions));
     plan.verdicts.extend(deployment::needs(plan.workers));
     plan.verdicts.extend(deployment::puts(plan.splits, plan.functions.seconds));
     plan.verdicts.extend(deployment::egress(&work, &job.prices));

@@ -100,6 +100,9 @@ fn alternatives_are_listed_beside_the_plan() {
     let c7g = named(&plan, "c7g at 60 % utilisation");
     assert_near(c7g.cost.compute.0, 0.134_30);
     assert_eq!(c7g.seconds, plan.functions.seconds);
+    // 15 % more
+    let managed = named(&plan, "managed, c7g at 60 % utilisation");
+    assert_near(managed.cost.compute.0, 0.154_45);
     // The trainer's 8 spare cores do 8,000 s of work in 1,000 s, less than it trains. Requests: 2,605
     // x (0.2 + 0.4 + 2.5 + 0.5) / M
     let own = named(&plan, "the trainer's 8 spare cores");
@@ -134,6 +137,8 @@ fn it_says_so_when_functions_are_not_the_cheapest() {
              instead of $0.211 an epoch, the accelerator aside)",
             "cache after `batch` pays if it is read again within 2.0 days (saves $0.21 an epoch, keeping it \
              costs $0.107 a day)",
+            "instances cost less than functions from 43 % use on, Lambda Managed Instances from 49 % use on \
+             (public documentation, not tried; at least three, and slow to grow)",
             "a trainer outside AWS also pays $12.62 an epoch to receive it ($0.09 a GB): train in the stack's \
              region, compress, or use smaller dtypes",
         ]
