@@ -12,7 +12,7 @@ use gristmill_model::splits::{
     window::WindowHints,
 };
 use gristmill_model::wire::{BundlePartition, CallRefusal, ClaimCall, ScaleState};
-use gristmill_model::{Epoch, JobName};
+use gristmill_model::{Epoch, InvocationId, JobName};
 use gristmill_ports::TableItem;
 use parking_lot::Mutex;
 use std::{
@@ -85,6 +85,8 @@ struct Remembered {
     polled: Option<(JobName, JobItem)>,
     /// Generations of the trainers that have acknowledged here, by job and reader.
     generations: BTreeMap<(JobName, ReaderFirstRank), u64>,
+    /// Hints from the latest looks that this process knows, those that are fresh.
+    looks: BTreeMap<JobName, WindowHints>,
     /// Leased bundles as this process last wrote them, the latest last.
     leases: VecDeque<(BundleAddress, VersionedItem<Bundle>)>,
 }
@@ -118,6 +120,22 @@ impl CoordinatorMemory {
 
     fn keep_snapshot(&self, job: &JobName, now_ms: u64, snapshot: &JobSnapshot) {
         self.0.lock().snapshot = Some((now_ms, job.clone(), snapshot.clone()));
+    }
+
+    /// Keeps the hints of a look, unless those of a later one are known.
+    pub(crate) fn keep_look(&self, job: &JobName, hints: Option<&WindowHints>, now_ms: u64) {
+        let Some(hints) = hints.filter(|hints| hints.is_fresh(now_ms)) else { return };
+        let looks = &mut self.0.lock().looks;
+        looks.retain(|_, known| known.is_fresh(now_ms));
+        if looks.get(job).is_none_or(|known| known.at_ms <= hints.at_ms) {
+            looks.insert(job.clone(), hints.clone());
+        }
+    }
+
+    /// Whether a worker is surplus, as far as this process knows without a read: it learns that from the polls, looks and
+    /// claims that it answers. What it does not know, the worker's next claim says.
+    pub(crate) fn is_surplus(&self, job: &JobName, worker: &InvocationId, now_ms: u64) -> bool {
+        self.0.lock().looks.get(job).is_some_and(|hints| hints.is_surplus(worker, now_ms))
     }
 
     /// The job as the last poll read it, if that was this job.
@@ -210,7 +228,9 @@ impl JobRecords {
     /// The job, its trainer, and the hints from the last look.
     pub(crate) async fn snapshot(&self, job: &JobName) -> Result<JobSnapshot, CallRefusal> {
         let names = item_names(job);
-        decode_snapshot(job, &names, &self.store.read_all_raw(&names[..3]).await?)
+        let snapshot = decode_snapshot(job, &names, &self.store.read_all_raw(&names[..3]).await?)?;
+        self.memory.keep_look(job, snapshot.hints.item.as_ref(), self.clock.now_ms());
+        Ok(snapshot)
     }
 
     /// Like [`snapshot`](Self::snapshot), with the further items that a poll needs. `from` is the first
@@ -232,6 +252,7 @@ impl JobRecords {
         }
         let items = self.store.read_all_raw(&names).await?;
         let snapshot = decode_snapshot(job, &names, &items)?;
+        self.memory.keep_look(job, snapshot.hints.item.as_ref(), self.clock.now_ms());
         for ((bundle, name), item) in first.iter_mut().zip(&names[others..]).zip(&items[others..]) {
             bundle.read(name, item.as_ref())?;
         }
