@@ -3,5 +3,6 @@
 pub mod caching;
 pub mod compression;
 pub mod cost;
+pub mod placement;
 pub mod plan;
 pub mod scaling;

@@ -17,7 +17,7 @@ pub struct ScalerFacts {
 
 impl ScalerFacts {
     /// Trainers, at least 1.
-    pub(super) fn clients(&self) -> f64 {
+    pub(crate) fn clients(&self) -> f64 {
         f64::from(self.clients.max(1))
     }
 }
