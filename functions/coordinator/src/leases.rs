@@ -42,7 +42,7 @@ impl CallHandler<FlushCall> for Splits {
             self.records.add_profile(&flush.lease.job, profile).await;
         }
         let job = &flush.lease.job;
-        Ok(FlushReply { leave: self.records.memory.is_surplus(job, &after.invocation, now_ms) })
+        Ok(FlushReply { leave: self.records.is_surplus(job, &after.invocation).await })
     }
 }
 

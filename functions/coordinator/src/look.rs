@@ -63,7 +63,7 @@ impl Consumers {
         let decide = |before: Option<&WindowHints>| hints.clone().looked(read.as_ref(), before);
         let name = ItemName::WindowHints(job);
         let hints = self.records.store.update_hint(&name, stored.clone(), decide).await;
-        self.records.memory.keep_look(job, Some(&hints), now_ms);
+        self.records.memory.keep_look(job, &hints, now_ms);
         Ok(hints)
     }
 

@@ -26,6 +26,8 @@ pub(crate) const FEW_ACTIVE: u32 = 5;
 const MANY_ACTIVE: u32 = 128;
 /// Most readers whose run is remembered.
 const MOST_GENERATIONS: usize = 1024;
+/// How long this process relies on the hints of a look as it has read them.
+const LOOK_KEPT_MS: u64 = 200;
 /// Bundles read together with a job's items in a poll. Most polls find only a few that are ready.
 const FIRST_BUNDLES: usize = 4;
 
@@ -85,8 +87,8 @@ struct Remembered {
     polled: Option<(JobName, JobItem)>,
     /// Generations of the trainers that have acknowledged here, by job and reader.
     generations: BTreeMap<(JobName, ReaderFirstRank), u64>,
-    /// Hints from the latest looks that this process knows, those that are fresh.
-    looks: BTreeMap<JobName, WindowHints>,
+    /// Hints from the latest looks that this process knows, and when it has read them.
+    looks: BTreeMap<JobName, (u64, WindowHints)>,
     /// Leased bundles as this process last wrote them, the latest last.
     leases: VecDeque<(BundleAddress, VersionedItem<Bundle>)>,
 }
@@ -122,20 +124,23 @@ impl CoordinatorMemory {
         self.0.lock().snapshot = Some((now_ms, job.clone(), snapshot.clone()));
     }
 
-    /// Keeps the hints of a look, unless those of a later one are known.
-    pub(crate) fn keep_look(&self, job: &JobName, hints: Option<&WindowHints>, now_ms: u64) {
-        let Some(hints) = hints.filter(|hints| hints.is_fresh(now_ms)) else { return };
+    /// Keeps the hints of a look as read now, unless those of a later one are known.
+    pub(crate) fn keep_look(&self, job: &JobName, hints: &WindowHints, now_ms: u64) {
         let looks = &mut self.0.lock().looks;
-        looks.retain(|_, known| known.is_fresh(now_ms));
-        if looks.get(job).is_none_or(|known| known.at_ms <= hints.at_ms) {
-            looks.insert(job.clone(), hints.clone());
+        looks.retain(|_, (read_ms, _)| now_ms.abs_diff(*read_ms) < LOOK_KEPT_MS);
+        let known = looks.entry(job.clone()).or_default();
+        known.0 = now_ms;
+        if known.1.at_ms <= hints.at_ms {
+            known.1.clone_from(hints);
         }
     }
 
-    /// Whether a worker is surplus, as far as this process knows without a read: it learns that from the polls, looks and
-    /// claims that it answers. What it does not know, the worker's next claim says.
-    pub(crate) fn is_surplus(&self, job: &JobName, worker: &InvocationId, now_ms: u64) -> bool {
-        self.0.lock().looks.get(job).is_some_and(|hints| hints.is_surplus(worker, now_ms))
+    /// Whether a worker is surplus, if this process has read that lately: with a poll or a claim.
+    fn is_surplus(&self, job: &JobName, worker: &InvocationId, now_ms: u64) -> Option<bool> {
+        let remembered = self.0.lock();
+        let (read_ms, hints) = remembered.looks.get(job)?;
+        let is_recent = now_ms.abs_diff(*read_ms) < LOOK_KEPT_MS;
+        is_recent.then(|| hints.is_surplus(worker, now_ms))
     }
 
     /// The job as the last poll read it, if that was this job.
@@ -229,8 +234,25 @@ impl JobRecords {
     pub(crate) async fn snapshot(&self, job: &JobName) -> Result<JobSnapshot, CallRefusal> {
         let names = item_names(job);
         let snapshot = decode_snapshot(job, &names, &self.store.read_all_raw(&names[..3]).await?)?;
-        self.memory.keep_look(job, snapshot.hints.item.as_ref(), self.clock.now_ms());
+        self.memory.keep_look(job, &snapshot.hints(), self.clock.now_ms());
         Ok(snapshot)
+    }
+
+    /// Whether a worker is surplus. Polls and claims that this process has answered say so, otherwise a read, at most
+    /// five a second.
+    pub(crate) async fn is_surplus(&self, job: &JobName, worker: &InvocationId) -> bool {
+        let now_ms = self.clock.now_ms();
+        if worker.worker().is_none() {
+            return false;
+        }
+        if let Some(known) = self.memory.is_surplus(job, worker, now_ms) {
+            return known;
+        }
+        let read = self.store.read::<WindowHints>(&ItemName::WindowHints(job)).await;
+        // An unreadable hint counts as absent: the worker's next claim reads it again.
+        let hints = read.ok().and_then(|read| read.item).unwrap_or_default();
+        self.memory.keep_look(job, &hints, now_ms);
+        hints.is_surplus(worker, now_ms)
     }
 
     /// Like [`snapshot`](Self::snapshot), with the further items that a poll needs. `from` is the first
@@ -252,7 +274,7 @@ impl JobRecords {
         }
         let items = self.store.read_all_raw(&names).await?;
         let snapshot = decode_snapshot(job, &names, &items)?;
-        self.memory.keep_look(job, snapshot.hints.item.as_ref(), self.clock.now_ms());
+        self.memory.keep_look(job, &snapshot.hints(), self.clock.now_ms());
         for ((bundle, name), item) in first.iter_mut().zip(&names[others..]).zip(&items[others..]) {
             bundle.read(name, item.as_ref())?;
         }

@@ -6,6 +6,9 @@ use gristmill_model::wire::{
     AccountRoom, DepartedWorkers, FIRST_MS, MetricsOrigin, ScaleDecision, ScaleState, ScalerEvent,
     SpendingLedger, SpokenVersions, WorkerEvent, WorkerMetrics, protocol,
 };
+use gristmill_policy::placement::{
+    PlacementObservation, PlacementSettings, PlacementState, WorkerTarget, place,
+};
 use gristmill_policy::scaling::{
     Policy, PolicyName, Reason, ScalerFacts, Settings, UnknownPolicy, top_up,
 };
@@ -106,8 +109,10 @@ impl ScalerFunction {
             state.outstanding.settle(&left);
             let (workers, measured) = plan(&mut state, event, expired, stored.as_ref())?;
             let outstanding = state.outstanding.len();
-            let same =
-                |of: &ScaleState| (of.policy.clone(), of.target, of.room, of.spending.clone());
+            let same = |of: &ScaleState| {
+                let decided = (of.policy.clone(), of.placement.clone(), of.target, of.local);
+                (decided, of.room, of.spending.clone())
+            };
             if workers.is_empty() && same(&state) == same(&before) {
                 return Ok(ScalerOutcome { outstanding, ..ScalerOutcome::default() });
             }
@@ -423,7 +428,7 @@ fn settle_target(
     stored: Option<&WorkerMetrics>,
 ) -> Result<Option<WorkerMetrics>, ScaleError> {
     if !event.autoscale {
-        state.target = event.wanted;
+        (state.target, state.local) = (event.wanted, None);
         return Ok(None);
     }
     let settings = Settings {
@@ -441,15 +446,21 @@ fn settle_target(
         None => name.begin(&settings),
     });
     state.metrics = policy.origin();
-    if state.target == 0 {
+    let mut placement = begin_placement(state, event, policy.target(&settings));
+    if !state.is_decided() {
         state.target = policy.target(&settings);
+        state.local = event.max_local.map(|_| 0);
         let (workers, origin) = (state.target, state.metrics);
         log(state, event.batches, workers, Reason::Start { workers, origin }.to_string());
         // Its first measurements may not be stored any more when the first report arrives.
         state.policy = Some(serde_json::to_value(&policy)?);
     }
     let Some(report) = &event.training else { return Ok(None) };
-    let decision = policy.decide(report, facts, &settings);
+    let seen = match &placement {
+        Some(placement) => placement.remote_part(report, facts),
+        None => *report,
+    };
+    let decision = policy.decide(&seen, facts, &settings);
     state.throttled = 0;
     state.metrics = policy.origin();
     let measured =
@@ -457,16 +468,49 @@ fn settle_target(
     if measured.is_some() {
         state.kept = Some(event.epoch);
     }
+    let has_converged = policy.has_converged(&settings);
     state.policy = Some(serde_json::to_value(policy)?);
-    if decision.target != state.target {
-        state.target = decision.target;
-        log(state, event.batches, decision.target, decision.reason.to_string());
+    let (mut target, mut reason) = (decision.target, decision.reason.to_string());
+    let mut local = None;
+    if let Some(before) = placement.take() {
+        let seen = PlacementObservation {
+            report,
+            facts,
+            remote: decision.target,
+            has_converged,
+            // Reports of epochs whose mode does not last are not sent.
+            lasts: true,
+            host_cores: report.host_cores,
+            batches_left: event.batches_left,
+        };
+        let settings = PlacementSettings {
+            max_local: event.max_local.unwrap_or(0),
+            ..PlacementSettings::default()
+        };
+        let (after, placed) = place(&seen, &before, &settings);
+        if Some(placed.target.local) != state.local || placed.target.remote != target {
+            reason = placed.reason.to_string();
+        }
+        (target, local) = (placed.target.remote, Some(placed.target.local));
+        state.placement = Some(serde_json::to_value(after)?);
+    }
+    if (target, local) != (state.target, state.local) {
+        (state.target, state.local) = (target, local);
+        log(state, event.batches, target, reason);
     }
     Ok(measured)
 }
 
+/// What was remembered of the placement, if the scaler decides on it. The first remote workers begin alone.
+fn begin_placement(state: &ScaleState, event: &ScalerEvent, remote: u32) -> Option<PlacementState> {
+    event.max_local?;
+    // As with a policy, one that cannot be read counts as absent.
+    let kept = state.placement.clone().and_then(|kept| serde_json::from_value(kept).ok());
+    Some(kept.unwrap_or_else(|| PlacementState::begin(WorkerTarget { remote, local: 0 })))
+}
+
 fn log(state: &mut ScaleState, batch: u64, workers: u32, reason: String) {
-    state.log.push(ScaleDecision { batch, workers, reason });
+    state.log.push(ScaleDecision { batch, workers, local: state.local, reason });
     let excess = state.log.len().saturating_sub(MAX_LOG);
     state.log.drain(..excess);
 }

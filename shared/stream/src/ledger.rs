@@ -497,6 +497,13 @@ impl SplitLedger {
         self.inner.lock().asking.awaited
     }
 
+    /// The local workers that the scaler wants on all hosts together, if it decides on them.
+    pub fn local_target(&self) -> Option<u32> {
+        let inner = self.inner.lock();
+        let decides = inner.view.as_ref().is_some_and(|view| view.spec.auto_placement);
+        decides.then(|| inner.seen.scale.local.unwrap_or(0))
+    }
+
     /// The job's plan, once its dataset is indexed.
     pub fn plan(&self) -> Option<EpochPlan> {
         self.inner.lock().view.as_ref()?.plan

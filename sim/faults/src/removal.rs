@@ -21,6 +21,8 @@ pub struct RemovalOutcome {
     pub took: Duration,
     /// The least number of workers in the seconds after that.
     pub least: u32,
+    /// Splits that were begun again meanwhile.
+    pub again: u64,
     pub counts: SimulationCounts,
     pub batches: usize,
 }
@@ -38,18 +40,19 @@ pub fn simulate_removal(from: u32, to: u32, split_ms: u64) -> io::Result<Removal
     let both = async { tokio::join!(run_job(&cloud, &log, &scenario), lower(&cloud, from, to)) };
     let (ended, lowered) = runtime.block_on(both);
     ended?;
-    let (took, least) = lowered?;
+    let (took, least, again) = lowered?;
     drop(runtime);
     let batches = log.delivered().batches.len();
-    Ok(RemovalOutcome { took, least, counts: sim.counts(), batches })
+    Ok(RemovalOutcome { took, least, again, counts: sim.counts(), batches })
 }
 
-async fn lower(cloud: &Arc<SimCloud>, from: u32, to: u32) -> io::Result<(Duration, u32)> {
+async fn lower(cloud: &Arc<SimCloud>, from: u32, to: u32) -> io::Result<(Duration, u32, u64)> {
     let time = &cloud.sim.time;
     time.sleep(UNDECIDED).await;
     set_target(cloud, from).await?;
     wait_for(cloud, |workers| workers == from).await?;
     time.sleep(UNDECIDED / 2).await;
+    let again_before = cloud.sim.counts().computed_again;
     set_target(cloud, to).await?;
     let took = wait_for(cloud, |workers| workers <= to).await?;
     let (mut least, until) = (u32::MAX, time.now() + UNDECIDED);
@@ -57,7 +60,7 @@ async fn lower(cloud: &Arc<SimCloud>, from: u32, to: u32) -> io::Result<(Duratio
         least = least.min(cloud.workers());
         time.sleep(STEP).await;
     }
-    Ok((took, least))
+    Ok((took, least, cloud.sim.counts().computed_again - again_before))
 }
 
 async fn wait_for(cloud: &SimCloud, is_met: impl Fn(u32) -> bool) -> io::Result<Duration> {

@@ -269,6 +269,7 @@ impl FaultScenario {
             ..JobSettings::default()
         };
         let spec = JobSpec {
+            auto_placement: self.autoscale && self.local_workers > 0,
             seed: self.seed,
             epochs: self.epochs,
             workers: self.workers,

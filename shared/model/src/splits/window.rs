@@ -147,6 +147,8 @@ pub struct WindowHints {
     /// Remote workers with a lease, and local ones.
     pub remote_workers: u32,
     pub local_workers: u32,
+    /// Always 0: functions of the release before, which may work beside, find nobody surplus by it.
+    pub surplus_below: u64,
     /// Remote workers with numbers from the first to before the second are surplus.
     #[serde(skip_serializing_if = "Range::is_empty")]
     pub surplus: Range<u32>,
