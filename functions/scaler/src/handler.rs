@@ -7,7 +7,7 @@ use gristmill_model::wire::{
     SpendingLedger, SpokenVersions, WorkerEvent, WorkerMetrics, protocol,
 };
 use gristmill_policy::placement::{
-    PlacementObservation, PlacementSettings, PlacementState, WorkerTarget, place,
+    PlacementDecision, PlacementObservation, PlacementSettings, PlacementState, WorkerTarget, place,
 };
 use gristmill_policy::scaling::{
     Policy, PolicyName, Reason, ScalerFacts, Settings, UnknownPolicy, top_up,
@@ -431,12 +431,7 @@ fn settle_target(
         (state.target, state.local) = (event.wanted, None);
         return Ok(None);
     }
-    let settings = Settings {
-        start: START_WORKERS,
-        max_workers: state.attainable(event.wanted, event.at_ms),
-        budget_workers: event.budget_workers,
-        ..Settings::default()
-    };
+    let settings = settings(state, event);
     let name = event.policy.as_deref().map_or(Ok(PolicyName::default()), str::parse)?;
     // One that another version wrote and this one cannot read counts as absent: the policy starts anew.
     let kept = state.policy.clone().and_then(|kept| serde_json::from_value::<Policy>(kept).ok());
@@ -446,7 +441,7 @@ fn settle_target(
         None => name.begin(&settings),
     });
     state.metrics = policy.origin();
-    let mut placement = begin_placement(state, event, policy.target(&settings));
+    let placement = begin_placement(state, event, policy.target(&settings));
     if !state.is_decided() {
         state.target = policy.target(&settings);
         state.local = event.max_local.map(|_| 0);
@@ -470,35 +465,58 @@ fn settle_target(
     }
     let has_converged = policy.has_converged(&settings);
     state.policy = Some(serde_json::to_value(policy)?);
-    let (mut target, mut reason) = (decision.target, decision.reason.to_string());
-    let mut local = None;
-    if let Some(before) = placement.take() {
+    let (mut remote, mut local, mut reason) = (decision.target, None, decision.reason.to_string());
+    if let Some(before) = placement {
         let seen = PlacementObservation {
             report,
             facts,
-            remote: decision.target,
+            remote,
             has_converged,
             // Reports of epochs whose mode does not last are not sent.
             lasts: true,
             host_cores: report.host_cores,
             batches_left: event.batches_left,
         };
-        let settings = PlacementSettings {
-            max_local: event.max_local.unwrap_or(0),
-            ..PlacementSettings::default()
-        };
-        let (after, placed) = place(&seen, &before, &settings);
-        if Some(placed.target.local) != state.local || placed.target.remote != target {
-            reason = placed.reason.to_string();
-        }
-        (target, local) = (placed.target.remote, Some(placed.target.local));
+        let (after, target, why) = settle_placement(&seen, &before, event.max_local);
+        reason = why.unwrap_or(reason);
+        (remote, local) = (target.remote, Some(target.local));
         state.placement = Some(serde_json::to_value(after)?);
     }
-    if (target, local) != (state.target, state.local) {
-        (state.target, state.local) = (target, local);
-        log(state, event.batches, target, reason);
+    if (remote, local) != (state.target, state.local) {
+        (state.target, state.local) = (remote, local);
+        log(state, event.batches, remote, reason);
     }
     Ok(measured)
+}
+
+fn settings(state: &ScaleState, event: &ScalerEvent) -> Settings {
+    Settings {
+        start: START_WORKERS,
+        max_workers: state.attainable(event.wanted, event.at_ms),
+        budget_workers: event.budget_workers,
+        ..Settings::default()
+    }
+}
+
+/// The placement after a report, its target, and the reason if it is not the scaling policy's.
+fn settle_placement(
+    seen: &PlacementObservation<'_>,
+    before: &PlacementState,
+    max_local: Option<u32>,
+) -> (PlacementState, WorkerTarget, Option<String>) {
+    let max_local = max_local.unwrap_or(0);
+    let settings = PlacementSettings { max_local, ..PlacementSettings::default() };
+    let (after, PlacementDecision { target, reason }) = place(seen, before, &settings);
+    let why = if target.local != before.target.local {
+        Some(reason.to_string())
+    } else if target.remote == 0 {
+        Some("local workers make enough".to_owned())
+    } else if target.remote != seen.remote {
+        Some("local workers do not make enough".to_owned())
+    } else {
+        None
+    };
+    (after, target, why)
 }
 
 /// What was remembered of the placement, if the scaler decides on it. The first remote workers begin alone.
