@@ -97,7 +97,7 @@ pub async fn change_options(cloud: &Arc<SimCloud>, log: &DeliveryLog, register: 
 fn changed(cloud: &SimCloud, spec: &JobSpec) -> Option<(&'static str, JobSpec)> {
     let sim = &cloud.sim;
     let mut spec = spec.clone();
-    match sim.below(5) {
+    match sim.below(4) {
         0 if spec.settings.sharding == Sharding::Dynamic && spec.workers > 0 => {
             spec.workers = WORKERS[sim.below(WORKERS.len() as u64) as usize];
             Some(("workers", spec))
@@ -111,12 +111,8 @@ fn changed(cloud: &SimCloud, spec: &JobSpec) -> Option<(&'static str, JobSpec)> 
             Some(("max-skipped", spec))
         }
         // Local workers then leave, and come back when the scaler does not decide any more.
-        3 if spec.settings.local_workers > 0
-            && spec.workers > 0
-            && spec.settings.sharding == Sharding::Dynamic =>
-        {
+        3 if spec.auto_placement => {
             spec.auto_placement = sim.below(2) > 0;
-            spec.autoscale |= spec.auto_placement;
             Some(("placement", spec))
         }
         // No record of these simulations is bad, but a split may kill its workers.

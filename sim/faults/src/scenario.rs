@@ -107,7 +107,7 @@ impl FaultScenario {
             split_batches: 1,
             epochs: 1,
             workers: random.u32(2..6),
-            autoscale: shape % 2 == 1,
+            autoscale: false,
             local_workers: 0,
             visitation: Visitation::ExactlyOnce,
             sharding: Sharding::Dynamic,
@@ -145,7 +145,6 @@ impl FaultScenario {
             files: vec![splits.div_ceil(100); 100],
             batch_size: 1,
             workers: 8,
-            autoscale: false,
             split_ms: 0,
             dies_at: Some(u64::from(splits) / 100 * 99),
             ..Self::long(0)
@@ -159,7 +158,6 @@ impl FaultScenario {
             batch_size: 2,
             epochs: if cached == CachePosition::Nowhere { 1 } else { 12 },
             workers: 4,
-            autoscale: false,
             split_ms: 500,
             cached,
             ..Self::long(0)
@@ -199,7 +197,6 @@ impl FaultScenario {
                 _ => random.u32(2..5),
             },
             workers,
-            autoscale: false,
             local_workers,
             visitation: match random.u8(0..6) {
                 0 => Visitation::AtMostOnce,
