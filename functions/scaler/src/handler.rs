@@ -519,7 +519,7 @@ fn settle_placement(
     (after, target, why)
 }
 
-/// What was remembered of the placement, if the scaler decides on it. The first remote workers begin alone.
+/// The state of the placement, if the scaler decides on it. The first remote workers begin alone.
 fn begin_placement(state: &ScaleState, event: &ScalerEvent, remote: u32) -> Option<PlacementState> {
     event.max_local?;
     // As with a policy, one that cannot be read counts as absent.

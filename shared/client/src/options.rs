@@ -60,8 +60,8 @@ pub struct JobOptions {
     /// Workers to run while there is work; `auto` adapts their number to the trainer
     #[arg(long, default_value = "2", value_parser = parse_workers, value_name = "N|auto")]
     pub workers: WorkerCount,
-    /// Where batches are made: `auto` follows the trainer's step with the numbers of workers and of
-    /// local workers, at most `--local-workers`; `remote` and `local` are by one of them alone
+    /// Makers of the batches: `auto` follows the trainer's step with the numbers of workers and of
+    /// local workers, at most `--local-workers`; `remote` and `local` are one of them alone
     /// [default: both, as many as `--workers` and `--local-workers` say]
     #[arg(long, value_enum)]
     pub placement: Option<PlacementRule>,
@@ -111,10 +111,10 @@ pub struct ReportOptions {
     pub json: bool,
 }
 
-/// Where the batches of a job are made.
+/// The makers of the batches of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum PlacementRule {
-    /// Where it costs least, by functions and by idle processors of the trainer's host
+    /// By functions and by idle processors of the trainer's host, as costs least
     Auto,
     /// By functions alone
     Remote,

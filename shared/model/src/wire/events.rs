@@ -87,7 +87,7 @@ pub struct ScaleState {
     /// Local workers to hold on all the trainer's hosts together, if the scaler decides on them too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub local: Option<u32>,
-    /// What the scaler remembers for that decision; replies leave it out.
+    /// State of that decision between two reports, which only the scaler reads; replies leave it out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placement: Option<serde_json::Value>,
     /// State of the scaling policy between two reports, which only the scaler reads; replies leave it out.
