@@ -10,8 +10,8 @@ use gristmill_model::{
     Checkpoint,
     splits::{Cursor, ReaderProgress, ranks::RunRanks, run::TrainingRun},
     wire::{
-        EpochCacheMode, JobState, JobStatus, OptionChange, ReaderStatus, RunStatus, SpendingLedger,
-        StatusCall,
+        EpochCacheMode, JobState, JobStatus, OptionChange, ReaderStatus, RunStatus, ScaleDecision,
+        SpendingLedger, StatusCall,
     },
 };
 use gristmill_policy::scaling::PolicyName;
@@ -233,11 +233,9 @@ fn as_text(status: &JobStatus, now_ms: u64) -> String {
     for OptionChange { option, from, to, since, .. } in job.changes.iter().rev().take(3).rev() {
         text += &format!("changed   {option}: {from}, then {to} from {since} on\n");
     }
-    for decision in scale.log.iter().rev().take(3).rev() {
-        text += &format!(
-            "scaling   batch {}: {} workers ({})\n",
-            decision.batch, decision.workers, decision.reason
-        );
+    for ScaleDecision { batch, workers, local, reason } in scale.log.iter().rev().take(3).rev() {
+        let local = local.map_or_else(String::new, |local| format!(" and {local} local ones"));
+        text += &format!("scaling   batch {batch}: {workers} workers{local} ({reason})\n");
     }
     text
 }

@@ -114,7 +114,9 @@ impl Splits {
             return Ok(reply);
         }
         let seen = snapshot.hints.item.as_ref();
-        if !claim.local && seen.is_some_and(|seen| seen.is_surplus(&claim.invocation)) {
+        if !claim.local
+            && seen.is_some_and(|seen| seen.is_surplus(&claim.invocation, claiming.now_ms))
+        {
             return Ok(idle(IdleReason::Surplus));
         }
         if seen.is_some_and(|seen| seen.shows_nothing(claiming.reach.delivered, claiming.now_ms)) {

@@ -72,6 +72,8 @@ pub(crate) fn scaler_event(
         policy: item.spec.policy.clone(),
         budget_workers: item.spec.budget_workers,
         budget: budget_facts(item, progress),
+        max_local: decides_placement(item).then_some(progress.local_workers),
+        batches_left: batches_left(item, progress),
         training: None,
         mode: item.caching.as_ref().map_or(0, |caching| caching.mode_number(epoch)),
         pipeline: Some(item.spec.pipeline_fingerprint()),
@@ -80,6 +82,19 @@ pub(crate) fn scaler_event(
         progress: 0,
         at_ms,
     }
+}
+
+/// Whether the scaler decides on local workers. Under a budget all of them work: a part of it is kept for them.
+fn decides_placement(item: &JobItem) -> bool {
+    item.spec.auto_placement && item.spec.budget.is_none()
+}
+
+/// Batches of the whole run that the trainer has not taken in, as planned.
+fn batches_left(item: &JobItem, progress: &JobProgress) -> u64 {
+    item.plan.map_or(0, |plan| {
+        let splits = item.run().saturating_sub(progress.delivered.linear(plan.n_splits));
+        splits.saturating_mul(plan.split_batches().into())
+    })
 }
 
 /// Outstanding workers without a current or recent lease, [`SILENT_MS`] after they were invoked.
@@ -91,17 +106,19 @@ pub(crate) fn silent_workers(scale: &ScaleState, scan: &WindowScan, now_ms: u64)
     scale.outstanding.iter().filter(silent).map(|(worker, _)| worker).collect()
 }
 
-/// Number of workers that a job should have while there is work.
+/// Number of remote workers that a job should have while there is work.
 pub(crate) fn target(item: &JobItem, scale: &ScaleState) -> u32 {
     // Before the first decision, the scaler chooses the initial number.
-    let (is_decided, most) = (item.spec.autoscale && scale.target > 0, item.spec.most_workers());
-    if is_decided { scale.target.min(most) } else { most }
+    let most = item.spec.most_workers();
+    let is_decided = scale.target > 0 || scale.local.is_some() && decides_placement(item);
+    if item.spec.autoscale && is_decided { scale.target.min(most) } else { most }
 }
 
 /// Window for the target number of workers, in splits ahead of the trainer, as claims apply it.
 pub(crate) fn window(item: &JobItem, progress: &JobProgress, scale: &ScaleState) -> u32 {
     let Some(plan) = item.plan else { return 0 };
-    let workers = target(item, scale).saturating_add(progress.local_workers);
+    let local = scale.local.filter(|_| decides_placement(item));
+    let workers = target(item, scale).saturating_add(local.unwrap_or(progress.local_workers));
     let splits = window_splits(workers, plan.max_bundle_splits);
     let window = scan::window(item, progress, splits).map_or(0, |window| window.splits());
     u32::try_from(window).unwrap_or(u32::MAX)
@@ -224,6 +241,27 @@ mod tests {
         assert_eq!(window(&item, &JobProgress::default(), &scale), 36);
         let indexing = crate::fixtures::indexing_job();
         assert_eq!(window(&indexing, &JobProgress::default(), &scale), 0);
+    }
+
+    #[test]
+    fn where_local_workers_suffice_no_remote_one_is_wanted() {
+        let mut item = running_job();
+        (item.spec.workers, item.spec.autoscale, item.spec.auto_placement) = (16, true, true);
+        let progress = JobProgress { local_workers: 32, ..JobProgress::default() };
+        let windows = |scale: &ScaleState| window(&item, &progress, scale);
+        let undecided = ScaleState::default();
+        assert_eq!(target(&item, &undecided), 16, "the scaler has not begun");
+        let local = ScaleState { local: Some(3), ..undecided.clone() };
+        assert_eq!(target(&item, &local), 0);
+        let remote = ScaleState { target: 3, local: Some(0), ..undecided };
+        assert_eq!(target(&item, &remote), 3);
+        assert_eq!(windows(&local), windows(&remote), "workers are workers");
+        let event = scaler_event(&"a".parse().unwrap(), &"j".parse().unwrap(), &item, &progress, 0);
+        let plan = item.plan.unwrap();
+        let batches = item.run() * u64::from(plan.split_batches());
+        assert_eq!((event.max_local, event.batches_left), (Some(32), batches));
+        item.spec.auto_placement = false;
+        assert_eq!(scaler_event(&event.ns, &event.job, &item, &progress, 0).max_local, None);
     }
 
     #[test]

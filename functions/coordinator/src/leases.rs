@@ -7,7 +7,9 @@ use gristmill_model::splits::{
     self, Bundle, BundleState, LeaseTerm, TransitionOutcome, TransitionRefusal as SplitRefusal,
     retry_delay_ms,
 };
-use gristmill_model::wire::{AppliedReply, CallRefusal, FailCall, FlushCall, LeaseRef, MarkCall};
+use gristmill_model::wire::{
+    AppliedReply, CallRefusal, FailCall, FlushCall, FlushReply, LeaseRef, MarkCall,
+};
 
 impl CallHandler<MarkCall> for Splits {
     async fn handle(&self, mark: &MarkCall) -> Result<AppliedReply, CallRefusal> {
@@ -20,7 +22,7 @@ impl CallHandler<MarkCall> for Splits {
 }
 
 impl CallHandler<FlushCall> for Splits {
-    async fn handle(&self, flush: &FlushCall) -> Result<AppliedReply, CallRefusal> {
+    async fn handle(&self, flush: &FlushCall) -> Result<FlushReply, CallRefusal> {
         let now_ms = self.records.clock.now_ms();
         let decide = |before: Option<&Bundle>| {
             let open = before.map_or(0, |bundle| bundle.todo().len()) as u64;
@@ -35,11 +37,12 @@ impl CallHandler<FlushCall> for Splits {
             };
             splits::flush(before, &command)
         };
-        self.transition(&flush.lease, decide).await?;
+        let after = self.transition(&flush.lease, decide).await?;
         if let Some(profile) = &flush.profile {
             self.records.add_profile(&flush.lease.job, profile).await;
         }
-        Ok(AppliedReply {})
+        let job = &flush.lease.job;
+        Ok(FlushReply { leave: self.records.is_surplus(job, &after.invocation).await })
     }
 }
 

@@ -62,7 +62,9 @@ impl Consumers {
         let read = stored.item.clone();
         let decide = |before: Option<&WindowHints>| hints.clone().looked(read.as_ref(), before);
         let name = ItemName::WindowHints(job);
-        Ok(self.records.store.update_hint(&name, stored.clone(), decide).await)
+        let hints = self.records.store.update_hint(&name, stored.clone(), decide).await;
+        self.records.memory.keep_look(job, &hints, now_ms);
+        Ok(hints)
     }
 
     /// Reads the window and carries out the [`JobChange`]s that it shows to be due. Returns the window as it is

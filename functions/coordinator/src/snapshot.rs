@@ -12,7 +12,7 @@ use gristmill_model::splits::{
     window::WindowHints,
 };
 use gristmill_model::wire::{BundlePartition, CallRefusal, ClaimCall, ScaleState};
-use gristmill_model::{Epoch, JobName};
+use gristmill_model::{Epoch, InvocationId, JobName};
 use gristmill_ports::TableItem;
 use parking_lot::Mutex;
 use std::{
@@ -26,6 +26,8 @@ pub(crate) const FEW_ACTIVE: u32 = 5;
 const MANY_ACTIVE: u32 = 128;
 /// Most readers whose run is remembered.
 const MOST_GENERATIONS: usize = 1024;
+/// How long this process relies on the hints of a look as it has read them.
+const LOOK_KEPT_MS: u64 = 200;
 /// Bundles read together with a job's items in a poll. Most polls find only a few that are ready.
 const FIRST_BUNDLES: usize = 4;
 
@@ -85,6 +87,8 @@ struct Remembered {
     polled: Option<(JobName, JobItem)>,
     /// Generations of the trainers that have acknowledged here, by job and reader.
     generations: BTreeMap<(JobName, ReaderFirstRank), u64>,
+    /// Hints from the latest looks that this process knows, and when it has read them.
+    looks: BTreeMap<JobName, (u64, WindowHints)>,
     /// Leased bundles as this process last wrote them, the latest last.
     leases: VecDeque<(BundleAddress, VersionedItem<Bundle>)>,
 }
@@ -118,6 +122,25 @@ impl CoordinatorMemory {
 
     fn keep_snapshot(&self, job: &JobName, now_ms: u64, snapshot: &JobSnapshot) {
         self.0.lock().snapshot = Some((now_ms, job.clone(), snapshot.clone()));
+    }
+
+    /// Keeps the hints of a look as read now, unless those of a later one are known.
+    pub(crate) fn keep_look(&self, job: &JobName, hints: &WindowHints, now_ms: u64) {
+        let looks = &mut self.0.lock().looks;
+        looks.retain(|_, (read_ms, _)| now_ms.abs_diff(*read_ms) < LOOK_KEPT_MS);
+        let known = looks.entry(job.clone()).or_default();
+        known.0 = now_ms;
+        if known.1.at_ms <= hints.at_ms {
+            known.1.clone_from(hints);
+        }
+    }
+
+    /// Whether a worker is surplus, if this process has read that lately: with a poll or a claim.
+    fn is_surplus(&self, job: &JobName, worker: &InvocationId, now_ms: u64) -> Option<bool> {
+        let remembered = self.0.lock();
+        let (read_ms, hints) = remembered.looks.get(job)?;
+        let is_recent = now_ms.abs_diff(*read_ms) < LOOK_KEPT_MS;
+        is_recent.then(|| hints.is_surplus(worker, now_ms))
     }
 
     /// The job as the last poll read it, if that was this job.
@@ -210,7 +233,26 @@ impl JobRecords {
     /// The job, its trainer, and the hints from the last look.
     pub(crate) async fn snapshot(&self, job: &JobName) -> Result<JobSnapshot, CallRefusal> {
         let names = item_names(job);
-        decode_snapshot(job, &names, &self.store.read_all_raw(&names[..3]).await?)
+        let snapshot = decode_snapshot(job, &names, &self.store.read_all_raw(&names[..3]).await?)?;
+        self.memory.keep_look(job, &snapshot.hints(), self.clock.now_ms());
+        Ok(snapshot)
+    }
+
+    /// Whether a worker is surplus. Polls and claims that this process has answered say so, otherwise a read, at most
+    /// five a second.
+    pub(crate) async fn is_surplus(&self, job: &JobName, worker: &InvocationId) -> bool {
+        let now_ms = self.clock.now_ms();
+        if worker.worker().is_none() {
+            return false;
+        }
+        if let Some(known) = self.memory.is_surplus(job, worker, now_ms) {
+            return known;
+        }
+        let read = self.store.read::<WindowHints>(&ItemName::WindowHints(job)).await;
+        // An unreadable hint counts as absent: the worker's next claim reads it again.
+        let hints = read.ok().and_then(|read| read.item).unwrap_or_default();
+        self.memory.keep_look(job, &hints, now_ms);
+        hints.is_surplus(worker, now_ms)
     }
 
     /// Like [`snapshot`](Self::snapshot), with the further items that a poll needs. `from` is the first
@@ -232,6 +274,7 @@ impl JobRecords {
         }
         let items = self.store.read_all_raw(&names).await?;
         let snapshot = decode_snapshot(job, &names, &items)?;
+        self.memory.keep_look(job, &snapshot.hints(), self.clock.now_ms());
         for ((bundle, name), item) in first.iter_mut().zip(&names[others..]).zip(&items[others..]) {
             bundle.read(name, item.as_ref())?;
         }

@@ -6,6 +6,9 @@ use gristmill_model::wire::{
     AccountRoom, DepartedWorkers, FIRST_MS, MetricsOrigin, ScaleDecision, ScaleState, ScalerEvent,
     SpendingLedger, SpokenVersions, WorkerEvent, WorkerMetrics, protocol,
 };
+use gristmill_policy::placement::{
+    PlacementDecision, PlacementObservation, PlacementSettings, PlacementState, WorkerTarget, place,
+};
 use gristmill_policy::scaling::{
     Decision, Policy, PolicyName, Reason, ScalerFacts, Settings, UnknownPolicy, top_up,
 };
@@ -106,8 +109,10 @@ impl ScalerFunction {
             state.outstanding.settle(&left);
             let (workers, measured) = plan(&mut state, event, expired, stored.as_ref())?;
             let outstanding = state.outstanding.len();
-            let same =
-                |of: &ScaleState| (of.policy.clone(), of.target, of.room, of.spending.clone());
+            let same = |of: &ScaleState| {
+                let decided = (of.policy.clone(), of.placement.clone(), of.target, of.local);
+                (decided, of.room, of.spending.clone())
+            };
             if workers.is_empty() && same(&state) == same(&before) {
                 return Ok(ScalerOutcome { outstanding, ..ScalerOutcome::default() });
             }
@@ -419,23 +424,20 @@ fn settle_target(
     stored: Option<&WorkerMetrics>,
 ) -> Result<Option<WorkerMetrics>, ScaleError> {
     if !event.autoscale {
-        state.target = event.wanted;
+        (state.target, state.local) = (event.wanted, None);
         return Ok(None);
     }
-    let settings = Settings {
-        start: START_WORKERS,
-        max_workers: state.attainable(event.wanted, event.at_ms),
-        budget_workers: event.budget_workers,
-        ..Settings::default()
-    };
+    let settings = settings(state, event);
     let name = event.policy.as_deref().map_or(Ok(PolicyName::default()), str::parse)?;
     // One that another version wrote and this one cannot read counts as absent: the policy starts anew.
     let kept = state.policy.clone().and_then(|kept| serde_json::from_value::<Policy>(kept).ok());
     let kept = kept.filter(|policy| policy.name() == name);
     let mut policy = kept.unwrap_or_else(|| name.begin(&settings, stored));
     state.metrics = policy.origin();
-    if state.target == 0 {
+    let placement = begin_placement(state, event, policy.target(&settings));
+    if !state.is_decided() {
         state.target = policy.target(&settings);
+        state.local = event.max_local.map(|_| 0);
         let reason = Reason::Start { origin: state.metrics };
         let started = Decision { target: state.target, reason };
         log(state, event.batches, started.target, started.to_string());
@@ -443,7 +445,11 @@ fn settle_target(
         state.policy = Some(serde_json::to_value(&policy)?);
     }
     let Some(report) = &event.training else { return Ok(None) };
-    let decision = policy.decide(report, facts, &settings);
+    let seen = match &placement {
+        Some(placement) => placement.remote_part(report, facts),
+        None => *report,
+    };
+    let decision = policy.decide(&seen, facts, &settings);
     state.throttled = 0;
     state.metrics = policy.origin();
     let measured =
@@ -451,16 +457,72 @@ fn settle_target(
     if measured.is_some() {
         state.kept = Some(event.epoch);
     }
+    let has_converged = policy.has_converged(&settings);
     state.policy = Some(serde_json::to_value(policy)?);
-    if decision.target != state.target {
-        state.target = decision.target;
-        log(state, event.batches, decision.target, decision.to_string());
+    let (mut remote, mut local, mut reason) = (decision.target, None, decision.to_string());
+    if let Some(before) = placement {
+        let seen = PlacementObservation {
+            report,
+            facts,
+            remote,
+            has_converged,
+            // Reports of epochs whose mode does not last are not sent.
+            lasts: true,
+            host_cores: report.host_cores,
+            batches_left: event.batches_left,
+        };
+        let (after, target, why) = settle_placement(&seen, &before, event.max_local);
+        reason = why.unwrap_or(reason);
+        (remote, local) = (target.remote, Some(target.local));
+        state.placement = Some(serde_json::to_value(after)?);
+    }
+    if (remote, local) != (state.target, state.local) {
+        (state.target, state.local) = (remote, local);
+        log(state, event.batches, remote, reason);
     }
     Ok(measured)
 }
 
+fn settings(state: &ScaleState, event: &ScalerEvent) -> Settings {
+    Settings {
+        start: START_WORKERS,
+        max_workers: state.attainable(event.wanted, event.at_ms),
+        budget_workers: event.budget_workers,
+        ..Settings::default()
+    }
+}
+
+/// The placement after a report, its target, and the reason if it is not the scaling policy's.
+fn settle_placement(
+    seen: &PlacementObservation<'_>,
+    before: &PlacementState,
+    max_local: Option<u32>,
+) -> (PlacementState, WorkerTarget, Option<String>) {
+    let max_local = max_local.unwrap_or(0);
+    let settings = PlacementSettings { max_local, ..PlacementSettings::default() };
+    let (after, PlacementDecision { target, reason }) = place(seen, before, &settings);
+    let why = if target.local != before.target.local {
+        Some(reason.to_string())
+    } else if target.remote == 0 {
+        Some("local workers make enough".to_owned())
+    } else if target.remote != seen.remote {
+        Some("local workers do not make enough".to_owned())
+    } else {
+        None
+    };
+    (after, target, why)
+}
+
+/// The state of the placement, if the scaler decides on it. The first remote workers begin alone.
+fn begin_placement(state: &ScaleState, event: &ScalerEvent, remote: u32) -> Option<PlacementState> {
+    event.max_local?;
+    // As with a policy, one that cannot be read counts as absent.
+    let kept = state.placement.clone().and_then(|kept| serde_json::from_value(kept).ok());
+    Some(kept.unwrap_or_else(|| PlacementState::begin(WorkerTarget { remote, local: 0 })))
+}
+
 fn log(state: &mut ScaleState, batch: u64, workers: u32, reason: String) {
-    state.log.push(ScaleDecision { batch, workers, reason });
+    state.log.push(ScaleDecision { batch, workers, local: state.local, reason });
     let excess = state.log.len().saturating_sub(MAX_LOG);
     state.log.drain(..excess);
 }

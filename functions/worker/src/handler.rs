@@ -278,7 +278,7 @@ mod times_tests {
     use super::*;
     use gristmill_model::Nonce;
     use gristmill_model::splits::{SplitCommit, SplitKind, SplitOutcome};
-    use gristmill_model::wire::{AppliedReply, BundlePartition, CallRefusal, LeaseRef};
+    use gristmill_model::wire::{BundlePartition, CallRefusal, FlushReply, LeaseRef};
 
     fn flush(commits: usize) -> AnyCall {
         let commit = SplitCommit {
@@ -317,8 +317,8 @@ mod times_tests {
         let mut totals = InvocationTotals::default();
         let call = flush(2);
         totals.note(&call, &Err(CallError::Unavailable("the answer was lost".to_owned())));
-        totals.note(&call, &Ok(AnyReply::Flush(AppliedReply {})));
-        totals.note(&flush(1), &Ok(AnyReply::Flush(AppliedReply {})));
+        totals.note(&call, &Ok(AnyReply::Flush(FlushReply::default())));
+        totals.note(&flush(1), &Ok(AnyReply::Flush(FlushReply::default())));
         let expected = InvocationTotals {
             splits: 3,
             rows: 30,

@@ -200,7 +200,7 @@ impl ServiceConnection {
         JobHandle {
             plan: Arc::new(view.plan.map_or_else(OnceLock::new, OnceLock::from)),
             service: self.clone(),
-            local_workers: options.own_workers(view.spec.workers),
+            local_workers: options.own_workers_for(&view.spec),
             view: view.read_until(options.own_epochs()),
             left_out: LeftOutFiles::default(),
             folders,

@@ -26,8 +26,8 @@ pub use gristmill_executor::NUMERICS;
 pub use gristmill_host::{AttachError, ServiceFile};
 pub use job::{JobConfig, JobHandle, ResumeError};
 pub use options::{
-    GivenOptionNames, JobOptions, ReportOptions, ServiceBackend, ServiceOptions, StreamOptions,
-    WorkerCount, parse_budget,
+    GivenOptionNames, JobOptions, PlacementRule, ReportOptions, ServiceBackend, ServiceOptions,
+    StreamOptions, WorkerCount, parse_budget,
 };
 pub use order::{ORDER_ELEMENTS, OrderOptions, OrderedPipeline, SizeMeasuring};
 pub use program::{

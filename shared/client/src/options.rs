@@ -60,6 +60,11 @@ pub struct JobOptions {
     /// Workers to run while there is work; `auto` adapts their number to the trainer
     #[arg(long, default_value = "2", value_parser = parse_workers, value_name = "N|auto")]
     pub workers: WorkerCount,
+    /// Makers of the batches: `auto` follows the trainer's step with the numbers of workers and of
+    /// local workers, at most `--local-workers`; `remote` and `local` are one of them alone
+    /// [default: both, as many as `--workers` and `--local-workers` say]
+    #[arg(long, value_enum)]
+    pub placement: Option<PlacementRule>,
     #[arg(long, value_name = "NAME", default_value_t, help = policy_help())]
     pub policy: PolicyName,
     /// Upper limit of `--workers auto` [default: 16 on this machine, 1000 on AWS]
@@ -108,6 +113,17 @@ pub struct ReportOptions {
     pub json: bool,
 }
 
+/// The makers of the batches of a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum PlacementRule {
+    /// By functions and by idle processors of the trainer's host, as costs least
+    Auto,
+    /// By functions alone
+    Remote,
+    /// On the trainer's host alone
+    Local,
+}
+
 /// How many workers a job has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WorkerCount {
@@ -122,9 +138,18 @@ const LOCAL_MAX_WORKERS: u32 = 16;
 const AWS_MAX_WORKERS: u32 = 1000;
 
 impl JobOptions {
+    /// How many workers the job has, as the placement has it.
+    pub(crate) fn worker_count(&self) -> WorkerCount {
+        match self.placement {
+            Some(PlacementRule::Auto) => WorkerCount::Auto,
+            Some(PlacementRule::Local) => WorkerCount::Fixed(0),
+            Some(PlacementRule::Remote) | None => self.workers,
+        }
+    }
+
     /// Workers, or the most of them.
     pub fn most_workers(&self, backend: ServiceBackend) -> u32 {
-        match self.workers {
+        match self.worker_count() {
             WorkerCount::Fixed(workers) => workers,
             WorkerCount::Auto => self.max_workers.unwrap_or(match backend {
                 ServiceBackend::Local => LOCAL_MAX_WORKERS,
@@ -135,10 +160,22 @@ impl JobOptions {
 
     /// Workers inside this process for a job of so many others: one if nothing else works, and nobody said how many.
     pub(crate) fn own_workers(&self, others: u32) -> u32 {
-        match self.settings.local_workers {
-            0 if others == 0 && !self.is_given("local-workers") => 1,
-            workers => workers,
+        let is_given = self.is_given("local-workers");
+        match (self.settings.local_workers, self.placement) {
+            (_, Some(PlacementRule::Remote)) => 0,
+            (_, Some(PlacementRule::Auto)) if !is_given => local_workers_beside_trainer(),
+            (_, Some(PlacementRule::Local)) if !is_given => own_cores(),
+            (0, None) if others == 0 && !is_given => 1,
+            (workers, _) => workers,
         }
+    }
+
+    /// Workers inside this process for a job that exists; the most of them if its scaler decides.
+    pub(crate) fn own_workers_for(&self, spec: &JobSpec) -> u32 {
+        if spec.auto_placement && self.placement.is_none() && !self.is_given("local-workers") {
+            return local_workers_beside_trainer();
+        }
+        self.own_workers(spec.workers)
     }
 
     /// Workers that the budget pays for, at the price of the stack's worker.
@@ -156,21 +193,27 @@ impl JobOptions {
 
     /// `base` with these options, those that take their defaults included.
     pub(crate) fn spec(&self, base: JobSpec, backend: ServiceBackend) -> JobSpec {
-        let is_auto = self.workers == WorkerCount::Auto;
+        let is_auto = self.worker_count() == WorkerCount::Auto;
+        let most = self.most_workers(backend);
+        let local_workers = match self.placement {
+            Some(_) => self.own_workers(most),
+            None => self.settings.local_workers,
+        };
         let policy = is_auto || self.is_given("policy");
         // A limit alone is one of a job that has `auto`.
         let limit = self.max_workers.filter(|_| is_auto || !self.is_given("workers"));
         JobSpec {
             seed: self.seed,
             epochs: self.epochs,
-            workers: limit.unwrap_or(self.most_workers(backend)),
+            workers: limit.unwrap_or(most),
             autoscale: is_auto,
+            auto_placement: self.placement == Some(PlacementRule::Auto),
             policy: policy.then(|| self.policy.to_string()),
             budget_workers: self.budget_workers(),
             budget: self
                 .budget_usd
                 .map(|usd| job_budget(usd, &stack_shape(), &PriceList::default())),
-            settings: self.settings.clone(),
+            settings: JobSettings { local_workers, ..self.settings.clone() },
             compress: self.compress.unwrap_or(base.compress),
             ..base
         }
@@ -187,13 +230,15 @@ impl JobOptions {
 
     /// Refuses combinations that cannot work, with one line that says what to change.
     pub fn check(&self) -> Result<(), &'static str> {
-        if self.workers == WorkerCount::Auto && self.settings.sharding == Sharding::Off {
+        self.check_placement()?;
+        let count = self.worker_count();
+        if count == WorkerCount::Auto && self.settings.sharding == Sharding::Off {
             return Err(
                 "`--sharding off` visits the dataset once for each worker, and `--workers auto` does not say \
                  how many there are: write `--workers N`",
             );
         }
-        let has_workers = self.workers != WorkerCount::Fixed(0) || self.settings.local_workers > 0;
+        let has_workers = count != WorkerCount::Fixed(0) || self.settings.local_workers > 0;
         // Other programs may work for a job that has a name.
         if !has_workers && self.job.is_none() && self.given.names("local-workers") {
             return Err(
@@ -208,7 +253,7 @@ impl JobOptions {
                  arm64: give more",
             );
         }
-        if self.workers == WorkerCount::Auto || !is_new {
+        if count == WorkerCount::Auto || !is_new {
             Ok(())
         } else if self.policy != PolicyName::default() {
             Err("`--policy` decides the number of `--workers auto`: write both")
@@ -218,6 +263,42 @@ impl JobOptions {
             Ok(())
         }
     }
+}
+
+impl JobOptions {
+    /// Refuses numbers of workers that contradict the placement.
+    fn check_placement(&self) -> Result<(), &'static str> {
+        let (of_workers, of_local) = (self.given.names("workers"), self.settings.local_workers > 0);
+        match self.placement {
+            Some(PlacementRule::Auto) if of_workers && self.workers != WorkerCount::Auto => Err(
+                "`--placement auto` decides the number of workers: leave out `--workers`, and limit them by \
+                 `--max-workers`",
+            ),
+            Some(PlacementRule::Auto) if self.given.names("local-workers") && !of_local => {
+                Err("`--placement auto` has local workers: write `--placement remote` for none")
+            }
+            Some(PlacementRule::Local) if of_workers => {
+                Err("`--placement local` has no workers but local ones: leave out `--workers`")
+            }
+            Some(PlacementRule::Remote) if of_local => {
+                Err("`--placement remote` has no local workers: leave out `--local-workers`")
+            }
+            Some(PlacementRule::Remote) if self.workers == WorkerCount::Fixed(0) => {
+                Err("`--placement remote` and `--workers 0` leave nobody to work")
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Processors that this process may use.
+fn own_cores() -> u32 {
+    std::thread::available_parallelism().map_or(1, |cores| u32::try_from(cores.get()).unwrap_or(1))
+}
+
+/// Most local workers unless they are given: the trainer needs a processor itself.
+fn local_workers_beside_trainer() -> u32 {
+    own_cores().saturating_sub(1).max(1)
 }
 
 /// Every option with its default.
@@ -393,6 +474,41 @@ mod tests {
         assert_eq!(own(&["--workers", "0", "--local-workers", "0"]), (0, false));
         assert_eq!(own(&["--workers", "0", "--local-workers", "0", "--job", "j"]), (0, true));
         assert_eq!(read(&["--job", "j"]).own_workers(0), 1, "as of a job that has none");
+    }
+
+    #[test]
+    fn a_placement_says_who_works() {
+        let spec = |flags: &[&str]| {
+            let job = Defaults::parse_from([""].iter().chain(flags)).job;
+            let spec = job.spec(JobSpec::new(String::new()), ServiceBackend::Local);
+            assert_eq!(job.own_workers_for(&spec), spec.settings.local_workers, "{flags:?}");
+            let placed = (spec.workers, spec.settings.local_workers);
+            job.check().map(|()| (placed, (spec.autoscale, spec.auto_placement)))
+        };
+        let (beside, all) = (local_workers_beside_trainer(), own_cores());
+        let of = |rule| ["--placement", rule];
+        assert_eq!(spec(&of("auto")), Ok(((16, beside), (true, true))));
+        assert_eq!(spec(&of("remote")), Ok(((2, 0), (false, false))));
+        assert_eq!(spec(&of("local")), Ok(((0, all), (false, false))));
+        let with = |rule, more: &[&str]| spec(&[&of(rule), more].concat());
+        let limits = ["--max-workers", "5", "--local-workers", "3", "--workers", "auto"];
+        assert_eq!(with("auto", &limits), Ok(((5, 3), (true, true))));
+        assert_eq!(with("local", &["--local-workers", "3"]), Ok(((0, 3), (false, false))));
+        assert_eq!(with("remote", &["--workers", "auto"]), Ok(((16, 0), (true, false))));
+        let refused: [(&str, &[&str]); 6] = [
+            ("auto", &["--workers", "2"]),
+            ("auto", &["--local-workers", "0"]),
+            ("auto", &["--sharding", "off"]),
+            ("local", &["--workers", "2"]),
+            ("remote", &["--local-workers", "2"]),
+            ("remote", &["--workers", "0"]),
+        ];
+        for (rule, more) in refused {
+            assert!(with(rule, more).is_err(), "{rule} {more:?}");
+        }
+        let joined = Defaults::parse_from(["", "--job", "j"]).job;
+        let auto = JobSpec { auto_placement: true, ..JobSpec::new(String::new()) };
+        assert_eq!(joined.own_workers_for(&auto), beside, "as of a job that decides");
     }
 
     #[test]

@@ -8,7 +8,9 @@ mod spent;
 
 use crate::{JobHandle, LeftOutFiles, ProgramFailure};
 use gristmill_model::CostBreakdown;
-use gristmill_model::wire::{CacheMode, JobSpec, JobStatus, JobView, OpWork, WorkProfile};
+use gristmill_model::wire::{
+    CacheMode, JobSpec, JobStatus, JobView, OpWork, ScaleDecision, WorkProfile,
+};
 use gristmill_pipeline::Pipeline;
 use gristmill_report::{
     EpochStalls, EpochWaits, OpSeconds, StallAdvice, Timeline, TimelineCost, TimelineEpoch,
@@ -256,6 +258,9 @@ impl RunReport {
             "batches_blake3": self.observed.batches_blake3,
             "empty": self.observed.empty,
         });
+        if let (true, Some(report)) = (self.job.spec.auto_placement, report.as_object_mut()) {
+            report.insert("placement".to_owned(), placement_json(&self.observed.scaling));
+        }
         if let (Some(hosts), Some(report)) = (self.hosts, report.as_object_mut()) {
             report.extend(self.hosts_json(hosts));
         }
@@ -402,6 +407,15 @@ fn stalls_json(stalls: &EpochStalls) -> Value {
             StallAdvice::MoreWorkers { .. } | StallAdvice::AtMaximum { .. }
         ),
     })
+}
+
+/// The decisions on where batches are made.
+fn placement_json(decisions: &[ScaleDecision]) -> Value {
+    let of = |ScaleDecision { batch, workers, local, reason }: &ScaleDecision| {
+        let local = local.unwrap_or(0);
+        json!({ "batch": batch, "local": local, "remote": workers, "reason": reason })
+    };
+    decisions.iter().map(of).collect()
 }
 
 fn rounded(value: f64, digits: i32) -> f64 {

@@ -27,6 +27,11 @@ pub trait Clock: Send + Sync {
         None
     }
 
+    /// Processors of this machine that this process may use, if that is known; not in simulated time.
+    fn host_cores(&self) -> Option<usize> {
+        None
+    }
+
     async fn sleep(&self, duration: Duration);
 
     /// A nonce that was never returned before.
@@ -93,6 +98,10 @@ impl Clock for SystemClock {
 
     fn host_cpu(&self) -> Option<Duration> {
         busy(&std::fs::read_to_string("/proc/stat").ok()?)
+    }
+
+    fn host_cores(&self) -> Option<usize> {
+        std::thread::available_parallelism().ok().map(usize::from)
     }
 
     async fn sleep(&self, duration: Duration) {

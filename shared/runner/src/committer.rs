@@ -13,7 +13,7 @@ use gristmill_model::{
     Position, RecordKey,
     splits::{SplitCommit, SplitKind, SplitOutcome, WorkerTimes, deaths::sign_of_life_ms},
     stored::keys,
-    wire::{AppliedReply, FlushCall, SkippedRecordLocation, WorkProfile},
+    wire::{FlushCall, FlushReply, SkippedRecordLocation, WorkProfile},
 };
 use gristmill_ports::ObjectPath;
 use std::{sync::atomic::Ordering, time::Duration};
@@ -21,6 +21,9 @@ use tokio::sync::mpsc::Receiver;
 
 /// Shortest time between flushes, so that fast splits share one.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(250);
+/// Longest time between flushes, if splits are shorter, for a worker that may be asked to leave. A flush of each split of a
+/// second costs about 2 % of it.
+const ASK_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a worker retries a flush before it leaves the bundle to others.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(60);
 
@@ -32,7 +35,9 @@ pub(crate) async fn commit_all(
     before: PendingCommits<'_>,
     finished: Receiver<SplitHandover>,
 ) -> Result<(), LeaseError> {
-    let mut pending = Pending::new(run.lease.todo.len(), run.context.runner.clock.monotonic());
+    let (splits, runner) = (run.lease.todo.len(), &run.context.runner);
+    let may_leave = run.context.view.spec.autoscale && !runner.config.local;
+    let mut pending = Pending::new(splits, may_leave, runner.clock.monotonic());
     let committed = match await_commits(run, before, &mut pending).await {
         Ok(()) => commit_each(run, sink, finished, &mut pending).await,
         Err(error) => Err(error),
@@ -167,12 +172,14 @@ struct Pending {
     /// bundle of eight costs at most two flushes more than its last.
     worth: usize,
     remaining: usize,
+    /// Whether the worker may be asked to leave.
+    may_leave: bool,
 }
 
 impl Pending {
-    fn new(splits: usize, now: Duration) -> Self {
+    fn new(splits: usize, may_leave: bool, now: Duration) -> Self {
         let worth = splits.div_ceil(3);
-        Self { last_flush: now, worth, remaining: splits, ..Self::default() }
+        Self { last_flush: now, worth, remaining: splits, may_leave, ..Self::default() }
     }
 
     fn add(&mut self, commit: SplitCommit, times: WorkerTimes, profile: Option<WorkProfile>) {
@@ -186,9 +193,9 @@ impl Pending {
 
     /// Whether to flush before the bundle is complete; the last flush follows when the sender is dropped.
     fn is_due(&self, now: Duration) -> bool {
-        self.remaining > 0
-            && self.commits.len() >= self.worth
-            && now.saturating_sub(self.last_flush) >= FLUSH_INTERVAL
+        let since = now.saturating_sub(self.last_flush);
+        let is_worth = self.commits.len() >= self.worth && since >= FLUSH_INTERVAL;
+        self.remaining > 0 && (is_worth || self.may_leave && since >= ASK_INTERVAL)
     }
 
     /// Time until the lease must be renewed if no flush comes before.
@@ -209,9 +216,12 @@ impl Pending {
             times: std::mem::take(&mut self.times),
             profile: self.profile.take(),
         };
-        let AppliedReply {} = runner.call(call, FLUSH_PATIENCE).await?;
+        let FlushReply { leave } = runner.call(call, FLUSH_PATIENCE).await?;
         self.uncommitted.drain(..splits);
         self.last_flush = runner.clock.monotonic();
+        if leave {
+            run.leave.give(self.last_flush);
+        }
         tracing::info!(splits, "committed");
         Ok(())
     }

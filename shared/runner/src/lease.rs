@@ -32,6 +32,36 @@ pub(crate) const STOP_MARGIN_MS: u64 = 1_500;
 /// How long a worker retries a mark before it leaves the bundle to others.
 const MARK_PATIENCE: Duration = Duration::from_secs(30);
 
+/// A split that had begun so shortly before its worker was asked to leave is dropped: it was not yet at hand when the flush
+/// before it was sent.
+const JUST_BEGUN: Duration = Duration::from_millis(500);
+
+/// The order to leave that a flush may bring, for all leases of a worker.
+#[derive(Debug, Default)]
+pub(crate) struct LeaveOrder {
+    /// When it came, in milliseconds of the runner's clock, plus one; 0 if it has not come.
+    at_ms: AtomicU64,
+}
+
+impl LeaveOrder {
+    /// The order comes at `now`; the first one counts.
+    pub fn give(&self, now: Duration) {
+        let at_ms = millis(now).saturating_add(1);
+        let _ = self.at_ms.compare_exchange(0, at_ms, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// Whether it has come.
+    pub fn is_given(&self) -> bool {
+        self.at_ms.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether it ends a split that began at that time.
+    fn ends(&self, began: Duration) -> bool {
+        let at_ms = self.at_ms.load(Ordering::Relaxed);
+        at_ms > 0 && at_ms <= millis(began + JUST_BEGUN)
+    }
+}
+
 /// Name of one attempt at one split.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SplitName {
@@ -61,6 +91,7 @@ pub(crate) struct LeaseExecution {
     pub deadline_ms: u64,
     /// Predicted milliseconds per split, from the splits already run; 0 before the first.
     pub split_ms: Arc<AtomicU64>,
+    pub leave: Arc<LeaveOrder>,
 }
 
 impl LeaseExecution {
@@ -128,6 +159,9 @@ impl LeaseExecution {
     async fn index_files(&self, finished: mpsc::Sender<SplitHandover>) -> Result<(), LeaseError> {
         let listing = self.context.listing().await?;
         for &position in &self.lease.todo {
+            if self.leave.is_given() {
+                return Err(LeaseError::Surplus);
+            }
             let file = listing.files.get(position as usize).ok_or_else(|| {
                 LeaseError::fatal(format!("file {position} is not in the dataset's listing"))
             })?;
@@ -204,6 +238,10 @@ impl LeaseExecution {
             // Reserve room for the result before computing it. A closed queue means that committing failed;
             // its error is the one to report.
             let Ok(room) = finished.reserve().await else { return Ok(()) };
+            if self.leave.is_given() {
+                outcome = Err(LeaseError::Surplus);
+                break;
+            }
             let read_bytes = source.bytes();
             let result = self.compute(self.place(position), source, stop);
             computing.push_back(Computing { i, source_ms, read_bytes, room, result });
@@ -268,9 +306,11 @@ impl LeaseExecution {
     ) -> impl Future<Output = Result<TimedSplit, LeaseError>> + use<> {
         let runner = Arc::clone(&self.context.runner);
         let (clock, deadline_ms) = (Arc::clone(&runner.clock), self.deadline_ms);
-        let stop = Arc::clone(stop);
+        let (stop, leave, began) = (Arc::clone(stop), Arc::clone(&self.leave), clock.monotonic());
         let cancelled = move || {
-            stop.load(Ordering::Relaxed) || clock.now_ms() + STOP_MARGIN_MS / 2 > deadline_ms
+            stop.load(Ordering::Relaxed)
+                || leave.ends(began)
+                || clock.now_ms() + STOP_MARGIN_MS / 2 > deadline_ms
         };
         let computing = self.context.compute(place, source, Arc::new(cancelled));
         async move {
@@ -411,6 +451,9 @@ pub enum LeaseError {
     /// There is no room for more results: give the rest of the bundle back, without a failure.
     #[error("no room for more results")]
     NoRoom,
+    /// The job has more workers than it wants: give the rest of the bundle back, without a failure, and end.
+    #[error("more workers than the job wants")]
+    Surplus,
     /// A temporary fault: give the bundle back, because another attempt may succeed.
     #[error("{0}")]
     Passing(String),
@@ -459,6 +502,18 @@ impl From<CallError> for LeaseError {
 mod lease_tail_tests {
     use super::*;
     use tokio::sync::oneshot;
+
+    #[test]
+    fn the_split_at_hand_is_finished_and_one_that_has_just_begun_is_dropped() {
+        let order = LeaveOrder::default();
+        let ended = |order: &LeaveOrder| {
+            [0, 9_499, 9_500, 10_000, 11_000].map(|ms| order.ends(Duration::from_millis(ms)))
+        };
+        assert_eq!((order.is_given(), ended(&order)), (false, [false; 5]));
+        order.give(Duration::from_secs(10));
+        order.give(Duration::from_secs(20));
+        assert_eq!((order.is_given(), ended(&order)), (true, [false, false, false, true, true]));
+    }
 
     #[tokio::test]
     async fn a_claim_does_not_wait_for_commits() {

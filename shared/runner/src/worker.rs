@@ -4,7 +4,7 @@ use crate::{
     ComputeMode, LeaseError, SplitSink,
     dataset::DatasetCache,
     described::read_listing,
-    lease::{LeaseExecution, PendingCommits},
+    lease::{LeaseExecution, LeaveOrder, PendingCommits},
     sink::{ClaimableBundles, CodecChoice},
     split::ReadAhead,
     split_source::SplitSource,
@@ -285,7 +285,7 @@ impl Runner {
             error: error.to_string(),
             fatal,
             record,
-            blameless: matches!(error, LeaseError::NoRoom),
+            blameless: matches!(error, LeaseError::NoRoom | LeaseError::Surplus),
         };
         if let Err(refusal) = self.call(call, CLAIM_PATIENCE).await {
             tracing::warn!(%refusal, %error, "cannot return the bundle; its lease will expire");
@@ -303,7 +303,8 @@ impl JobContext {
         sink: &dyn SplitSink,
     ) -> Result<WorkerStopReason, LeaseError> {
         let (mut tail, failure) = (PendingCommits::default(), Arc::default());
-        let shift = WorkerLoop { invocation, deadline_ms, split_ms: Arc::default(), failure };
+        let (split_ms, leave) = (Arc::default(), Arc::default());
+        let shift = WorkerLoop { invocation, deadline_ms, split_ms, failure, leave };
         let ended = shift.work(self.clone(), sink, &mut tail).await;
         tail.finish().await;
         let failed = shift.failure.lock().take();
@@ -326,6 +327,7 @@ struct WorkerLoop<'a> {
     split_ms: Arc<AtomicU64>,
     /// Why commits that went on beside another lease end the worker, if they do.
     failure: Arc<Mutex<Option<LeaseError>>>,
+    leave: Arc<LeaveOrder>,
 }
 
 impl<'a> WorkerLoop<'a> {
@@ -337,6 +339,9 @@ impl<'a> WorkerLoop<'a> {
         tail: &mut PendingCommits<'a>,
     ) -> Result<WorkerStopReason, LeaseError> {
         loop {
+            if self.leave.is_given() {
+                return Ok(WorkerStopReason::Idle(IdleReason::Surplus));
+            }
             let (needed, turn) = match sink.claimable() {
                 ClaimableBundles::Any => (None, None),
                 ClaimableBundles::Needed { place, turn } => (Some(place), Some(turn)),
@@ -376,6 +381,7 @@ impl<'a> WorkerLoop<'a> {
                 nonce,
                 deadline_ms,
                 split_ms: Arc::clone(&self.split_ms),
+                leave: Arc::clone(&self.leave),
             });
             *tail = self.run(run, sink, std::mem::take(tail)).instrument(span).await;
             if self.failure.lock().is_some() {
@@ -419,11 +425,13 @@ impl<'a> WorkerLoop<'a> {
         let mut tail = PendingCommits::new(async move {
             let error = match committing.await.and(computed) {
                 Ok(()) | Err(LeaseError::LeaseLost) => return,
+                // The split that had just begun ended.
+                Err(LeaseError::OutOfTime) if run.leave.is_given() => LeaseError::Surplus,
                 Err(error) => error,
             };
             run.context.runner.give_back(run.reference(), &error).await;
             match error {
-                LeaseError::NoRoom => {}
+                LeaseError::NoRoom | LeaseError::Surplus => {}
                 LeaseError::Passing(_) => tracing::warn!(%error, "bundle given back"),
                 // The time that was paid for is over: more may be.
                 LeaseError::OutOfTime if run.deadline_ms < platform_ms => {}

@@ -8,7 +8,7 @@ use crate::{
     delivery_waits::{DeliveryWaits, TrainerWait},
     downloader::SplitDownloader,
     ledger::SplitLedger,
-    local::{self, LocalSink},
+    local_pool::LocalPool,
     memory::MemoryBound,
     poller::CoordinatorPoller,
     progress::{BatchTimes, FetcherProgress},
@@ -410,12 +410,12 @@ impl Fetcher {
         let state = StreamState::new(ledger, progress, bound, is_shared, Arc::clone(&ports.clock));
         let (mut tasks, mut streaming) = (JoinSet::new(), JoinSet::new());
         tasks.spawn(CoordinatorPoller { context: context.clone(), state: state.clone() }.run());
-        let StreamState { ledger, progress, local, clock, .. } = state.clone();
+        let StreamState { ledger, progress, clock, .. } = state.clone();
         tasks.spawn(watch_progress(clock, Arc::clone(&ledger), progress, patience));
-        for _ in 0..local_workers {
-            let sink = LocalSink::new(&context, Arc::clone(&local), Arc::clone(&ledger));
-            tasks.spawn(local::work(context.clone(), sink));
-        }
+        let context_of_pool = context.clone().for_runner(ports.local_runner(&config));
+        let (state_of_pool, most) = (state.clone(), local_workers);
+        let pool = LocalPool { context: context_of_pool, state: state_of_pool, own, most };
+        tasks.spawn(pool.run());
         let downloader = SplitDownloader { context, state: state.clone() };
         let source = BatchSource { downloader, own, plan: Arc::clone(&config.plan) };
         let batches = source.stream(resume, &mut streaming);

@@ -497,6 +497,15 @@ impl SplitLedger {
         self.inner.lock().asking.awaited
     }
 
+    /// The local workers that the scaler wants on all hosts together, if it decides on them.
+    pub fn local_target(&self) -> Option<u32> {
+        let inner = self.inner.lock();
+        // Under a budget all of them work: a part of it is kept for them.
+        let spec = inner.view.as_ref().map(|view| &view.spec);
+        let decides = spec.is_some_and(|spec| spec.auto_placement && spec.budget.is_none());
+        decides.then(|| inner.seen.scale.local.unwrap_or(0))
+    }
+
     /// The job's plan, once its dataset is indexed.
     pub fn plan(&self) -> Option<EpochPlan> {
         self.inner.lock().view.as_ref()?.plan

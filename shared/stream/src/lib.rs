@@ -16,6 +16,7 @@ mod error;
 mod fetcher;
 mod ledger;
 mod local;
+mod local_pool;
 mod memory;
 mod observer;
 mod poller;

@@ -20,7 +20,7 @@ use std::{
     collections::BTreeMap,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     time::Duration,
 };
@@ -33,8 +33,23 @@ const REST_AFTER_ERROR: Duration = Duration::from_secs(2);
 /// No platform stops a local worker, so its leases may last as long as allowed.
 const NO_DEADLINE_MS: u64 = 3_600_000;
 
+/// A worker of a pool.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct PoolMember {
+    pub number: u32,
+    /// How many workers the pool wants now: those of the first numbers.
+    pub count: Arc<AtomicU32>,
+}
+
+impl PoolMember {
+    fn is_wanted(&self) -> bool {
+        self.number < self.count.load(Ordering::Relaxed)
+    }
+}
+
 /// The place of local workers' splits; decides which splits they may claim.
 pub(crate) struct LocalSink {
+    member: PoolMember,
     store: Arc<LocalStore>,
     ledger: Arc<SplitLedger>,
     /// Stores chunks that other processes read too.
@@ -45,10 +60,15 @@ pub(crate) struct LocalSink {
 
 impl LocalSink {
     /// The sink of one worker.
-    pub fn new(context: &JobContext, store: Arc<LocalStore>, ledger: Arc<SplitLedger>) -> Self {
+    pub fn new(
+        context: &JobContext,
+        store: Arc<LocalStore>,
+        ledger: Arc<SplitLedger>,
+        member: PoolMember,
+    ) -> Self {
         let (runner, job) = (Arc::clone(&context.runner), context.view.job.clone());
         let objects = ObjectSink { runner, job };
-        Self { store, ledger, objects, has_nothing: AtomicBool::new(false) }
+        Self { member, store, ledger, objects, has_nothing: AtomicBool::new(false) }
     }
 }
 
@@ -58,7 +78,7 @@ impl SplitSink for LocalSink {
     /// one empties it.
     fn claimable(&self) -> ClaimableBundles {
         let has_room = self.store.has_room();
-        if self.ledger.error().is_some() {
+        if self.ledger.error().is_some() || !self.member.is_wanted() {
             return ClaimableBundles::Nothing;
         }
         if has_room && !self.has_nothing.load(Ordering::Relaxed) {
@@ -78,6 +98,9 @@ impl SplitSink for LocalSink {
     /// With a full store, the worker goes on only to a split that the stream waits for, or will wait for next. An
     /// index fills no store.
     fn goes_on(&self, epoch: Epoch, rest: &[Position]) -> bool {
+        if !self.member.is_wanted() {
+            return false;
+        }
         if self.store.has_room() || epoch == INDEX_EPOCH {
             return true;
         }
@@ -123,14 +146,26 @@ impl SplitSink for LocalSink {
     }
 }
 
-/// Claims and works in this process until the job ends or the run fails.
-pub(crate) async fn work(context: JobContext, sink: LocalSink) {
+/// Why a local worker has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WorkEnd {
+    /// The job has ended, or the run has failed.
+    JobEnded,
+    /// The pool wants fewer workers.
+    Unwanted,
+}
+
+/// Claims and works in this process until the job ends, the run fails, or the worker is not wanted any more.
+pub(crate) async fn work(context: JobContext, sink: LocalSink) -> WorkEnd {
     let (ledger, clock) = (&sink.ledger, &context.runner.clock);
     let invocation = InvocationId(format!("local-{}", clock.nonce()));
     while ledger.error().is_none() {
+        if !sink.member.is_wanted() {
+            return WorkEnd::Unwanted;
+        }
         let deadline_ms = clock.now_ms() + NO_DEADLINE_MS;
         match context.work(&invocation, deadline_ms, &sink).await {
-            Ok(WorkerStopReason::Idle(IdleReason::JobEnded)) => return,
+            Ok(WorkerStopReason::Idle(IdleReason::JobEnded)) => return WorkEnd::JobEnded,
             Ok(_) => {}
             // The coordinator knows of fatal errors and ends the job for all workers.
             Err(error) => {
@@ -145,6 +180,7 @@ pub(crate) async fn work(context: JobContext, sink: LocalSink) {
             () = sink.store.freed(), if !sink.store.has_room() => {}
         }
     }
+    WorkEnd::JobEnded
 }
 
 /// The split to compute, and its cache orders, so that the result is what was committed as `entry` in its epoch, or
@@ -411,6 +447,7 @@ mod tests {
             SplitLedger::new(crate::samples::view(), split(0, 0), FolderBuckets::default());
         let objects = Arc::clone(&ports.objects);
         let sink = LocalSink {
+            member: PoolMember { number: 0, count: Arc::new(AtomicU32::new(1)) },
             store,
             ledger: Arc::new(ledger),
             objects: ObjectSink { runner: ports.runner(&config), job: config.job },
@@ -468,6 +505,18 @@ mod tests {
         assert!(waits.now_or_never().is_some());
         sink.discard(&name);
         assert!(matches!(sink.claimable(), ClaimableBundles::Any) && sink.goes_on(0, &[9]));
+    }
+
+    #[tokio::test]
+    async fn a_worker_that_is_not_wanted_claims_nothing_and_gives_back_what_is_left() {
+        let (sink, ..) = sink(1 << 20, false).await;
+        assert!(matches!(sink.claimable(), ClaimableBundles::Any) && sink.goes_on(0, &[1, 2]));
+        sink.member.count.store(0, Ordering::Relaxed);
+        let mut waits = Box::pin(sink.ledger.take(split(0, 0)));
+        assert!(waits.as_mut().now_or_never().is_none());
+        answer(&sink.ledger, 0);
+        assert_eq!(needed(&sink), None, "remote workers make what the stream waits for");
+        assert!(!sink.goes_on(0, &[0]));
     }
 
     #[tokio::test]

@@ -185,7 +185,10 @@ impl CoordinatorPoller {
         let (metrics, training) = {
             let mut meter = self.state.progress.meter();
             let clock = &self.context.runner.clock;
-            let host = || Some(HostCpu { at: clock.monotonic(), cpu: clock.host_cpu()? });
+            let host = || {
+                let (cpu, cores) = (clock.host_cpu()?, clock.host_cores()?);
+                Some(HostCpu { at: clock.monotonic(), cpu, cores })
+            };
             (meter.metrics(), meter.report(host))
         };
         let call =

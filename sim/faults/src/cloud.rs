@@ -151,7 +151,7 @@ impl SimCloud {
         Arc::new(SimObjects { process: process.clone(), store, items })
     }
 
-    fn table(&self, process: &SimProcess) -> Arc<SimTable> {
+    pub fn table(&self, process: &SimProcess) -> Arc<SimTable> {
         Arc::new(self.items.opened_by(process, &self.store, &self.deployed))
     }
 

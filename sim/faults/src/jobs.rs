@@ -110,6 +110,11 @@ fn changed(cloud: &SimCloud, spec: &JobSpec) -> Option<(&'static str, JobSpec)> 
             spec.settings.max_skipped = SkipLimit::Records(u64::MAX - sim.below(9));
             Some(("max-skipped", spec))
         }
+        // Local workers then leave, and come back when the scaler does not decide any more.
+        3 if spec.auto_placement => {
+            spec.auto_placement = sim.below(2) > 0;
+            Some(("placement", spec))
+        }
         // No record of these simulations is bad, but a split may kill its workers.
         _ if !cloud.store.scenario.poison => {
             let policies = [ErrorPolicy::Fail, ErrorPolicy::Skip, ErrorPolicy::Quarantine];

@@ -20,6 +20,7 @@ mod objects;
 mod process;
 mod ranked;
 mod releases;
+mod removal;
 mod run;
 mod scenario;
 mod simulation;
@@ -32,6 +33,7 @@ pub use histories::{HistoryOutcome, history};
 pub use mutant::Mutant;
 pub use process::{ProcessKind, SimClock, SimProcess};
 pub use releases::{SimRelease, UpgradeMoment, UpgradeOrder, UpgradePlan};
+pub use removal::{RemovalOutcome, simulate_removal};
 pub use run::{
     SimulationOutcome, simulate, simulate_large, simulate_only, simulate_ranks, simulate_upgrade,
 };

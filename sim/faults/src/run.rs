@@ -287,7 +287,7 @@ async fn run_ranked(
 }
 
 /// Runs one job from its registration to its end, and checks the result.
-async fn run_job(
+pub(crate) async fn run_job(
     cloud: &Arc<SimCloud>,
     log: &Arc<DeliveryLog>,
     scenario: &FaultScenario,

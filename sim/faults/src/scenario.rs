@@ -21,6 +21,8 @@ pub struct FaultScenario {
     pub split_batches: u32,
     pub epochs: Epoch,
     pub workers: u32,
+    /// Whether `workers` is the most of them, and the scaler decides: its targets rise and fall.
+    pub autoscale: bool,
     pub local_workers: u32,
     pub visitation: Visitation,
     pub sharding: Sharding,
@@ -105,6 +107,7 @@ impl FaultScenario {
             split_batches: 1,
             epochs: 1,
             workers: random.u32(2..6),
+            autoscale: false,
             local_workers: 0,
             visitation: Visitation::ExactlyOnce,
             sharding: Sharding::Dynamic,
@@ -123,12 +126,14 @@ impl FaultScenario {
         let mut random = fastrand::Rng::with_seed(shape);
         let batch_size = random.u32(1..3);
         let splits = random.u32(256..600);
+        let (epochs, workers) = (random.u32(1..3), random.u32(0..4));
         Self {
             files: vec![splits * batch_size / 2, splits * batch_size / 2 + 1],
             batch_size,
-            epochs: random.u32(1..3),
-            workers: random.u32(0..4),
+            epochs,
+            workers,
             local_workers: [1, 2, 4, 14, 32][random.usize(0..5)],
+            autoscale: workers > 0 && shape % 2 == 1,
             split_ms: 0,
             ..Self::long(shape)
         }
@@ -157,6 +162,12 @@ impl FaultScenario {
             cached,
             ..Self::long(0)
         }
+    }
+
+    /// A job of `workers` for whose splits a worker takes so long, while its target falls.
+    pub fn for_removal(workers: u32, split_ms: u64) -> Self {
+        let (batch_size, autoscale) = (1, true);
+        Self { files: vec![300, 300], batch_size, workers, autoscale, split_ms, ..Self::long(0) }
     }
 
     /// Another job over the same data with the same pipeline, in another order.
@@ -255,9 +266,11 @@ impl FaultScenario {
             ..JobSettings::default()
         };
         let spec = JobSpec {
+            auto_placement: self.autoscale && self.local_workers > 0,
             seed: self.seed,
             epochs: self.epochs,
             workers: self.workers,
+            autoscale: self.autoscale,
             settings,
             ..JobSpec::new(pipeline.canonical_json())
         };

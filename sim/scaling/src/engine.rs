@@ -459,6 +459,7 @@ impl<'s> ScalingEngine<'s> {
             local_workers,
             local_share,
             busy_cores,
+            host_cores: conditions.host.cores,
         };
         self.share_local = local_share;
         let input = PlacerInput {

@@ -22,8 +22,8 @@ use gristmill_aws::{Aws, AwsCredentials, AwsEndpoints};
 use gristmill_coordinator::{CoordinatorFunction, CoordinatorSettings, UpkeepReport, handle};
 use gristmill_model::splits::{SplitCommit, SplitKind, SplitOutcome, SplitPlace, WorkerTimes};
 use gristmill_model::wire::{
-    AnyReply, AppliedReply, CallEnvelope, CallRefusal, ClaimCall, ClaimReply, CoordinatorCall,
-    Dataset, FlushCall, IdleReason, IdleReply, JobSettings, JobSpec, JobState, Lease, LeaseWork,
+    AnyReply, CallEnvelope, CallRefusal, ClaimCall, ClaimReply, CoordinatorCall, Dataset,
+    FlushCall, FlushReply, IdleReason, IdleReply, JobSettings, JobSpec, JobState, Lease, LeaseWork,
     MarkCall, PollCall, PollReply, ReadySplit, RefusalKind, RegisterCall, ReleaseCall, SourceFile,
     StatusCall, StopCall, VERSION,
 };
@@ -285,7 +285,7 @@ async fn a_lease_that_ran_out_is_anothers_and_its_first_owner_is_refused(table: 
         matches!(&refused, Err(refusal) if refusal.kind == RefusalKind::LeaseLost),
         "{refused:?}"
     );
-    assert!(matches!(world.work(&lease, Nonce([2; 8])).await, Ok(AppliedReply {})));
+    assert!(matches!(world.work(&lease, Nonce([2; 8])).await, Ok(FlushReply { .. })));
     assert_eq!(world.poll().await.job.state, JobState::Running);
 }
 
@@ -302,13 +302,13 @@ async fn remembered_leases_may_be_outdated(table: Arc<dyn Table>) {
     assert_eq!((new.bundle, new.attempt), (old.bundle, 2));
     // A bundle leased by another process, which this one does not know.
     let next = leased(other.claim(5).await);
-    assert!(matches!(world.work(&new, Nonce([4; 8])).await, Ok(AppliedReply {})));
+    assert!(matches!(world.work(&new, Nonce([4; 8])).await, Ok(FlushReply { .. })));
     let refused = world.work(&old, Nonce([3; 8])).await;
     assert!(matches!(&refused, Err(refusal) if refusal.kind == RefusalKind::LeaseLost));
     let last = leased(world.claim(6).await);
     assert!(last.bundle > next.bundle, "{last:?} after {next:?}");
     for (lease, id) in [(next, 5), (last, 6)] {
-        assert!(matches!(world.work(&lease, Nonce([id; 8])).await, Ok(AppliedReply {})));
+        assert!(matches!(world.work(&lease, Nonce([id; 8])).await, Ok(FlushReply { .. })));
     }
 }
 
@@ -325,10 +325,10 @@ async fn a_worker_that_is_silent_while_others_go_on_loses_its_lease_early(table:
             assert_eq!((lease.attempt, lease.todo.len()), (2, silent.todo.len()));
             let refused = world.work(&silent, Nonce([2; 8])).await;
             assert!(matches!(&refused, Err(r) if r.kind == RefusalKind::LeaseLost));
-            assert!(matches!(world.work(&lease, Nonce([id; 8])).await, Ok(AppliedReply {})));
+            assert!(matches!(world.work(&lease, Nonce([id; 8])).await, Ok(FlushReply { .. })));
             return;
         }
-        assert!(matches!(world.work(&lease, Nonce([id; 8])).await, Ok(AppliedReply {})));
+        assert!(matches!(world.work(&lease, Nonce([id; 8])).await, Ok(FlushReply { .. })));
         world.clock.sleep(Duration::from_millis(500)).await;
     }
     panic!("its lease was not ended");
@@ -364,7 +364,7 @@ async fn a_call_that_is_sent_again_is_answered_the_same(table: Arc<dyn Table>) {
     let again = ClaimCall { resent: true, ..again };
     assert_eq!(leased(world.call(again).await), lease);
     for _ in 0..2 {
-        assert!(matches!(world.work(&lease, Nonce([1; 8])).await, Ok(AppliedReply {})));
+        assert!(matches!(world.work(&lease, Nonce([1; 8])).await, Ok(FlushReply { .. })));
     }
     assert_eq!(world.poll().await.indexed_files, 1);
 }

@@ -138,7 +138,7 @@ impl World {
         let world = Self::indexing(table, 1).await;
         let lease = leased(world.claim(1).await);
         let reply = world.work(&lease, Nonce([1; 8])).await;
-        assert!(matches!(reply, Ok(AppliedReply {})), "{reply:?}");
+        assert!(matches!(reply, Ok(FlushReply { .. })), "{reply:?}");
         assert_eq!(world.poll().await.job.state, JobState::Running);
         world
     }
@@ -153,9 +153,9 @@ impl World {
     }
 
     /// Marks and commits every split of a lease, one split per call.
-    pub async fn work(&self, lease: &Lease, nonce: Nonce) -> Result<AppliedReply, CallRefusal> {
+    pub async fn work(&self, lease: &Lease, nonce: Nonce) -> Result<FlushReply, CallRefusal> {
         let reference = lease.reference(&self.job, nonce);
-        let mut reply = Ok(AppliedReply {});
+        let mut reply = Ok(FlushReply::default());
         for position in &lease.todo {
             let index = u8::try_from(position - lease.first).unwrap();
             if lease.marks() {
@@ -203,7 +203,7 @@ impl World {
             error: String::new(),
         };
         let reply = self.call(release).await;
-        assert!(matches!(reply, Ok(AppliedReply {})), "{reply:?}");
+        assert!(reply.is_ok(), "{reply:?}");
     }
 
     pub async fn poll(&self) -> PollReply {

@@ -18,10 +18,10 @@ use gristmill_model::splits::{SplitCommit, SplitKind, SplitOutcome, SplitPlace, 
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{
     AccountRoom, AnyReply, AppliedReply, CallEnvelope, CallRefusal, ClaimCall, ClaimReply,
-    CoordinatorCall, Dataset, FlushCall, ForgetCall, ForgetReply, IdleReason, IdleReply,
-    JobSettings, JobSpec, JobState, JobView, Lease, LeaseWork, LeaveCall, PollCall, PollReply,
-    RefusalKind, RegisterCall, ReleaseCall, ScaleState, ScalerEvent, SkippedRecordLocation,
-    SourceFile, StatusCall, StopCall, VERSION,
+    CoordinatorCall, Dataset, FlushCall, FlushReply, ForgetCall, ForgetReply, IdleReason,
+    IdleReply, JobSettings, JobSpec, JobState, JobView, Lease, LeaseWork, LeaveCall, PollCall,
+    PollReply, RefusalKind, RegisterCall, ReleaseCall, ScaleState, ScalerEvent,
+    SkippedRecordLocation, SourceFile, StatusCall, StopCall, VERSION,
 };
 use gristmill_model::{
     ErrorPolicy, InvocationId, JobName, Namespace, Nonce, RecordKey, SkippedRecord,
@@ -159,7 +159,11 @@ impl World {
     }
 
     /// Commits every split of a lease just claimed, with `rows` rows and `skipped` skipped records each.
-    async fn flush(&self, lease: &Lease, rows: u32, skipped: u32) {
+    async fn flush(&self, lease: &Lease, rows: u32, skipped: u32) -> FlushReply {
+        self.flush_as(lease, self.last_nonce(), rows, skipped).await
+    }
+
+    async fn flush_as(&self, lease: &Lease, nonce: Nonce, rows: u32, skipped: u32) -> FlushReply {
         let commits = lease.todo.iter().map(|position| SplitCommit {
             split_index: u8::try_from(position - lease.first).unwrap(),
             outcome: SplitOutcome {
@@ -173,7 +177,7 @@ impl World {
             },
         });
         let flush = FlushCall {
-            lease: lease.reference(&self.job, self.last_nonce()),
+            lease: lease.reference(&self.job, nonce),
             commits: commits.collect(),
             next: None,
             remaining_ms: 900_000,
@@ -181,8 +185,7 @@ impl World {
             times: WorkerTimes::default(),
             profile: None,
         };
-        let reply = self.call(flush).await;
-        assert!(matches!(reply, Ok(AppliedReply {})), "{reply:?}");
+        self.call(flush).await.unwrap()
     }
 
     async fn report(&self, lease: &Lease) {
@@ -367,6 +370,28 @@ async fn a_worker_too_many_leaves() {
         }
     }
     assert_eq!(surplus, 1, "four hold leases, and the target is three");
+}
+
+#[tokio::test]
+async fn a_flush_asks_a_worker_too_many_to_leave() {
+    let world = World::running(ErrorPolicy::Fail).await;
+    let mut leases = Vec::new();
+    for worker in 0..5 {
+        leases.push((world.leased(worker).await, world.last_nonce()));
+    }
+    let asked = async || {
+        let mut asked = Vec::new();
+        for (lease, nonce) in &leases {
+            let alive = Lease { todo: Vec::new(), ..lease.clone() };
+            asked.push(world.flush_as(&alive, *nonce, 0, 0).await.leave);
+        }
+        asked
+    };
+    assert_eq!(asked().await, [false; 5], "nobody has looked yet");
+    world.poll(0, None).await;
+    assert_eq!(asked().await, [false, false, false, true, true], "the target is three");
+    world.pass(3).await;
+    assert_eq!(asked().await, [false; 5], "the look is old: the target may have risen since");
 }
 
 #[tokio::test]

@@ -34,6 +34,8 @@ fn event(claimable: u32, silent: &[u32], at_ms: u64) -> ScalerEvent {
         policy: None,
         budget_workers: None,
         budget: None,
+        max_local: None,
+        batches_left: 0,
         training: None,
         mode: 0,
         pipeline: None,
@@ -502,4 +504,65 @@ async fn jobs_of_a_fixed_number_keep_nothing_and_a_damaged_item_is_none() {
     table.write(&ItemKey { pk, sk }, 0, Bytes::from_static(b"{"), None).await.unwrap();
     assert_eq!(train(&scaler, "one", 0.05, 60).await.metrics, MetricsOrigin::Measured);
     assert_eq!(kept(&table).await.len(), 1, "replaced");
+}
+
+/// The state after 300 reports of a trainer that needs four workers, on a host of eight processors of which it keeps
+/// `busy` busy, and whose step becomes longer by `slowed` with each local worker.
+async fn placed(max_local: Option<u32>, busy: f64, slowed: f64) -> ScaleState {
+    let (scaler, _) = scaler();
+    let begin = ScalerEvent {
+        autoscale: true,
+        wanted: 16,
+        max_local,
+        batches_left: 1_000_000,
+        ..event(10_000, &[], 0)
+    };
+    scaler.handle(&begin).await.unwrap();
+    for i in 1..300 {
+        let ScaleState { target, local, .. } = state_of(&scaler, &begin).await;
+        let [remote, local] = [target, local.unwrap_or(0)].map(f64::from);
+        let step_s = 0.1 * (1.0 + slowed * local);
+        let batch_s = step_s.max(0.4 / (remote + local));
+        let training = Some(TrainingReport {
+            batches: i * 100,
+            step_s: step_s * (1.0 + 0.002 * (i % 3) as f64),
+            stall_s: batch_s - step_s,
+            ahead_batches: if batch_s > step_s { 0 } else { 40 },
+            lease_batches: 1,
+            window_full: if batch_s > step_s { 0.0 } else { 0.9 },
+            queue_batches: if batch_s > step_s { 0.0 } else { 10.0 },
+            remote_workers: remote / (remote + local) * 0.4 / batch_s,
+            local_workers: local / (remote + local) * 0.4 / batch_s,
+            local_share: local / (remote + local),
+            remote_compute_s: if remote > 0.0 { 0.4 } else { 0.0 },
+            busy_cores: (busy + local).min(8.0),
+            host_cores: 8.0,
+            ..TrainingReport::default()
+        });
+        let event = ScalerEvent { training, at_ms: i * 5_000, ..begin.clone() };
+        scaler.handle(&event).await.unwrap();
+    }
+    state_of(&scaler, &begin).await
+}
+
+#[tokio::test]
+async fn work_moves_to_an_idle_host_and_away_from_a_busy_one() {
+    let idle = placed(Some(7), 1.0, 0.0).await;
+    assert!(idle.local.is_some_and(|local| (4..=6).contains(&local)), "{idle:?}");
+    assert_eq!(idle.target, 0, "local workers make all: {:?}", idle.log);
+    let moves: Vec<_> = idle.log.iter().filter_map(|decision| decision.local).collect();
+    assert!(moves.len() > 1 && moves.is_sorted(), "{:?}", idle.log);
+    for (busy, slowed) in [(8.0, 0.0), (1.0, 0.2)] {
+        let full = placed(Some(7), busy, slowed).await;
+        assert_eq!(full.local, Some(0), "{full:?}");
+        assert!((4..=6).contains(&full.target), "{full:?}");
+    }
+}
+
+#[tokio::test]
+async fn without_a_placement_nobody_decides_on_local_workers() {
+    let fixed = placed(None, 1.0, 0.0).await;
+    assert_eq!((fixed.local, &fixed.placement), (None, &None));
+    assert!((4..=6).contains(&fixed.target), "{fixed:?}");
+    assert!(fixed.log.iter().all(|decision| decision.local.is_none()));
 }

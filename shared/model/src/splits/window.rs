@@ -147,8 +147,11 @@ pub struct WindowHints {
     /// Remote workers with a lease, and local ones.
     pub remote_workers: u32,
     pub local_workers: u32,
-    /// Remote workers whose [`chance_number`] is below this are surplus.
+    /// Always 0: functions of the release before, which may work beside, find nobody surplus by it.
     pub surplus_below: u64,
+    /// Remote workers with numbers from the first to before the second are surplus.
+    #[serde(skip_serializing_if = "Range::is_empty")]
+    pub surplus: Range<u32>,
     /// Splits committed, as far as they were read.
     pub progress: u64,
     /// Files indexed, while the job is indexing.
@@ -157,41 +160,41 @@ pub struct WindowHints {
     pub trouble: Option<String>,
 }
 
-/// A pseudo-random number for a worker and a look; the same however often it is computed.
-pub fn chance_number(invocation: &InvocationId, at_ms: u64) -> u64 {
-    let mut hasher = blake3::Hasher::new_derive_key("gristmill surplus v1");
-    hasher.update(&at_ms.to_le_bytes()).update(invocation.0.as_bytes());
-    let mut bytes = [0; 8];
-    hasher.finalize_xof().fill(&mut bytes);
-    u64::from_le_bytes(bytes)
-}
-
 impl WindowHints {
-    /// Marks as many of `workers` as surplus as there are more than `target`.
+    /// Marks as many of `workers` as surplus as there are more than `target`: the latest ones. A later look that still sees
+    /// them marks no others in their place. Workers that were invoked since this look are none of them.
     pub fn note_workers<'a>(
         &mut self,
         workers: impl IntoIterator<Item = &'a InvocationId>,
         target: u32,
     ) {
-        let mut numbers: Vec<u64> =
-            workers.into_iter().map(|w| chance_number(w, self.at_ms)).collect();
+        let mut numbers: Vec<u32> = workers.into_iter().filter_map(InvocationId::worker).collect();
         numbers.sort_unstable();
-        let too_many = numbers.len().saturating_sub(usize::try_from(target).unwrap_or(usize::MAX));
-        self.surplus_below = match too_many {
-            0 => 0,
-            some => numbers.get(some).copied().unwrap_or(u64::MAX),
+        let (staying, surplus) = numbers.split_at(numbers.len().min(target as usize));
+        self.surplus = match (surplus.first(), surplus.last()) {
+            (Some(&first), Some(&last)) => {
+                // An event that the platform repeats makes two workers of one number.
+                let is_twice = staying.last() == Some(&first);
+                first.saturating_add(is_twice.into())..last.saturating_add(1)
+            }
+            _ => 0..0,
         };
     }
 
-    /// Whether a worker is surplus.
-    pub fn is_surplus(&self, invocation: &InvocationId) -> bool {
-        chance_number(invocation, self.at_ms) < self.surplus_below
+    /// Whether the look is not too old to say anything.
+    pub fn is_fresh(&self, now_ms: u64) -> bool {
+        now_ms.abs_diff(self.at_ms) < TRUSTED_MS
+    }
+
+    /// Whether a worker is surplus, by a fresh look.
+    pub fn is_surplus(&self, invocation: &InvocationId, now_ms: u64) -> bool {
+        let number = invocation.worker().filter(|_| self.is_fresh(now_ms));
+        number.is_some_and(|worker| self.surplus.contains(&worker))
     }
 
     /// Whether a current look found nothing to claim, and the trainer has not moved since.
     pub fn shows_nothing(&self, delivered: u64, now_ms: u64) -> bool {
-        let is_fresh = !self.is_due && now_ms.abs_diff(self.at_ms) < TRUSTED_MS;
-        is_fresh && self.claimable == 0 && self.delivered == delivered
+        !self.is_due && self.is_fresh(now_ms) && self.claimable == 0 && self.delivered == delivered
     }
 
     /// Adds bundles that may be claimed again, until the next look.
@@ -307,29 +310,63 @@ mod hints_tests {
     use proptest::prelude::*;
 
     fn workers(n: u32) -> Vec<InvocationId> {
-        (0..n).map(|i| InvocationId(format!("worker-{i}"))).collect()
+        (0..n).map(|i| InvocationId::new(i, "r")).collect()
+    }
+
+    fn looked(workers: &[InvocationId], target: u32) -> WindowHints {
+        let mut hints = WindowHints::default();
+        hints.note_workers(workers, target);
+        hints
     }
 
     proptest! {
         #[test]
-        fn exactly_those_leave_that_are_too_many(n in 0u32..60, target in 0u32..60, at_ms: u64) {
+        fn exactly_those_leave_that_are_too_many(n in 0u32..60, target in 0u32..60) {
             let workers = workers(n);
-            let mut hints = WindowHints { at_ms, ..WindowHints::default() };
-            hints.note_workers(&workers, target);
-            let leave = workers.iter().filter(|worker| hints.is_surplus(worker)).count();
+            let hints = looked(&workers, target);
+            let leave = workers.iter().filter(|worker| hints.is_surplus(worker, 0)).count();
             prop_assert_eq!(leave, n.saturating_sub(target) as usize);
+        }
+
+        /// Looks see only those that hold a lease, and those that were asked to leave do so later, in any order.
+        #[test]
+        fn looks_that_overlap_never_ask_too_many(
+            n in 0u32..40,
+            target in 0u32..40,
+            looks in proptest::collection::vec((any::<[u64; 2]>(), any::<u64>()), 1..12),
+        ) {
+            let is_in = |mask: u64, worker: &InvocationId| mask >> worker.worker().unwrap() & 1 > 0;
+            let (mut workers, mut asked) = (workers(n), Vec::<InvocationId>::new());
+            for ([some, others], leaving) in looks {
+                let is_seen = |worker: &&InvocationId| is_in(some | others, worker);
+                let seen: Vec<_> = workers.iter().filter(is_seen).cloned().collect();
+                let hints = looked(&seen, target);
+                asked.extend(workers.iter().filter(|w| hints.is_surplus(w, 0)).cloned());
+                workers.retain(|worker| !asked.contains(worker) || !is_in(leaving, worker));
+            }
+            workers.retain(|worker| !asked.contains(worker));
+            prop_assert!(workers.len() >= n.min(target) as usize, "{} of {target}", workers.len());
         }
     }
 
     #[test]
-    fn leaving_worker_changes_from_look_to_look() {
-        let workers = workers(100);
-        let leaving = |at_ms| {
-            let mut hints = WindowHints { at_ms, ..WindowHints::default() };
-            hints.note_workers(&workers, 90);
-            workers.iter().map(|worker| hints.is_surplus(worker)).collect::<Vec<_>>()
-        };
-        assert_ne!(leaving(1_000), leaving(2_000));
+    fn a_look_asks_nobody_who_came_after_it_nor_when_it_is_old() {
+        let hints = looked(&workers(10), 8);
+        let asked = |number, now_ms| hints.is_surplus(&InvocationId::new(number, "r"), now_ms);
+        assert_eq!([7, 8, 9, 10].map(|number| asked(number, 0)), [false, true, true, false]);
+        assert!(asked(9, TRUSTED_MS - 1) && !asked(9, TRUSTED_MS));
+        assert!(!hints.is_surplus(&InvocationId("local-9".into()), 0));
+    }
+
+    #[test]
+    fn of_two_workers_with_one_number_none_leaves_in_the_place_of_another() {
+        let twice =
+            [InvocationId::new(0, "a"), InvocationId::new(1, "a"), InvocationId::new(1, "b")];
+        assert!(!twice.iter().any(|worker| looked(&twice, 2).is_surplus(worker, 0)));
+        assert_eq!(
+            twice.map(|worker| looked(&workers(3), 1).is_surplus(&worker, 0)),
+            [false, true, true]
+        );
     }
 
     #[test]

@@ -45,7 +45,7 @@ macro_rules! for_each_call {
             Poll(PollCall)[job] "poll" PollReply
             Claim(ClaimCall)[job] "claim" ClaimReply
             Mark(MarkCall)[lease.job] "mark" AppliedReply
-            Flush(FlushCall)[lease.job] "flush" AppliedReply
+            Flush(FlushCall)[lease.job] "flush" FlushReply
             Fail(FailCall)[lease.job] "fail" AppliedReply
             Release(ReleaseCall)[job] "release" AppliedReply
             Leave(LeaveCall)[job] "leave" AppliedReply
@@ -159,6 +159,14 @@ pub struct CallEnvelope {
 /// The write is applied, now or by an earlier sending of the same call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AppliedReply {}
+
+/// The commits are applied, now or by an earlier sending of the same call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct FlushReply {
+    /// The job has more workers than it wants: the caller ends after the split at hand, and gives the others back.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub leave: bool,
+}
 
 /// Why a call had no effect, by what the caller does next.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
@@ -746,8 +754,12 @@ mod tests {
         let reply = serde_json::from_str::<AnyReply>(&text).unwrap();
         let reply = *MarkCall::reply_from(reply).unwrap_err();
         assert!(matches!(ClaimCall::reply_from(reply), Ok(ClaimReply::Idle(_))));
-        let text = serde_json::to_string(&AnyReply::Flush(AppliedReply {})).unwrap();
-        assert_eq!(text, r#"{"reply":"flush"}"#);
-        assert!(matches!(serde_json::from_str(&text).unwrap(), AnyReply::Flush(AppliedReply {})));
+        let forms = [(false, r#"{"reply":"flush"}"#), (true, r#"{"reply":"flush","leave":true}"#)];
+        for (leave, form) in forms {
+            let text = serde_json::to_string(&AnyReply::Flush(FlushReply { leave })).unwrap();
+            assert_eq!(text, form);
+            let read = serde_json::from_str(&text).unwrap();
+            assert!(matches!(read, AnyReply::Flush(reply) if reply.leave == leave));
+        }
     }
 }

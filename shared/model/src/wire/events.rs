@@ -48,6 +48,12 @@ pub struct ScalerEvent {
     /// The job's budget, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<BudgetFacts>,
+    /// Most local workers on all the trainer's hosts together, if the scaler decides on them too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_local: Option<u32>,
+    /// Batches that the job has left; 0 if that is not known.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub batches_left: u64,
     /// The trainer's report, if the event follows from one.
     #[serde(default)]
     pub training: Option<TrainingReport>,
@@ -69,11 +75,21 @@ pub struct ScalerEvent {
     pub at_ms: u64,
 }
 
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
 /// The scaler's item: which invocations are outstanding, and the latest decisions.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct ScaleState {
-    /// Workers to hold while there is work; 0 before the first decision.
+    /// Remote workers to hold while there is work; 0 before the first decision.
     pub target: u32,
+    /// Local workers to hold on all the trainer's hosts together, if the scaler decides on them too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub local: Option<u32>,
+    /// State of that decision between two reports, which only the scaler reads; replies leave it out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub placement: Option<serde_json::Value>,
     /// State of the scaling policy between two reports, which only the scaler reads; replies leave it out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<serde_json::Value>,
@@ -126,10 +142,15 @@ impl ScaleState {
         self.room.map_or(wanted, |room| wanted.min(room.most(now_ms)))
     }
 
-    /// This state without the policy's.
+    /// This state without that of policies.
     #[must_use]
     pub fn without_policy(self) -> Self {
-        Self { policy: None, ..self }
+        Self { policy: None, placement: None, ..self }
+    }
+
+    /// Whether a policy has decided on the workers.
+    pub fn is_decided(&self) -> bool {
+        self.target > 0 || self.local.is_some()
     }
 }
 
@@ -177,8 +198,11 @@ impl WorkerFailureSeries {
 pub struct ScaleDecision {
     /// Batches delivered when it was made.
     pub batch: u64,
-    /// Workers to hold after it.
+    /// Remote workers to hold after it.
     pub workers: u32,
+    /// Local workers to hold after it, if the scaler decides on them too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub local: Option<u32>,
     pub reason: String,
 }
 
@@ -209,12 +233,14 @@ mod tests {
     #[test]
     fn replies_leave_out_the_memory_of_the_policy() {
         let policy = Some(serde_json::json!({ "mean_s": 0.1 }));
-        let state = ScaleState { target: 3, policy, ..ScaleState::default() };
+        let placement = Some(serde_json::json!({ "moves": 1 }));
+        let state = ScaleState { target: 3, policy, placement, ..ScaleState::default() };
         let stored = serde_json::to_string(&state).unwrap();
         assert!(stored.contains(r#""policy":{"mean_s":0.1}"#), "{stored}");
+        assert!(stored.contains(r#""placement":{"moves":1}"#), "{stored}");
         assert_eq!(serde_json::from_str::<ScaleState>(&stored).unwrap(), state);
         let sent = serde_json::to_string(&state.without_policy()).unwrap();
-        assert!(!sent.contains("policy"), "{sent}");
+        assert!(!sent.contains("policy") && !sent.contains("placement"), "{sent}");
         assert_eq!(serde_json::from_str::<ScaleState>(&sent).unwrap().target, 3);
     }
 

@@ -121,6 +121,9 @@ pub struct JobSpec {
     /// Name of the scaling policy by which it decides; the default one if absent.
     #[serde(default)]
     pub policy: Option<String>,
+    /// It also decides how many of the local workers are at work.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub auto_placement: bool,
     /// Workers that the job's budget of an hour pays for, if it has one.
     #[serde(default)]
     pub budget_workers: Option<u32>,

@@ -70,6 +70,7 @@ pub const OPTIONS: &[(&str, OptionMeaning)] = &[
     ("sharding", OfJob(|spec| spec.settings.sharding.to_string())),
     ("visitation", OfJob(|spec| spec.settings.visitation.to_string())),
     ("workers", OfJoiner(workers, take_workers)),
+    ("placement", OfJoiner(placement, take_placement)),
     ("max-workers", OfJoiner(workers, |spec, joiner| spec.workers = joiner.workers)),
     (
         "policy",
@@ -146,6 +147,24 @@ fn workers(spec: &JobSpec) -> String {
 
 fn take_workers(spec: &mut JobSpec, joiner: &JobSpec) {
     (spec.workers, spec.autoscale) = (joiner.workers, joiner.autoscale);
+    spec.auto_placement &= joiner.autoscale;
+}
+
+fn placement(spec: &JobSpec) -> String {
+    let (remote, local) = (spec.workers > 0, spec.settings.local_workers > 0);
+    let name = match (spec.auto_placement, remote, local) {
+        (true, ..) => "auto",
+        (false, true, false) => "remote",
+        (false, false, _) => "local",
+        (false, true, true) => "both",
+    };
+    name.to_owned()
+}
+
+fn take_placement(spec: &mut JobSpec, joiner: &JobSpec) {
+    take_workers(spec, joiner);
+    spec.auto_placement = joiner.auto_placement;
+    spec.settings.local_workers = joiner.settings.local_workers;
 }
 
 fn budget(spec: &JobSpec) -> String {
@@ -317,6 +336,12 @@ mod job_options_tests {
         assert_eq!((after.workers, after.compress, after.epochs), (4, Compression::Auto, 5));
         let longer = JobSpec { epochs: 9, ..job.clone() };
         assert_eq!(job.joined_by(&longer, &only(&["epochs"])).unwrap().0.epochs, 9);
+        let placed = JobSpec { auto_placement: true, ..joiner.clone() };
+        let (after, changes) = job.joined_by(&placed, &only(&["placement"])).unwrap();
+        assert!(after.auto_placement && after.workers == 4, "{changes:?}");
+        let fixed = JobSpec { autoscale: false, ..joiner.clone() };
+        let (after, _) = after.joined_by(&fixed, &only(&["workers"])).unwrap();
+        assert!(!after.auto_placement, "a fixed number of workers leaves nothing to decide");
         let fixed = JobSpec { autoscale: false, ..job };
         assert!(
             fixed.joined_by(&joiner, &only(&["max-workers"])).unwrap_err().contains("write both")

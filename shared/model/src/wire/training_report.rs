@@ -30,6 +30,8 @@ pub struct TrainingReport {
     pub local_share: f64,
     /// Processors of the trainer's host that were busy, with any work; 0 if that is not known.
     pub busy_cores: f64,
+    /// Processors of the trainer's host; 0 if that is not known.
+    pub host_cores: f64,
     /// Mean time that a remote worker waited for its source, for a batch. This and the next two are of the splits that
     /// became ready meanwhile in the trainer's cache mode; all are 0 if there was none.
     pub remote_source_s: f64,
@@ -78,7 +80,13 @@ impl TrainingReport {
 
     /// Whether the numbers are possible.
     pub fn is_plausible(&self) -> bool {
-        let counts = [self.queue_batches, self.remote_workers, self.local_workers, self.busy_cores];
+        let counts = [
+            self.queue_batches,
+            self.remote_workers,
+            self.local_workers,
+            self.busy_cores,
+            self.host_cores,
+        ];
         is_duration(self.step_s)
             && (self.stall_s == 0.0 || is_duration(self.stall_s))
             && (0.0..=LONGEST_S).contains(&self.fetch_stall_s)

@@ -169,6 +169,8 @@ impl PlacementState {
             step_s: report.step_s / left,
             stall_s: report.stall_s / left,
             fetch_stall_s: report.fetch_stall_s / left,
+            local_workers: 0.0,
+            local_share: 0.0,
             ..*report
         }
     }

@@ -18,7 +18,7 @@ pub struct FetcherConfig {
     pub ns: Namespace,
     pub bucket: String,
     pub job: JobName,
-    /// Workers inside this process.
+    /// Workers inside this process; the most of them if the scaler decides.
     pub local_workers: u32,
     /// Memory for objects that are fetched ahead, and as much for splits made here.
     pub prefetch: PrefetchMemory,
@@ -96,5 +96,10 @@ impl FetcherPorts {
         let FetcherConfig { ns, bucket, .. } = config.clone();
         let config = RunnerConfig { ns, bucket, local: true, shape: None };
         Arc::new(Runner { coordinator, objects, clock, compute, operators, config })
+    }
+
+    /// As [`FetcherPorts::runner`], for workers that must not take processors from the trainer.
+    pub(crate) fn local_runner(&self, config: &FetcherConfig) -> Arc<Runner> {
+        Self { compute: self.compute.in_background(), ..self.clone() }.runner(config)
     }
 }

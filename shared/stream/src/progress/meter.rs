@@ -90,6 +90,7 @@ pub(crate) struct DeliveryMeter {
 pub(crate) struct HostCpu {
     pub at: Duration,
     pub cpu: Duration,
+    pub cores: usize,
 }
 
 impl HostCpu {
@@ -179,6 +180,7 @@ impl DeliveryMeter {
         let host = host();
         if let (Some(before), Some(now)) = (self.host, host) {
             report.busy_cores = now.busy_since(before);
+            report.host_cores = now.cores as f64;
         }
         self.host = host;
         Some(report)
@@ -252,7 +254,7 @@ mod tests {
         let host = |at, cpu| {
             move || {
                 let [at, cpu] = [at, cpu].map(Duration::from_secs);
-                Some(HostCpu { at, cpu })
+                Some(HostCpu { at, cpu, cores: 4 })
             }
         };
         let mut local = entry(0, 1, 4);
@@ -267,7 +269,7 @@ mod tests {
         let remote = report(&[entry(0, 0, 4)], 10, 50);
         assert_eq!((remote.local_share, remote.busy_cores), (0.0, 0.0), "nothing before it");
         let both = report(&[entry(0, 0, 4), local.clone(), poisoned], 20, 75);
-        assert_eq!((both.local_share, both.busy_cores), (0.5, 2.5));
+        assert_eq!((both.local_share, both.busy_cores, both.host_cores), (0.5, 2.5, 4.0));
         assert_eq!(both.remote_compute_s, remote.remote_compute_s, "remote batches have a price");
         let own = report(&[local], 20, 75);
         assert_eq!((own.local_share, own.busy_cores, own.remote_compute_s), (1.0, 0.0, 0.0));
