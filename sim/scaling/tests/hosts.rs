@@ -63,7 +63,7 @@ fn ours_costs_no_more_than_pecan_at_the_end_and_half_until_then() {
     let (ours_usd, ours_until, run) = runs(TABLE4, HostPlacement::Auto);
     let shown = |name: &str, usd: f64, until: f64, run: &SimulatedRun| {
         let last = run.ticks.last().unwrap();
-        let workers = format!("{} remote, {} local", last.target, last.local);
+        let workers = format!("{} remote, {} local", last.decision.target, last.local);
         println!("{name}: ${:.3} an epoch, ${until:.3} until then; {workers}", usd * EPOCH);
     };
     shown("ours", ours_usd, ours_until, &run);
@@ -171,7 +171,7 @@ fn random_hosts_cost_little_more_than_the_least() {
             ours.placement = knows;
             let run = simulate(&ours, seed, PolicyName::default());
             let last = run.ticks.last().unwrap();
-            (100.0 * (usd_late(&ours, &run) / best - 1.0), last.target, last.local)
+            (100.0 * (usd_late(&ours, &run) / best - 1.0), last.decision.target, last.local)
         };
         let (planned, unplanned) = (regret(HostPlacement::Auto), regret(HostPlacement::Unplanned));
         println!(
