@@ -1,4 +1,4 @@
-//! What tf.data service's own tests hold, case by case, with the same small datasets. Cases that differ on purpose say why.
+//! The cases of tf.data service's own tests, with the same small datasets. Those that differ on purpose say why.
 
 #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
@@ -147,7 +147,7 @@ fn case_12_one_name_with_other_parameters_is_refused_with_both_values() -> Resul
     cluster.epoch(&jsonl("data"), ONE, &named)?;
     let seeded = [&named[..], &["--seed", "7"]].concat();
     for (source, ops, more, values) in [
-        ("data", "batch: { size: 2 }", &named[..], ["\"size\":1", "\"size\":2"]),
+        ("data", "batch: { size: 2 }", &named[..], ["batch size", "(1, not 2)"]),
         ("data", ONE, &seeded, ["0", "7"]),
         ("other", ONE, &named, ["dataset", "a"]),
     ] {

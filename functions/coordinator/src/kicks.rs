@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn where_local_workers_suffice_no_remote_one_is_wanted() {
+    fn no_remote_worker_is_wanted_if_local_ones_suffice() {
         let mut item = running_job();
         (item.spec.workers, item.spec.autoscale, item.spec.auto_placement) = (16, true, true);
         let progress = JobProgress { local_workers: 32, ..JobProgress::default() };

@@ -37,7 +37,7 @@ pub struct ShardOptions {
     /// need no shards. The parts have no record in common. `--job NAME` becomes NAME-sI-of-N
     #[arg(long, value_name = "I/N")]
     pub shard: Option<DatasetShard>,
-    /// What the parts take in turn
+    /// The unit that the parts take in turn
     #[arg(long, value_enum, default_value_t, value_name = "WHAT")]
     pub shard_by: ShardPolicy,
 }
@@ -191,7 +191,7 @@ mod tests {
     fn the_parts_are_dealt_before_the_shuffle_and_after_what_chooses_records() {
         let order = |ops: &str, by| {
             let yaml = format!(
-                "source: {{ jsonl: a.jsonl, features: {{ x: i64 }} }}\nops: [{ops}, batch: {{ size: 3 }}]"
+                "source: {{ jsonl: a.jsonl, features: {{ x: {{ dtype: i64 }} }} }}\nops: [{ops}, batch: {{ size: 3 }}]"
             );
             let pipeline = gristmill_operators::parse(&yaml).unwrap();
             divided(&pipeline, DatasetShard { index: 1, count: 2 }, by).map(|pipeline| {

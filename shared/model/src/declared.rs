@@ -16,9 +16,9 @@ pub enum DatasetOp {
     /// Records of several files in turn, `block_length` of each; a file that ends is followed by the
     /// next one in its place.
     Interleave { cycle_length: u32, block_length: u32 },
-    /// Of every `count` files in a row, the one at `index`.
+    /// The file at `index` of every `count` in a row.
     ShardFiles { index: u32, count: u32 },
-    /// Of every `count` runs of `block` records, the one at `index`.
+    /// The run at `index` of every `count` runs of `block` records.
     ShardRecords { index: u32, count: u32, block: u32 },
     /// The records with these numbers, in this order.
     Select(Arc<[Range<u64>]>),

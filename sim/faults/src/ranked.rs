@@ -77,7 +77,9 @@ impl RunLauncher {
         let mut run =
             LaunchedRun::draw(sim, format!("run {number}"), from, text, epochs, &self.expected);
         // Only local workers work beyond the window, and an epoch is settled for caching by all readers.
-        let has_local_workers = self.register.spec.settings.local_workers > 0;
+        let spec = &self.register.spec;
+        // There may be none if the scaler decides on them.
+        let has_local_workers = spec.settings.local_workers > 0 && !spec.auto_placement;
         let works_alone =
             has_local_workers && self.cloud.store.scenario.cached == CachePosition::Nowhere;
         if run.others == OtherHostsStart::AtTheEnd && !works_alone {

@@ -333,14 +333,14 @@ mod tests {
     #[test]
     fn a_job_of_one_trainer_costs_what_it_did() {
         let recorded = [
-            ("claim", 191, 1026, 204),
-            ("claim, all claimed", 8, 37, 0),
-            ("claim, window full", 1, 3, 0),
-            ("describe", 19, 19, 0),
-            ("flush", 340, 341, 341),
-            ("leave", 9, 9, 14),
-            ("poll", 159, 3029, 181),
-            ("scaler", 5, 9, 4),
+            ("claim", 193, 1046, 218),
+            ("claim, all claimed", 8, 33, 0),
+            ("claim, window full", 5, 16, 0),
+            ("describe", 23, 23, 0),
+            ("flush", 340, 375, 343),
+            ("leave", 13, 13, 16),
+            ("poll", 161, 3023, 180),
+            ("scaler", 4, 7, 4),
         ];
         assert_eq!(cost(false), recorded);
         let recorded_with_checkpoints = [

@@ -4,7 +4,7 @@ use super::{World, leased};
 use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_model::InvocationId;
-use gristmill_model::wire::{AppliedReply, DepartedWorkers, ReleaseCall};
+use gristmill_model::wire::{AppliedReply, DepartedWorkers, FlushReply, ReleaseCall};
 use gristmill_ports::{ItemKey, Table, TableError, TableItem, WriteOutcome, memory::MemoryTable};
 use std::sync::{
     Arc,
@@ -81,7 +81,7 @@ async fn an_event_that_expired_looks_for_no_lease() {
         assert_eq!(table.taken(), [1, 0, 1], "worker {worker}");
     }
     let done = world.work(&lease, gristmill_model::Nonce([1; 8])).await;
-    assert!(matches!(done, Ok(AppliedReply {})), "{done:?}");
+    assert!(matches!(done, Ok(FlushReply { leave: false })), "{done:?}");
     let key = |shard| {
         let (pk, sk) = gristmill_model::stored::keys::left(&world.ns, &world.job, shard);
         ItemKey { pk, sk }

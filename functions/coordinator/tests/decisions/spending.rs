@@ -36,7 +36,8 @@ impl World {
         let kept = scale.spending.as_ref();
         let budget = job.spec.budget.unwrap();
         let mut ledger = SpendingLedger::continued(kept, job.registered_ms, budget).unwrap();
-        ledger.start(workers, self.clock.now_ms());
+        ledger.start(workers.clone(), self.clock.now_ms());
+        scale.outstanding.add(workers, self.clock.now_ms());
         scale.spending = Some(ledger);
         let body = serde_json::to_vec(&scale).unwrap().into();
         self.table.write(&self.scale_key(), version, body, None).await.unwrap();
@@ -126,6 +127,8 @@ async fn a_job_ends_when_its_budget_does_and_goes_on_with_more() {
 async fn workers_on_the_trainers_host_pay_for_requests_alone_and_stop_at_the_cap() {
     let world = World::running(ErrorPolicy::Fail).await;
     world.give(2_050, None).await;
+    // They make what nobody else reads, once the run is known to have one rank.
+    world.poll_as(&mut Trainer::new(1, 0), SplitPlace::default()).await.unwrap();
     let claim = |nonce: Nonce| ClaimCall {
         local: true,
         invocation: InvocationId("local".into()),

@@ -359,7 +359,7 @@ mod hints_tests {
     }
 
     #[test]
-    fn of_two_workers_with_one_number_none_leaves_in_the_place_of_another() {
+    fn workers_with_one_number_do_not_leave_in_each_others_place() {
         let twice =
             [InvocationId::new(0, "a"), InvocationId::new(1, "a"), InvocationId::new(1, "b")];
         assert!(!twice.iter().any(|worker| looked(&twice, 2).is_surplus(worker, 0)));

@@ -65,6 +65,8 @@ pub const OPTIONS: &[(&str, OptionMeaning)] = &[
     ("pipeline", OfJob(|spec| spec.pipeline.clone())),
     ("data", OfJob(|_| String::new())),
     ("batch-size", OfJob(|_| String::new())),
+    ("shard", OfJob(|_| String::new())),
+    ("shard-by", OfJob(|_| String::new())),
     ("seed", OfJob(|spec| spec.seed.to_string())),
     ("split-batches", OfJob(|spec| or_default(spec.settings.split_batches))),
     ("sharding", OfJob(|spec| spec.settings.sharding.to_string())),
@@ -219,7 +221,7 @@ impl GivenOptions {
 impl JobSpec {
     /// The options of the job by name, with their values as texts.
     pub fn options(&self) -> impl Iterator<Item = (&'static str, String)> {
-        let elsewhere = ["pipeline", "data", "batch-size", "max-workers"];
+        let elsewhere = ["pipeline", "data", "batch-size", "shard", "shard-by", "max-workers"];
         let of_job = OPTIONS.iter().filter(move |(name, _)| !elsewhere.contains(name));
         of_job.filter_map(|(name, meaning)| match meaning {
             OfJob(value) | OfJoiner(value, _) => Some((*name, value(self))),

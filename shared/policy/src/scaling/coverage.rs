@@ -333,9 +333,10 @@ impl CoverageState {
         // That nothing helps a trainer that waits is to be certain.
         let is_certain = stall <= TUNING.bound_stall || measurement >= TUNING.certain;
         let measurement = measurement + 1;
-        let next = match is_certain {
-            true => next.converge(measurement),
-            false => Self { phase: SearchPhase::Searching { measurement }, ..next },
+        let next = if is_certain {
+            next.converge(measurement)
+        } else {
+            Self { phase: SearchPhase::Searching { measurement }, ..next }
         };
         (next, reason)
     }
@@ -378,10 +379,12 @@ impl CoverageState {
         let saving = 1.0 - usd(best) / usd(from);
         let desired = (demand * law.batch_s(f64::from(most)) * (1.0 + TUNING.margin)).ceil() as u32;
         let is_limited = best == most && desired > most && law.bound.is_infinite();
-        let reason = match best < from {
-            _ if is_limited => Reason::Limited { limit, desired },
-            true => Reason::Contention { from },
-            false => Reason::Stalled { covered, from },
+        let reason = if is_limited {
+            Reason::Limited { limit, desired }
+        } else if best < from {
+            Reason::Contention { from }
+        } else {
+            Reason::Stalled { covered, from }
         };
         // A second measurement is to ask for a move back.
         let is_back = self.direction != 0 && (best > from) != (self.direction > 0);
