@@ -132,7 +132,7 @@ fn a_trainer_comes_back_at_the_end_of_an_epoch_of_many_splits() {
 fn throttling_costs_time_and_little_else() {
     let expected = [
         (FaultKind::StoreThrottled, 20),
-        (FaultKind::StoreFull, 5),
+        (FaultKind::StoreFull, 4),
         (FaultKind::TableThrottled, 2),
     ];
     for (fault, spells_per_split) in expected {

@@ -344,12 +344,12 @@ mod tests {
         ];
         assert_eq!(cost(false), recorded);
         let recorded_with_checkpoints = [
-            ("claim", 191, 993, 202),
-            ("claim, all claimed", 8, 37, 0),
+            ("claim", 191, 1029, 205),
+            ("claim, all claimed", 8, 33, 0),
             ("describe", 18, 18, 0),
-            ("flush", 345, 346, 346),
-            ("leave", 8, 8, 13),
-            ("poll", 154, 3125, 196),
+            ("flush", 342, 376, 343),
+            ("leave", 8, 8, 11),
+            ("poll", 153, 3116, 196),
             ("scaler", 3, 5, 3),
         ];
         assert_eq!(cost(true), recorded_with_checkpoints);
