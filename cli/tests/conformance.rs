@@ -11,13 +11,13 @@ use std::{collections::BTreeMap, fs, process::Command};
 struct Cluster(TestDir);
 
 impl Cluster {
-    /// One folder for each dataset, with a file for each range of numbers.
-    fn new(datasets: &[(&str, &[std::ops::Range<i64>])]) -> Result<Self> {
+    /// One folder for each dataset, with a file for the numbers from each first to before each end.
+    fn new(datasets: &[(&str, &[(i64, i64)])]) -> Result<Self> {
         let dir = TestDir::new(env!("CARGO_BIN_EXE_gristmill"))?;
         for (name, files) in datasets {
             fs::create_dir(dir.path(name))?;
-            for (number, range) in files.iter().enumerate() {
-                let lines = range.clone().map(|id| format!("{{\"id\": {id}}}\n"));
+            for (number, &(first, end)) in files.iter().enumerate() {
+                let lines = (first..end).map(|id| format!("{{\"id\": {id}}}\n"));
                 fs::write(dir.path(&format!("{name}/{number}.jsonl")), lines.collect::<String>())?;
             }
         }
@@ -65,7 +65,7 @@ fn sorted(mut numbers: Vec<i64>) -> Vec<i64> {
 
 #[test]
 fn case_01_without_sharding_each_worker_gives_every_element() -> Result<()> {
-    let cluster = Cluster::new(&[("data", &[0..20])])?;
+    let cluster = Cluster::new(&[("data", &[(0, 20)])])?;
     let off = ["--workers", "2", "--sharding", "off"];
     let (numbers, _) = cluster.epoch(&jsonl("data"), ONE, &off)?;
     assert_eq!(sorted(numbers), sorted((0..20).chain(0..20).collect()));
@@ -74,7 +74,7 @@ fn case_01_without_sharding_each_worker_gives_every_element() -> Result<()> {
 
 #[test]
 fn case_02_with_dynamic_sharding_each_element_comes_once() -> Result<()> {
-    let cluster = Cluster::new(&[("data", &[0..20])])?;
+    let cluster = Cluster::new(&[("data", &[(0, 20)])])?;
     let (numbers, _) = cluster.epoch(&jsonl("data"), ONE, &["--workers", "2"])?;
     assert_eq!(sorted(numbers), (0..20).collect::<Vec<_>>());
     Ok(())
@@ -82,7 +82,7 @@ fn case_02_with_dynamic_sharding_each_element_comes_once() -> Result<()> {
 
 #[test]
 fn case_03_a_repeated_dataset_gives_each_element_so_often() -> Result<()> {
-    let cluster = Cluster::new(&[("data", &[0..20])])?;
+    let cluster = Cluster::new(&[("data", &[(0, 20)])])?;
     let ops = format!("repeat: {{ count: 5 }}, {ONE}");
     let (numbers, _) = cluster.epoch(&jsonl("data"), &ops, &["--workers", "2"])?;
     assert_eq!(sorted(numbers), sorted((0..20).collect::<Vec<_>>().repeat(5)));
@@ -91,7 +91,7 @@ fn case_03_a_repeated_dataset_gives_each_element_so_often() -> Result<()> {
 
 #[test]
 fn case_05_a_zip_ends_with_its_shortest_dataset() -> Result<()> {
-    let cluster = Cluster::new(&[("fifty", &[0..50]), ("ten", &[0..10])])?;
+    let cluster = Cluster::new(&[("fifty", &[(0, 50)]), ("ten", &[(0, 10)])])?;
     let ten = "{ jsonl: 'ten/*.jsonl', repeat: 10, features: { other: { key: id, dtype: i64 } } }";
     let source = format!("{{ zip: [{}, {ten}] }}", jsonl("fifty"));
     let (numbers, _) = cluster.epoch(&source, IN_ORDER, &["--workers", "2"])?;
@@ -101,7 +101,7 @@ fn case_05_a_zip_ends_with_its_shortest_dataset() -> Result<()> {
 
 #[test]
 fn case_06_concatenated_datasets_keep_their_order() -> Result<()> {
-    let cluster = Cluster::new(&[("data", &[0..10, 10..15]), ("more", &[15..30])])?;
+    let cluster = Cluster::new(&[("data", &[(0, 10), (10, 15)]), ("more", &[(15, 30)])])?;
     let source = "{ jsonl: ['data/*.jsonl', 'more/*.jsonl'], features: { id: { dtype: i64 } } }";
     let (numbers, _) = cluster.epoch(source, IN_ORDER, &["--workers", "1"])?;
     assert_eq!(numbers, (0..30).collect::<Vec<_>>());
@@ -110,7 +110,7 @@ fn case_06_concatenated_datasets_keep_their_order() -> Result<()> {
 
 #[test]
 fn case_07_file_sharding_with_too_few_files() -> Result<()> {
-    let cluster = Cluster::new(&[("data", &[0..10, 10..20, 20..30, 30..40])])?;
+    let cluster = Cluster::new(&[("data", &[(0, 10), (10, 20), (20, 30), (30, 40)])])?;
     let by_file = ["--shard", "0/5", "--shard-by", "file"];
     let (code, said) = cluster.refusal(&jsonl("data"), ONE, &by_file)?;
     assert_eq!(code, Some(2), "{said}");
@@ -120,7 +120,7 @@ fn case_07_file_sharding_with_too_few_files() -> Result<()> {
 
 #[test]
 fn case_08_an_empty_dataset_ends_at_once() -> Result<()> {
-    let cluster = Cluster::new(&[("data", &[0..20])])?;
+    let cluster = Cluster::new(&[("data", &[(0, 20)])])?;
     let ops = format!("skip: {{ count: 20 }}, {ONE}");
     let (numbers, report) = cluster.epoch(&jsonl("data"), &ops, &[])?;
     assert_eq!((numbers, &report["lost"]), (vec![], &0.into()));
@@ -129,7 +129,7 @@ fn case_08_an_empty_dataset_ends_at_once() -> Result<()> {
 
 #[test]
 fn case_11_jobs_of_other_names_each_get_everything() -> Result<()> {
-    let cluster = Cluster::new(&[("data", &[0..20])])?;
+    let cluster = Cluster::new(&[("data", &[(0, 20)])])?;
     let state = cluster.0.path("state").display().to_string();
     for job in ["a", "b"] {
         let named = ["--state-dir", &state, "--job", job];
@@ -141,7 +141,7 @@ fn case_11_jobs_of_other_names_each_get_everything() -> Result<()> {
 
 #[test]
 fn case_12_one_name_with_other_parameters_is_refused_with_both_values() -> Result<()> {
-    let cluster = Cluster::new(&[("data", &[0..20]), ("other", &[0..30])])?;
+    let cluster = Cluster::new(&[("data", &[(0, 20)]), ("other", &[(0, 30)])])?;
     let state = cluster.0.path("state").display().to_string();
     let named = ["--state-dir", &state, "--job", "a"];
     cluster.epoch(&jsonl("data"), ONE, &named)?;
@@ -160,7 +160,7 @@ fn case_12_one_name_with_other_parameters_is_refused_with_both_values() -> Resul
 
 #[test]
 fn case_28_killed_workers_change_no_byte() -> Result<()> {
-    let cluster = Cluster::new(&[("data", &[0..400])])?;
+    let cluster = Cluster::new(&[("data", &[(0, 400)])])?;
     let ops = "sleep: { ms: 2 }, batch: { size: 4 }";
     let (expected, calm) = cluster.epoch(&jsonl("data"), ops, &["--workers", "3"])?;
     let chaos = ["--workers", "3", "--chaos", "kill-workers", "--chaos-interval", "100ms"];

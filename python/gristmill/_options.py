@@ -88,8 +88,8 @@ class SharedOptions(TypedDict, total=False):
     """Part of the dataset to read, as "3/5": part 3 of five, counted from 0, as a job of its own. Ranks of one job need
     none. Default: all of it."""
     shard_by: Literal["data", "file", "file-or-data", "hint"] | None
-    """What shards take in turn: batches of records; files; files if there are enough, else batches; or what the operator
-    `shard` of the pipeline says. Default: "data"."""
+    """What shards take in turn: batches of records; files; files if there are enough, else batches; or what the
+    operator `shard` of the pipeline says. Default: "data"."""
     compress: Literal["none", "zstd", "auto"] | None
     """How workers compress the objects they store. Default: the pipeline's, else "auto"."""
     measure: Literal["on", "off"] | None

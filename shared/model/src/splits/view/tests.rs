@@ -76,7 +76,7 @@ fn shards_are_those_of_tf_data() {
     assert_eq!(places(&[20], &[of_records(3)]), [3, 4, 5, 18, 19], "of batches of three");
     let of_files = DatasetOp::ShardFiles { index: 3, count: 5 };
     let expected: Vec<usize> = (30..40).chain(80..90).collect();
-    assert_eq!(places(&[10; 10], &[of_files.clone()]), expected, "files 3 and 8");
+    assert_eq!(places(&[10; 10], std::slice::from_ref(&of_files)), expected, "files 3 and 8");
     let interleave = DatasetOp::Interleave { cycle_length: 2, block_length: 5 };
     let turns: Vec<usize> = (30..35).chain(80..85).chain(35..40).chain(85..90).collect();
     assert_eq!(places(&[10; 10], &[of_files, interleave]), turns);
@@ -85,7 +85,7 @@ fn shards_are_those_of_tf_data() {
 #[test]
 fn chosen_records_come_in_the_order_given() {
     let chosen = DatasetOp::Select([7..9, 0..1, 3..5].into());
-    assert_eq!(places(&[4, 0, 6], &[chosen.clone()]), [7, 8, 0, 3, 4]);
+    assert_eq!(places(&[4, 0, 6], std::slice::from_ref(&chosen)), [7, 8, 0, 3, 4]);
     let some = [DatasetOp::Skip { count: 1 }, chosen, DatasetOp::Take { count: 3 }];
     assert_eq!(places(&[4, 0, 6], &some), [8, 9, 1]);
 }
@@ -100,10 +100,10 @@ fn impossible_view_is_refused() {
     let after_skip = [skip.clone(), interleave.clone()];
     let not_first = DatasetViewError::NotOnFiles("interleave");
     assert_eq!(refused(&[4, 4], &after_skip), not_first);
-    assert_eq!(refused(&[u32::MAX], &[interleave.clone()]), DatasetViewError::TooFine);
+    assert_eq!(refused(&[u32::MAX], std::slice::from_ref(&interleave)), DatasetViewError::TooFine);
     let shard = DatasetOp::ShardFiles { index: 0, count: 5 };
     let few = DatasetViewError::TooFewFiles { files: 4, shards: 5 };
-    assert_eq!(refused(&[4; 4], &[shard.clone()]), few);
+    assert_eq!(refused(&[4; 4], std::slice::from_ref(&shard)), few);
     assert_eq!(refused(&[4; 9], &[skip, shard.clone()]), DatasetViewError::NotOnFiles("shard"));
     let beyond = DatasetOp::Select([0..1, 7..9].into());
     let no_such = DatasetViewError::NoSuchRecord { record: 8, records: 8 };
