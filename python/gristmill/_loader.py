@@ -115,8 +115,8 @@ class Loader(Generic[Item]):
         sharding: Content of an epoch: the dataset once, or with "off" once for each worker. Default: "dynamic".
         shard: Part of the dataset to read, as "3/5": part 3 of five, counted from 0, as a job of its own. Ranks of one
             job need none. Default: all of it.
-        shard_by: What shards take in turn: "data", batches of records; "file", files; "file-or-data", files if there
-            are enough, else batches; "hint", what the operator `shard` of the pipeline says. Default: "data".
+        shard_by: What shards take in turn: batches of records; files; files if there are enough, else batches; or
+            what the operator `shard` of the pipeline says. Default: "data".
         compress: How workers compress the objects they store. Default: the pipeline's, else "auto".
         measure: Whether the first elements of the dataset are measured where `auto_order="pecan"` needs their sizes;
             "off" keeps declared sizes. Default: "on".

@@ -127,7 +127,7 @@ MISTAKES: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: numbers().in_order(seed=3), TypeError, ".in_order: seed is no parameter: it has no parameters"),
     (lambda: list(numbers().batch(8)), TypeError, "write gm.numpy.Loader(pipeline)"),
     (lambda: gm.zip(numbers(), texts().take(3)), PIPELINE, "everything else comes after `zip`"),
-    (lambda: numbers().subset([3, 1]), PIPELINE, "give consecutive ones"),
+    (lambda: numbers().subset([3, 1, 3]), PIPELINE, "an index is given twice"),
     (lambda: gm.images("pictures").subset([100]), PIPELINE, "the folder has 64 images"),
     (lambda: numbers().train_test_split(test=1.5), PIPELINE, "test=1.5 leaves -32 and 96 of 64 records"),
     # Names of the package.

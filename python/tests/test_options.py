@@ -31,7 +31,6 @@ CHANGED = [
     ("workers", 3, "auto, at most 2", "3"),
     ("max_workers", 5, "auto, at most 2", "auto, at most 5"),
     ("policy", "hpa", None, "hpa"),
-    ("placement", "auto", "remote", "auto"),
     ("budget_usd", 9, "none", "$9"),
     ("budget_usd_per_hour", 9, "none", None),
     ("compress", "zstd", "auto", "zstd"),
