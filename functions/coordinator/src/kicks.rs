@@ -72,7 +72,7 @@ pub(crate) fn scaler_event(
         policy: item.spec.policy.clone(),
         budget_workers: item.spec.budget_workers,
         budget: budget_facts(item, progress),
-        max_local: decides_placement(item).then_some(progress.local_workers),
+        max_local: item.spec.decides_placement().then_some(progress.local_workers),
         batches_left: batches_left(item, progress),
         training: None,
         mode: item.caching.as_ref().map_or(0, |caching| caching.mode_number(epoch)),
@@ -82,11 +82,6 @@ pub(crate) fn scaler_event(
         progress: 0,
         at_ms,
     }
-}
-
-/// Whether the scaler decides on local workers. Under a budget all of them work: a part of it is kept for them.
-fn decides_placement(item: &JobItem) -> bool {
-    item.spec.auto_placement && item.spec.budget.is_none()
 }
 
 /// Batches of the whole run that the trainer has not taken in, as planned.
@@ -110,14 +105,14 @@ pub(crate) fn silent_workers(scale: &ScaleState, scan: &WindowScan, now_ms: u64)
 pub(crate) fn target(item: &JobItem, scale: &ScaleState) -> u32 {
     // Before the first decision, the scaler chooses the initial number.
     let most = item.spec.most_workers();
-    let is_decided = scale.target > 0 || scale.local.is_some() && decides_placement(item);
+    let is_decided = scale.target > 0 || scale.local.is_some() && item.spec.decides_placement();
     if item.spec.autoscale && is_decided { scale.target.min(most) } else { most }
 }
 
 /// Window for the target number of workers, in splits ahead of the trainer, as claims apply it.
 pub(crate) fn window(item: &JobItem, progress: &JobProgress, scale: &ScaleState) -> u32 {
     let Some(plan) = item.plan else { return 0 };
-    let local = scale.local.filter(|_| decides_placement(item));
+    let local = scale.local.filter(|_| item.spec.decides_placement());
     let workers = target(item, scale).saturating_add(local.unwrap_or(progress.local_workers));
     let splits = window_splits(workers, plan.max_bundle_splits);
     let window = scan::window(item, progress, splits).map_or(0, |window| window.splits());

@@ -500,9 +500,7 @@ impl SplitLedger {
     /// The local workers that the scaler wants on all hosts together, if it decides on them.
     pub fn local_target(&self) -> Option<u32> {
         let inner = self.inner.lock();
-        // Under a budget all of them work: a part of it is kept for them.
-        let spec = inner.view.as_ref().map(|view| &view.spec);
-        let decides = spec.is_some_and(|spec| spec.auto_placement && spec.budget.is_none());
+        let decides = inner.view.as_ref().is_some_and(|view| view.spec.decides_placement());
         decides.then(|| inner.seen.scale.local.unwrap_or(0))
     }
 

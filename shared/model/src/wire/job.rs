@@ -154,6 +154,11 @@ impl JobSpec {
         self.workers.saturating_add(self.settings.local_workers).max(1)
     }
 
+    /// Whether the scaler decides on local workers. Under a budget all of them work: a part of it is kept for them.
+    pub fn decides_placement(&self) -> bool {
+        self.auto_placement && self.budget.is_none()
+    }
+
     /// Remote workers at one time, within the budget of an hour.
     pub fn most_workers(&self) -> u32 {
         self.budget_workers.map_or(self.workers, |most| self.workers.min(most))

@@ -13,7 +13,7 @@ mod tests;
 use crate::scaling::ScalerFacts;
 use gristmill_model::wire::TrainingReport;
 use serde::{Deserialize, Serialize};
-use step::{StepBlock, Verdict};
+use step::{StepBlock, TrialVerdict};
 
 pub use reason::{PlacementDecision, PlacementReason};
 
@@ -282,9 +282,9 @@ impl PlacementState {
         let break_even = self.break_even(from.abs_diff(to), seen, settings);
         let slowdown = few.slowdown(many);
         let local = match few.verdict(many, break_even, self.tried.is_full()) {
-            Verdict::Open => return PlacementReason::Compared { from, to },
-            Verdict::Fewer => from.min(to),
-            Verdict::More => from.max(to),
+            TrialVerdict::Open => return PlacementReason::Compared { from, to },
+            TrialVerdict::Fewer => from.min(to),
+            TrialVerdict::More => from.max(to),
         };
         self.trial = None;
         if local < from.max(to) {

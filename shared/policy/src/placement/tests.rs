@@ -7,7 +7,10 @@ use crate::cost::{
     CostBreakdown, EpochBound, EpochWork, FunctionShape, PriceList, SplitWork, TrainerDemand,
     TransferPrices,
 };
-use crate::plan::{MeasuredSample, OpCost, PlanLimits, PlannedCachePoint, PlannedJob};
+use crate::plan::{
+    MeasuredSample, PlanLimits, PlannedCachePoint, PlannedJob,
+    tests::{jpegs, op},
+};
 use proptest::prelude::*;
 use std::time::Instant;
 
@@ -87,27 +90,6 @@ fn limits_keep_functions_few_and_the_trainer_waits() {
     assert_eq!((placed.remote, placed.bound), (4, EpochBound::Workers));
     near(placed.batch_time_s, 0.128, 1e-9);
     near(placed.stall, 0.5, 1e-9);
-}
-
-fn op(name: &str, cpu_s: f64, bytes: f64) -> OpCost {
-    OpCost { op: name.into(), cpu_s, elements: 300.0, bytes, ..OpCost::default() }
-}
-
-/// 300 JPEGs of 110 KB, 8 ms each.
-fn jpegs() -> MeasuredSample {
-    MeasuredSample {
-        records: 300.0,
-        source_bytes: 300.0 * 110e3,
-        rows: 300.0,
-        row_bytes: 300.0 * 150_528.0,
-        ops: vec![
-            op("source", 0.03, 300.0 * 110e3),
-            op("decode", 1.50, 300.0 * 562_500.0),
-            op("random_resized_crop", 0.87, 300.0 * 150_528.0),
-            op("batch", 0.0, 300.0 * 150_528.0),
-        ],
-        function_slowdown: 1.0,
-    }
 }
 
 fn order(name: &'static str, measured: MeasuredSample) -> PlacedOrder {

@@ -11,7 +11,7 @@ mod job;
 mod local;
 mod measured;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use crate::cost::{CostBreakdown, EpochBound, EpochEstimate, Usd, quantity, ratio};
 

@@ -13,12 +13,12 @@ fn assert_near(actual: f64, expected: f64) {
     assert!((actual / expected - 1.0).abs() < 1e-3, "{actual} is not {expected}");
 }
 
-fn op(name: &str, cpu_s: f64, bytes: f64) -> OpCost {
+pub(crate) fn op(name: &str, cpu_s: f64, bytes: f64) -> OpCost {
     OpCost { op: name.into(), cpu_s, elements: 300.0, bytes, ..OpCost::default() }
 }
 
 /// 300 JPEGs of 110 KB: 8 ms of a processor each, 224 x 224 x 3 bytes come out.
-fn jpegs() -> MeasuredSample {
+pub(crate) fn jpegs() -> MeasuredSample {
     MeasuredSample {
         records: 300.0,
         source_bytes: 300.0 * 110e3,

@@ -13,7 +13,7 @@ const FAR_DEVIATIONS: f64 = 3.0;
 
 /// Result of a comparison of fewer local workers with more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum TrialVerdict {
     Open,
     Fewer,
     More,
@@ -79,22 +79,22 @@ impl StepBlock {
 
     /// Whether more local workers are better than these, by the slowdown at which they cost what they save. At its end,
     /// what is undecided is decided for fewer.
-    pub fn verdict(&self, many: &Self, break_even: f64, is_end: bool) -> Verdict {
+    pub fn verdict(&self, many: &Self, break_even: f64, is_end: bool) -> TrialVerdict {
         let far = |step_s: f64| {
             let over_s = step_s - self.mean_s * (1.0 + break_even);
             over_s > FAR * self.mean_s && over_s > FAR_DEVIATIONS * self.variance().sqrt()
         };
         if self.is_known() && many.reports >= 2.0 && many.last_s.into_iter().all(far) {
-            return Verdict::Fewer;
+            return TrialVerdict::Fewer;
         }
         if !(self.is_known() && many.is_known()) {
-            return Verdict::Open;
+            return TrialVerdict::Open;
         }
         match self.compared(many) {
-            (slowdown, width) if slowdown + width < break_even => Verdict::More,
-            (slowdown, width) if slowdown - width > break_even => Verdict::Fewer,
-            _ if is_end => Verdict::Fewer,
-            _ => Verdict::Open,
+            (slowdown, width) if slowdown + width < break_even => TrialVerdict::More,
+            (slowdown, width) if slowdown - width > break_even => TrialVerdict::Fewer,
+            _ if is_end => TrialVerdict::Fewer,
+            _ => TrialVerdict::Open,
         }
     }
 }
