@@ -21,15 +21,22 @@ pub fn numbers(feature: &Feature, text: &[u8], cell: &mut FieldCell) -> Result<u
 /// Puts what is read in place of a missing value into `cell`. Returns whether there is such.
 #[cfg(feature = "readers")]
 pub(crate) fn put_default(feature: &Feature, cell: &mut FieldCell) -> bool {
-    let Some(text) = &feature.default else { return false };
-    let put = |buffer: &mut Vec<u8>| match feature.dtype {
-        FeatureDType::Bytes => {
-            buffer.extend_from_slice(text.as_bytes());
-            Ok(())
-        }
-        _ => read(feature, text, buffer).map(|_| ()),
-    };
-    cell.fill(put).is_ok()
+    feature.default.is_some()
+        && cell.fill(|buffer| read_default(feature, buffer).map(|_| ())).is_ok()
+}
+
+/// Appends the default of a feature; returns whether it has one.
+///
+/// # Errors
+/// None for a default that was read with its pipeline.
+#[cfg(feature = "readers")]
+pub(crate) fn read_default(feature: &Feature, out: &mut Vec<u8>) -> Result<bool, String> {
+    let Some(text) = &feature.default else { return Ok(false) };
+    match feature.dtype {
+        FeatureDType::Bytes => out.extend_from_slice(text.as_bytes()),
+        _ => drop(read(feature, text, out)?),
+    }
+    Ok(true)
 }
 
 /// Appends the numbers of a feature; returns how many.

@@ -23,6 +23,8 @@ use std::borrow::Cow;
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 /// Longest line of names.
 const MAX_HEADER_BYTES: usize = 1 << 20;
+/// In place of the place of a column that a file lacks: its values are the feature's default.
+const NO_COLUMN: u32 = u32::MAX;
 
 /// The part of a table's index beside the places of its records.
 #[derive(Clone, Debug, PartialEq)]
@@ -135,19 +137,28 @@ impl CsvTableIndex {
         let mut places = (columns.len() as u32).to_le_bytes().to_vec();
         for feature in source.features.values() {
             let mut found = (0_u32..).zip(columns).filter(|(_, column)| **column == feature.key);
-            let (place, _) = found.next().ok_or_else(|| {
-                let shown: Vec<&str> = columns.iter().take(20).map(String::as_str).collect();
-                let more = if columns.len() > shown.len() { ", .." } else { "" };
-                let shown = shown.join(", ").replace(|c: char| c.is_control(), " ");
-                format!("line 1: it has no column `{}`, but {shown}{more}", feature.key)
-            })?;
+            let place = found.next().map(|(place, _)| place);
             if found.next().is_some() {
                 return Err(format!("line 1: it has two columns `{}`", feature.key));
             }
-            places.extend(place.to_le_bytes());
+            let place = place.or_else(|| feature.default.as_ref().map(|_| NO_COLUMN));
+            places.extend(place.ok_or_else(|| lacks(feature, columns))?.to_le_bytes());
         }
-        Ok(places)
+        let mut wanted = source.features.values();
+        let has = |feature: &Feature| columns.contains(&feature.key);
+        match wanted.next() {
+            // It is another file than the one that was meant, or each name is misspelt.
+            Some(first) if !has(first) && !wanted.any(has) => Err(lacks(first, columns)),
+            _ => Ok(places),
+        }
     }
+}
+
+fn lacks(feature: &Feature, columns: &[String]) -> String {
+    let shown: Vec<&str> = columns.iter().take(20).map(String::as_str).collect();
+    let more = if columns.len() > shown.len() { ", .." } else { "" };
+    let shown = shown.join(", ").replace(|c: char| c.is_control(), " ");
+    format!("line 1: it has no column `{}`, but {shown}{more}", feature.key)
 }
 
 /// Line ends: LF, CRLF or CR.
@@ -393,6 +404,7 @@ impl ReadRecord for CsvRecordReader {
             return Err(at_line(format!("it has {found} values, and there are {columns} columns")));
         }
         for (i, (feature, cell)) in self.wanted.iter().zip(cells.iter_mut()).enumerate() {
+            // None has the place `NO_COLUMN`.
             let value = values.get(number(8 + 4 * i)).map_or(&b""[..], |value| &**value);
             let read = self.read(feature, value, stored, cell);
             read.map_err(|what| at_line(format!("column `{}` {what}", feature.key)))?;

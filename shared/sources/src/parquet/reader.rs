@@ -324,6 +324,7 @@ fn put_values(record: &mut Vec<u8>, values: &ColumnValues, row: usize) {
             Some(Err(what)) => Err(what),
             None => missing(),
         },
+        ColumnValues::Default(value) => Ok(value),
     };
     // A value too long for its length is too long for a record as well, which the caller checks.
     let (bytes, flag) = match value {

@@ -125,6 +125,26 @@ fn numbers_are_exact_and_missing_ones_have_defaults() {
 }
 
 #[test]
+fn a_column_that_a_file_lacks_has_the_default_of_its_feature() {
+    let yaml = "csv: x, defaults: { i: -1, t: none, l: [1, 2] }, features: { a: { dtype: bytes }, \
+                i: { dtype: i64 }, l: { dtype: i64, shape: [2] }, t: { dtype: bytes } }";
+    let [one, two] = [1_i64, 2].map(i64::to_le_bytes);
+    let row = |i: i64, text: &str| {
+        Ok(vec![b"x".to_vec(), i.to_le_bytes().to_vec(), [one, two].concat(), text.into()])
+    };
+    let read = |file: &str| read(&source(yaml), file.as_bytes());
+    assert_eq!(read("a\nx\nx\n").unwrap(), [row(-1, "none"), row(-1, "none")]);
+    assert_eq!(read("t,a\n,x\ny,x\n").unwrap(), [row(-1, "none"), row(-1, "y")]);
+    for (file, lacked) in [("i,t\n1,2\n", "`a`, but i, t"), ("b,c\n1,2\n", "`a`, but b, c")] {
+        let error = read(file).unwrap_err().to_string();
+        assert!(error.contains(&format!("it has no column {lacked}")), "{error}");
+    }
+    let all = "csv: x, defaults: { i: 0 }, features: { i: { dtype: i64 } }";
+    let error = super::tests::read(&source(all), b"j\n1\n").unwrap_err().to_string();
+    assert!(error.contains("it has no column `i`, but j"), "{error}");
+}
+
+#[test]
 fn lists_lack_no_items_and_whole_numbers_may_be_fractions() {
     let yaml = "csv: x, defaults: { l: [7, 8] }, features: { l: { dtype: i64, shape: [-1] } }";
     let list = |text: &str| {

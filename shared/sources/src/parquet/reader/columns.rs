@@ -40,11 +40,14 @@ pub(super) struct FeatureColumn<'a> {
 }
 
 impl<'a> FeatureColumn<'a> {
-    /// The column that `feature` names.
+    /// The column that `feature` names, if there is one.
     ///
     /// # Errors
-    /// If there is none, or it is not what the feature says.
-    pub(super) fn find(schema: &SchemaDescriptor, feature: &'a Feature) -> Result<Self, String> {
+    /// If it is not what the feature says.
+    pub(super) fn find(
+        schema: &SchemaDescriptor,
+        feature: &'a Feature,
+    ) -> Result<Option<Self>, String> {
         let named = |path: fn(&SchemaDescriptor, usize) -> String| {
             let leaves = 0..schema.num_columns();
             leaves.filter(|leaf| path(schema, *leaf) == feature.key).collect::<Vec<_>>()
@@ -52,7 +55,7 @@ impl<'a> FeatureColumn<'a> {
         let stored = |schema: &SchemaDescriptor, leaf: usize| schema.column(leaf).path().string();
         let found = Some(named(stored)).filter(|found| !found.is_empty());
         let leaf = match *found.unwrap_or_else(|| named(name)) {
-            [] => return Err(missing(schema, feature)),
+            [] => return Ok(None),
             // Columns within two groups of one name differ in the rest of their paths.
             [leaf] if path(schema, leaf).len() == schema.column(leaf).path().parts().len() => leaf,
             _ => {
@@ -68,7 +71,7 @@ impl<'a> FeatureColumn<'a> {
         let absent = absent(schema, leaf);
         let column = FeatureColumn { feature, leaf, absent, descriptor, scale };
         column.check()?;
-        Ok(column)
+        Ok(Some(column))
     }
 
     fn check(&self) -> Result<(), String> {
@@ -141,7 +144,8 @@ fn scale(column: &ColumnDescriptor) -> Result<Option<usize>, String> {
     known.map(Some).ok_or_else(|| format!("with {scale} digits after the point, which is not read"))
 }
 
-fn missing(schema: &SchemaDescriptor, feature: &Feature) -> String {
+/// The message on a feature whose column a file lacks.
+pub(super) fn lacks(schema: &SchemaDescriptor, feature: &Feature) -> String {
     let plain =
         |name: String| -> String { name.chars().filter(|c| !c.is_control()).take(40).collect() };
     let has: Vec<String> = (0..schema.num_columns())

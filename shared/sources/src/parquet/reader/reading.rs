@@ -2,14 +2,15 @@
 
 use super::{
     ParquetLayout, chunk_range,
-    columns::{FeatureColumn, GatheredRows, decimal},
+    columns::{FeatureColumn, GatheredRows, decimal, lacks},
     indexing::headers,
     one_line,
     page_header::PageKind,
     put_values,
 };
 use crate::{
-    BlockRange, FeatureDType, RecordReaderInput, SourceLimits, lengths::RecordLengths, words,
+    BlockRange, Feature, FeatureDType, RecordReaderInput, SourceLimits, lengths::RecordLengths,
+    words,
 };
 
 use ::parquet::{
@@ -39,25 +40,45 @@ pub(super) enum ColumnValues {
         rows: Vec<Result<Range<usize>, String>>,
     },
     Bytes(Vec<Result<ByteArray, String>>),
+    /// The same in each row: the default of a feature whose column the file lacks.
+    Default(Vec<u8>),
 }
 
-/// The wanted columns, in the order of the features.
-fn columns<'a>(
+/// Where the values of a feature come from.
+enum FeatureOrigin<'a> {
+    Column(FeatureColumn<'a>),
+    Default(Vec<u8>),
+}
+
+/// Where the values of each feature come from, in the order of the features.
+fn origins<'a>(
     layout: &ParquetLayout,
     source: RecordReaderInput<'a>,
-) -> Result<Vec<FeatureColumn<'a>>, String> {
+) -> Result<Vec<FeatureOrigin<'a>>, String> {
     let schema = layout.metadata.file_metadata().schema_descr();
-    let find = |feature| {
-        let column = FeatureColumn::find(schema, feature)?;
+    let find = |feature: &'a Feature| {
+        let Some(column) = FeatureColumn::find(schema, feature)? else {
+            let mut bytes = Vec::new();
+            let has_default = words::read_default(feature, &mut bytes)?;
+            return has_default
+                .then_some(FeatureOrigin::Default(bytes))
+                .ok_or_else(|| lacks(schema, feature));
+        };
         if layout.encrypted.iter().skip(column.leaf).step_by(layout.leaves()).any(|chunk| *chunk) {
             return Err(format!(
                 "column `{}` is encrypted, which is not read: write it without encryption",
                 column.feature.key
             ));
         }
-        Ok(column)
+        Ok(FeatureOrigin::Column(column))
     };
-    source.features.values().map(find).collect()
+    let origins = source.features.values().map(find).collect::<Result<Vec<_>, _>>()?;
+    let is_column = |origin: &FeatureOrigin<'_>| matches!(origin, FeatureOrigin::Column(_));
+    match source.features.values().next() {
+        // It is another file than the one that was meant, or each name is misspelt.
+        Some(first) if !origins.iter().any(is_column) => Err(lacks(schema, first)),
+        _ => Ok(origins),
+    }
 }
 
 /// The parts of a column chunk that some rows of its group are in: its dictionary, its pages.
@@ -88,10 +109,10 @@ pub(super) fn stored_ranges(
     rows: Range<u32>,
     source: RecordReaderInput<'_>,
 ) -> Result<Vec<Range<u64>>, String> {
-    let columns = columns(layout, source)?;
+    let origins = origins(layout, source)?;
     let mut parts = Vec::new();
     for (group, rows) in layout.groups(rows) {
-        for column in &columns {
+        for column in origins.iter().filter_map(FeatureOrigin::column) {
             parts.extend(chunk_parts(layout, group, column.leaf, &rows)?);
         }
     }
@@ -124,17 +145,20 @@ pub(super) fn open(
     source: RecordReaderInput<'_>,
     pieces: FilePieces,
 ) -> Result<(RecordLengths, Vec<u8>), String> {
-    let columns = columns(layout, source)?;
+    let origins = origins(layout, source)?;
     let pieces = Arc::new(pieces);
     let (mut lengths, mut data) = (RecordLengths::new(rows.start, 0), Vec::new());
     for (group, rows) in layout.groups(rows) {
-        let mut values = Vec::with_capacity(columns.len());
-        for column in &columns {
-            let read = column.read(layout, group, &rows, &pieces);
-            values.push(read.map_err(|what| {
-                format!("column `{}` of row group {group}: {what}", column.feature.key)
-            })?);
-        }
+        let read = |origin: &FeatureOrigin<'_>| match origin {
+            FeatureOrigin::Default(bytes) => Ok(ColumnValues::Default(bytes.clone())),
+            FeatureOrigin::Column(column) => {
+                let read = column.read(layout, group, &rows, &pieces);
+                read.map_err(|what| {
+                    format!("column `{}` of row group {group}: {what}", column.feature.key)
+                })
+            }
+        };
+        let values = origins.iter().map(read).collect::<Result<Vec<_>, _>>()?;
         for row in 0..rows.len() {
             let start = data.len();
             values.iter().for_each(|values| put_values(&mut data, values, row));
@@ -149,6 +173,15 @@ pub(super) fn open(
         }
     }
     Ok((lengths, data))
+}
+
+impl<'a> FeatureOrigin<'a> {
+    fn column(&self) -> Option<&FeatureColumn<'a>> {
+        match self {
+            FeatureOrigin::Column(column) => Some(column),
+            FeatureOrigin::Default(_) => None,
+        }
+    }
 }
 
 impl FeatureColumn<'_> {
@@ -418,18 +451,15 @@ fn levels<T: DataType>(
 
 impl ParquetLayout {
     /// The blocks of rows that hold `rows`: the pages of the largest wanted column, or its whole row group where its
-    /// pages are not known. None if a column is not there.
+    /// pages are not known. None if `open` would refuse the file.
     pub(crate) fn blocks(
         &self,
         rows: Range<u32>,
         source: RecordReaderInput<'_>,
     ) -> Option<Vec<BlockRange>> {
-        let schema = self.metadata.file_metadata().schema_descr();
-        let leaves = source
-            .features
-            .values()
-            .map(|feature| Some(FeatureColumn::find(schema, feature).ok()?.leaf));
-        let leaves: Vec<usize> = leaves.collect::<Option<_>>()?;
+        let origins = origins(self, source).ok()?;
+        let columns = origins.iter().filter_map(FeatureOrigin::column);
+        let leaves: Vec<usize> = columns.map(|column| column.leaf).collect();
         let mut blocks = Vec::new();
         for (group, within) in self.groups(rows) {
             let meta = self.metadata.row_group(group);

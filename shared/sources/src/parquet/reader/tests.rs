@@ -294,6 +294,36 @@ fn columns_that_cannot_be_read_are_named() {
 }
 
 #[test]
+fn a_column_that_a_file_lacks_has_the_default_of_its_feature() {
+    use FeatureDType::{Bytes as Text, F32, I64};
+    let file = file(style(WriterVersion::PARQUET_1_0, Compression::SNAPPY));
+    let (index, _) = index(&file);
+    let mut source = features(&[
+        ("id", I64, &[]),
+        ("new", F32, &[Some(2)]),
+        ("score", F32, &[]),
+        ("word", Text, &[]),
+    ]);
+    let mut put = |field: &str, default: &str| {
+        source.features.get_mut(field).unwrap().default = Some(default.to_owned());
+    };
+    put("new", "1 2");
+    put("word", "none");
+    // It is there, and null in the row 9.
+    put("score", "7");
+    let found = rows(&index, &file, 8, 2, &source);
+    let floats = |values: &[f32]| values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>();
+    for (row, score, found) in [(8_i64, 1.0, &found[0]), (9, 7.0, &found[1])] {
+        let (id, new) = (row.to_le_bytes().to_vec(), floats(&[1.0, 2.0]));
+        assert_eq!(found, &Ok(vec![id, new, floats(&[score]), b"none".to_vec()]));
+    }
+    let mut none = features(&[("nothing", I64, &[])]);
+    none.features.get_mut("nothing").unwrap().default = Some("1".to_owned());
+    let error = index.stored_ranges(0, 1, &none).unwrap_err().to_string();
+    assert!(error.contains("there is no column `nothing`; it has `id`"), "{error}");
+}
+
+#[test]
 fn wide_numbers_are_exact_or_refused() {
     let schema = "message rows { required int64 u (INTEGER(64,false)); required double d; }";
     let schema = parse_message_type(schema).unwrap().into();
