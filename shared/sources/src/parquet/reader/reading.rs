@@ -44,13 +44,13 @@ pub(super) enum ColumnValues {
     Default(Vec<u8>),
 }
 
-/// Where the values of a feature come from.
+/// The origin of the values of a feature.
 enum FeatureOrigin<'a> {
     Column(FeatureColumn<'a>),
     Default(Vec<u8>),
 }
 
-/// Where the values of each feature come from, in the order of the features.
+/// The origin of the values of each feature, in the order of the features.
 fn origins<'a>(
     layout: &ParquetLayout,
     source: RecordReaderInput<'a>,
