@@ -8,7 +8,7 @@ import inspect
 import operator
 import os
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypedDict, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -65,6 +65,13 @@ class SharedOptions(TypedDict, total=False):
     run: str | None
     """Name of this run of all ranks, another one whenever they start again. Default: that of torch.distributed,
     torchrun or Slurm."""
+    replicas: int | str | None
+    """Ranks that take the same batches, as tensor-, pipeline- and context-parallel peers do: a number of neighbours, or
+    "2x4" with 2 ranks in the mesh before its data dimension and 4 after it. Default: 1."""
+    mesh: Any
+    """The `DeviceMesh` of all ranks, which says rank, world_size and replicas. Default: none."""
+    mesh_data: str | Sequence[str] | None
+    """Name of the data dimension of `mesh`, or names of several that follow one another. Default: none."""
     tail: Literal["drop", "repeat", "uneven"] | None
     """What becomes of last batches that are fewer than the ranks. Default: "drop" if the pipeline drops its remainder,
     else "repeat"."""

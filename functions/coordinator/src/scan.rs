@@ -205,7 +205,7 @@ pub(crate) fn window(item: &JobItem, progress: &JobProgress, splits: u32) -> Opt
     let workers = item.spec.workers.saturating_add(progress.local_workers);
     let widest = plan.window_splits.max(window_splits(workers, plan.max_bundle_splits));
     let window = WindowBounds::new(widest, plan.window_bytes, max_bundle_splits);
-    let ranks = progress.run.map_or(1, |run| run.ranks.count.get());
+    let ranks = progress.run.map_or(1, |run| run.ranks.data_ranks());
     let window = window.for_ranks(ranks, plan.split_batches(), plan.batch_bytes);
     Some(if splits == 0 { window } else { window.at_most(splits) })
 }
