@@ -88,7 +88,7 @@ fn replicas_on_several_hosts_train_on_the_same_bytes_and_resume_in_other_numbers
     let report = train(&dir, "neighbours", &args)?;
     assert_eq!(report["batches_blake3"], one["batches_blake3"]);
     // 80 batches in steps of four, 45 in steps of two, and the next epoch in 63 of two.
-    assert_eq!(report["steps"], json!([106; 8]), "{report}");
+    assert_eq!(report["steps"], json!(vec![106; 8]), "{report}");
     let ratio = report["fetched_ratio"].as_f64().unwrap();
     assert!(ratio <= 1.1, "the bytes of a batch are read once for its replicas: {report}");
     // Each host has a replica of every data rank, and reads all bytes once.
