@@ -434,9 +434,9 @@ fn settle_target(
     let kept = kept.filter(|policy| policy.name() == name);
     let mut policy = kept.unwrap_or_else(|| name.begin(&settings, stored));
     state.metrics = policy.origin();
-    let placement = begin_placement(state, event, policy.target(&settings));
+    let placement = begin_placement(state, event, policy.target());
     if !state.is_decided() {
-        state.target = policy.target(&settings);
+        state.target = policy.target();
         state.local = event.max_local.map(|_| 0);
         let reason = Reason::Start { origin: state.metrics };
         let started = Decision { target: state.target, reason };
@@ -453,11 +453,11 @@ fn settle_target(
     state.throttled = 0;
     state.metrics = policy.origin();
     let measured =
-        policy.metrics(&settings).filter(|_| state.kept.is_none_or(|kept| kept < event.epoch));
+        policy.metrics().filter(|_| state.kept.is_none_or(|kept| kept < event.epoch));
     if measured.is_some() {
         state.kept = Some(event.epoch);
     }
-    let has_converged = policy.has_converged(&settings);
+    let has_converged = policy.has_converged();
     state.policy = Some(serde_json::to_value(policy)?);
     let (mut remote, mut local, mut reason) = (decision.target, None, decision.to_string());
     if let Some(before) = placement {

@@ -4,7 +4,7 @@
 
 use gristmill_model::wire::TrainingReport;
 use gristmill_policy::scaling::{
-    CoverageState, Decision, PolicyName, Reason, ScalerFacts, SearchPhase, Settings, decide,
+    CoverageState, Decision, Reason, ScalerFacts, SearchPhase, Settings, decide,
 };
 use proptest::prelude::*;
 
@@ -256,16 +256,6 @@ fn another_mode_is_measured_anew() {
     (ideal.work_s, ideal.facts.mode) = (0.3, 1);
     ideal.run(&mut state, &settings, 200);
     assert!((4..=5).contains(&state.target), "{}", state.target);
-}
-
-#[test]
-fn a_fixed_count_decides_nothing() {
-    let settings = Settings { fixed: Some(8), ..Settings::default() };
-    let mut policy = PolicyName::default().begin(&settings, None);
-    assert_eq!(policy.target(&settings), 8);
-    let mut ideal = Ideal::new(0.1, 9.0);
-    let decision = policy.decide(&ideal.report(8), &ideal.facts, &settings);
-    assert_eq!(decision, Decision { target: 8, reason: Reason::Fixed });
 }
 
 #[test]

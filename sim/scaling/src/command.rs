@@ -174,7 +174,7 @@ fn select(
 ) -> Result<(PolicyName, ScalingScenario), ScenarioError> {
     let mut scenario = scenario.clone();
     if let Some(Ok(workers)) = name.strip_prefix("fixed:").map(str::parse) {
-        scenario.settings.fixed = Some(workers);
+        scenario.held = Some(workers);
         return Ok((PolicyName::default(), scenario));
     }
     let unknown = |error: UnknownPolicy| ScenarioError(format!("{error}, or fixed:N"));

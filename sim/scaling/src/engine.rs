@@ -13,7 +13,7 @@ use crate::{
 use gristmill_model::wire::TrainingReport;
 use gristmill_policy::{
     placement::WorkerTarget,
-    scaling::{Decision, Policy, PolicyName, ScalerFacts, Settings, top_up},
+    scaling::{Decision, Policy, PolicyName, Reason, ScalerFacts, Settings, top_up},
 };
 use std::{
     cmp::{Ordering, Reverse},
@@ -85,7 +85,7 @@ impl<'s> ScalingEngine<'s> {
         let settings = Settings { start: placed.remote.max(1), ..scenario.settings };
         let policy = policy.begin(&settings, scenario.stored.as_ref());
         let target = match placer {
-            HostPlacer::Held { .. } => policy.target(&settings),
+            HostPlacer::Held { .. } => scenario.held.unwrap_or_else(|| policy.target()),
             _ => placed.remote,
         };
         Self {
@@ -146,7 +146,7 @@ impl<'s> ScalingEngine<'s> {
                 self.poll();
             }
         }
-        self.run.metrics = self.policy.metrics(&self.scenario.settings);
+        self.run.metrics = self.policy.metrics();
         self.run.finish(self.now_s, self.splits.delivered, &self.scenario.prices);
         self.run
     }
@@ -426,9 +426,8 @@ impl<'s> ScalingEngine<'s> {
 
     fn has_converged(&self) -> bool {
         let decides = matches!(self.placer, HostPlacer::Held { .. } | HostPlacer::Auto(_));
-        let settings = &self.scenario.settings;
         let is_remote = decides && (self.target > 0 || self.local_target == 0);
-        self.placer.has_converged() && (!is_remote || self.policy.has_converged(settings))
+        self.placer.has_converged() && (!is_remote || self.policy.has_converged())
     }
 
     fn report(&mut self) -> ScalingTick {
@@ -470,7 +469,11 @@ impl<'s> ScalingEngine<'s> {
             max_local: self.scenario.max_local,
             batches_left: self.splits.batches - self.splits.delivered,
         };
-        let (WorkerTarget { remote, local }, reason) = self.placer.decide(&input, &mut self.policy);
+        let (mut decided, mut reason) = self.placer.decide(&input, &mut self.policy);
+        if let Some(held) = self.scenario.held {
+            (decided.remote, reason) = (held, Reason::Moved { from: held });
+        }
+        let WorkerTarget { remote, local } = decided;
         let before = std::mem::replace(&mut self.target, remote);
         self.local_target = local;
         ScalingTick {

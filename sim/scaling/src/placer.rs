@@ -110,7 +110,7 @@ impl HostPlacer {
                     report,
                     facts,
                     remote: decision.target,
-                    has_converged: policy.has_converged(settings),
+                    has_converged: policy.has_converged(),
                     lasts: true,
                     host_cores: input.conditions.host.cores,
                     batches_left: input.batches_left,

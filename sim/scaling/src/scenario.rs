@@ -19,6 +19,8 @@ pub struct ScalingScenario {
     /// The policy for local workers, and the most of them.
     pub placement: HostPlacement,
     pub max_local: u32,
+    /// A number of remote workers that is held, whatever the policy decides.
+    pub held: Option<u32>,
     /// Measurements of earlier jobs.
     pub stored: Option<WorkerMetrics>,
     /// Batches delivered in a run.
@@ -157,6 +159,7 @@ impl<'d> Document<'d> {
             settings,
             placement,
             max_local,
+            held: None,
             stored: None,
             batches,
             prices,
@@ -243,7 +246,6 @@ impl<'d> Document<'d> {
         let max_local = policy.count("max_local", 0..=WORKERS_MOST)?.map_or(u32::MAX, |n| n as u32);
         let defaults = Settings::default();
         let settings = Settings {
-            fixed: None,
             start: policy.count("start", 1..=WORKERS_MOST)?.map_or(defaults.start, |n| n as u32),
             max_workers: policy.count("max_workers", 1..=WORKERS_MOST)?.unwrap_or(5_000) as u32,
             concurrency: conditions.concurrency,

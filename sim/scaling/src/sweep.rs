@@ -159,12 +159,12 @@ fn trial(
     let held = ScalingScenario {
         phases: vec![ScenarioPhase { from_batch: 0, conditions }],
         settings: Settings {
-            fixed: Some(workers),
             max_workers: u32::MAX,
             concurrency: u32::MAX,
             budget_workers: None,
             ..scenario.settings
         },
+        held: Some(workers),
         batches,
         ..scenario.clone()
     };

@@ -60,7 +60,7 @@ fn a_seed_decides_a_run() {
 
 /// The scenario with a fixed number of workers.
 fn held(mut scenario: ScalingScenario, workers: u32) -> ScalingScenario {
-    scenario.settings.fixed = Some(workers);
+    scenario.held = Some(workers);
     scenario
 }
 

@@ -341,7 +341,7 @@ async fn a_job_selects_its_policy_by_name() {
         let (_, state) = decode(item[0].as_ref()).unwrap();
         let policy: Policy = serde_json::from_value(state.policy.unwrap()).unwrap();
         assert_eq!(policy.name(), *name);
-        assert_eq!(state.target, policy.target(&Settings::default()), "{name}");
+        assert_eq!(state.target, policy.target(), "{name}");
     }
     let (scaler, _) = scaler();
     let policy = Some("guess".to_owned());

@@ -7,19 +7,14 @@
 use super::{
     Decision, MetricsOrigin, Reason, ScalerFacts, ScalingPolicy, Settings, TrainingReport,
     WorkerMetrics,
-    block::MeasuredBlock,
-    law::{LawPoint, STORED_REPORTS, ThroughputLaw},
+    law::{STORED_REPORTS, ThroughputLaw},
+    measurement::Measurement,
     throttle::Throttle,
     trend::LoadTrend,
     tuning::TUNING,
 };
 use serde::{Deserialize, Serialize};
 use std::ops::ControlFlow::{self, Break, Continue};
-
-/// Difference of a report from what earlier jobs measured, as a share of that, and the consecutive reports of it that
-/// discard what they measured.
-const DIFFERS: f64 = 0.2;
-const DIFFERING_REPORTS: u32 = 3;
 
 /// Progress of the search for the count.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
@@ -50,10 +45,10 @@ pub struct CoverageState {
     /// The trainer's step, and a worker's computing at this target, in seconds.
     step: LoadTrend,
     compute: LoadTrend,
-    block: MeasuredBlock,
-    /// Measurements under this load, the latest last.
-    points: Vec<LawPoint>,
-    /// The measurements of earlier jobs, and the consecutive reports that differ from it.
+    /// The measurement of this target, and those before, the latest last.
+    here: Measurement,
+    before: Vec<Measurement>,
+    /// The measurements of earlier jobs, and the consecutive reports that differ from them.
     stored: Option<(WorkerMetrics, u32)>,
     /// Direction of the last move under this load: 1, -1, or 0; and whether it had converged before: then it never
     /// turns.
@@ -73,7 +68,7 @@ impl ScalingPolicy for Coverage {
     }
 
     fn metrics(&self) -> Option<WorkerMetrics> {
-        let law = ThroughputLaw::fit(&self.0.points).filter(|_| self.has_converged())?;
+        let law = ThroughputLaw::fit(&self.0.measured()).filter(|_| self.has_converged())?;
         Some(law.metrics(self.0.step.mean()?, self.0.target))
     }
 
@@ -125,7 +120,7 @@ pub fn decide(
 /// One report, with what the steps below need of it.
 pub(super) struct Observation<'r> {
     pub report: &'r TrainingReport,
-    pub facts: &'r ScalerFacts,
+    facts: &'r ScalerFacts,
     settings: &'r Settings,
     /// Batches of remote workers since the report before, and the seconds that all batches took.
     pub batches: f64,
@@ -152,7 +147,7 @@ impl CoverageState {
             target,
             phase: SearchPhase::Searching { measurement: 0 },
             step: LoadTrend::known(metrics.step_s.mean, STORED_REPORTS),
-            points: ThroughputLaw::stored(metrics).points(target),
+            before: ThroughputLaw::stored(metrics).measurements(target),
             stored: Some((*metrics, 0)),
             ..Self::default()
         }
@@ -161,43 +156,38 @@ impl CoverageState {
     /// Reports that say nothing of this count, and those that say that something else has changed.
     fn observe(mut self, seen: &Observation<'_>) -> MaybeStep {
         let Observation { report, facts, .. } = *seen;
-        let target = self.target.clamp(1, seen.settings.cap().0);
-        if target != self.target {
-            // Limits may be lowered while a job runs.
-            self = Self { target, block: MeasuredBlock::default(), ..self };
-        }
+        // Limits may be lowered while a job runs.
+        self.target = self.target.clamp(1, seen.settings.cap().0);
         if !report.is_plausible() {
             return Break((self, Reason::Held("the report's numbers are impossible")));
         }
         if self.batches.is_some_and(|before| report.batches <= before) {
             return Break((self, Reason::Held("no batch since the report before")));
         }
-        let is_first = self.batches.is_none();
-        let is_other_mode = facts.mode != self.mode && !is_first;
-        self = Self { batches: Some(report.batches), mode: facts.mode, ..self };
-        if is_other_mode {
+        let is_first = self.batches.replace(report.batches).is_none();
+        let mode = std::mem::replace(&mut self.mode, facts.mode);
+        if mode != facts.mode && !is_first {
             let next = Self { phase: SearchPhase::Estimating, ..self.begin_load(report) };
             return Break((next, Reason::ModeChanged));
         }
         if is_first && self.stored.is_some() {
             self = self.begin_measurement(report);
         }
-        let is_short = report.remote_workers < f64::from(target);
+        let is_short = report.remote_workers < f64::from(self.target);
         if facts.claimable == 0 && report.window_full < 0.05 && is_short {
             return Break((self, Reason::Held("nothing left to hand out")));
         }
         self.compare_with_stored(seen)?.follow_account(seen)?.follow_load(seen)
     }
 
-    /// The measurements of earlier jobs are discarded if this job is another.
+    /// The measurements of earlier jobs are discarded if this job is another; its own first one confirms them.
     fn compare_with_stored(mut self, seen: &Observation<'_>) -> MaybeStep {
-        // A measurement of its own confirms them.
         let is_confirmed = self.phase != SearchPhase::Searching { measurement: 0 };
         let Some((metrics, differing)) = self.stored.as_mut().filter(|_| !is_confirmed) else {
             return Continue(self);
         };
         let report = seen.report;
-        let differs = |here: f64, stored: f64| (here / stored - 1.0).abs() > DIFFERS;
+        let differs = |here: f64, stored: f64| (here / stored - 1.0).abs() > TUNING.differs;
         let slowed = 1.0 + metrics.slowing.mean * report.remote_workers;
         let differs = differs(report.step_s, metrics.step_s.mean)
             || report.remote_batch_s().is_some()
@@ -205,7 +195,7 @@ impl CoverageState {
         *differing = if differs { *differing + 1 } else { 0 };
         match *differing {
             0 => Continue(self),
-            DIFFERING_REPORTS => {
+            TUNING.differing => {
                 self.step = LoadTrend::known(report.step_s, 1);
                 let (next, _) = self.begin_load(report).estimate(seen);
                 Break((next, Reason::Discarded))
@@ -225,28 +215,24 @@ impl CoverageState {
     /// Another step of the trainer, or another computing time of a batch: the law gives the new count at once.
     fn follow_load(mut self, seen: &Observation<'_>) -> MaybeStep {
         let report = seen.report;
-        let step_before = self.step.add(report.step_s);
-        let mut compute_before = None;
-        if seen.is_settled && report.remote_batch_s().is_some() {
-            let generation = report.generation(f64::from(self.target));
-            compute_before =
-                self.compute.add_part(report.remote_compute_s, seen.batches, generation);
-        }
-        let slower = (compute_before, self.compute.mean());
-        let (reason, times) = match (slower, (step_before, self.step.mean())) {
-            _ if self.points.is_empty() => return Continue(self),
-            ((Some(before_s), Some(after_s)), _) => {
-                (Reason::WorkerChanged { before_s, after_s }, after_s / before_s)
+        let step = self.step.add(report.step_s, 1.0);
+        let part = seen.batches / report.generation(f64::from(self.target));
+        let is_timed = seen.is_settled && report.remote_batch_s().is_some();
+        let compute =
+            is_timed.then(|| self.compute.add(report.remote_compute_s, part)).flatten();
+        let mut law = ThroughputLaw::fit(&self.measured());
+        let reason = match (compute, step) {
+            _ if self.before.is_empty() => return Continue(self),
+            (Some((before_s, after_s)), _) => {
+                law = law.map(|law| ThroughputLaw { compute_s: after_s, ..law });
+                for known in self.before.iter_mut().chain([&mut self.here]) {
+                    known.is_past = true;
+                }
+                Reason::WorkerChanged { before_s, after_s }
             }
-            (_, (Some(before_s), Some(after_s))) => {
-                (Reason::StepChanged { before_s, after_s }, 1.0)
-            }
+            (_, Some((before_s, after_s))) => Reason::StepChanged { before_s, after_s },
             _ => return Continue(self),
         };
-        let law = ThroughputLaw::fit(&self.points).map(|law| law.slower(times));
-        if matches!(reason, Reason::WorkerChanged { .. }) {
-            self.points.iter_mut().for_each(|point| point.is_past = true);
-        }
         let (next, _) = self.begin_load(report).seek(law, seen, TUNING.saving);
         Break((next, reason))
     }
@@ -257,7 +243,12 @@ impl CoverageState {
     }
 
     /// Begins to measure anew what arrives from now on.
-    fn begin_measurement(self, report: &TrainingReport) -> Self {
+    fn begin_measurement(mut self, report: &TrainingReport) -> Self {
+        self.before = self.measured();
+        if self.before.len() > TUNING.points {
+            // The first tells the times of few workers.
+            self.before.remove(1);
+        }
         // The first splits of new workers arrive together, after a wait that is not of their number.
         let first = report.generation(f64::from(self.target)) as u64;
         let ahead = report.ahead_batches.saturating_add(first);
@@ -265,9 +256,14 @@ impl CoverageState {
             phase: SearchPhase::Searching { measurement: 0 },
             settled_at: report.batches.saturating_add(ahead),
             compute: LoadTrend::default(),
-            block: MeasuredBlock::default(),
+            here: Measurement::default(),
             ..self
         }
+    }
+
+    /// All measurements, that of this target last.
+    fn measured(&self) -> Vec<Measurement> {
+        self.before.iter().copied().chain(Some(self.here).filter(Measurement::is_timed)).collect()
     }
 
     /// The step of the search that the phase asks for.
@@ -287,10 +283,12 @@ impl CoverageState {
         let Some(worker_batch_s) = report.remote_batch_s() else {
             return (self, Reason::Measuring { reports: 0 });
         };
+        let workers = report.remote_workers.max(1.0);
+        let guess = Measurement::known(0, workers, worker_batch_s, report.remote_compute_s, 0.0);
+        let law = ThroughputLaw::fit(&[guess]);
         let phase = SearchPhase::Searching { measurement: 0 };
-        let points = vec![LawPoint::guess(self.target, report)];
-        let law = ThroughputLaw::fit(&points);
-        match (Self { phase, points, ..self }).seek(law, seen, f64::NEG_INFINITY) {
+        let next = Self { phase, here: Measurement::default(), before: vec![guess], ..self };
+        match next.seek(law, seen, f64::NEG_INFINITY) {
             (next, limited @ Reason::Limited { .. }) => (next, limited),
             (next, _) => {
                 // One that was too low is turned by the first measurement.
@@ -302,54 +300,34 @@ impl CoverageState {
 
     /// Adds a report to the measurement of this target; at its end the law is fitted again.
     fn measure(mut self, seen: &Observation<'_>, measurement: u32) -> DecidedStep {
-        self.block = self.block.with(seen);
+        self.here.add(seen);
         let doubled = 1 << measurement.min(16);
-        let reports = TUNING.reports * doubled * self.tried().max(1);
+        let tried = self.tried();
         let generation = seen.report.generation(f64::from(self.target)) * f64::from(doubled);
-        if !self.block.is_complete(reports, generation) {
-            let reports = self.block.reports;
+        if !self.here.is_complete(TUNING.reports * doubled * tried.max(1), generation) {
+            let reports = self.here.reports;
             return (self, Reason::Measuring { reports });
         }
-        let stall = self.block.stall();
-        if let Some(point) = self.block.point(self.target) {
-            let here = self.points.iter().position(|known| known.target == point.target);
-            let known = here.map(|at| self.points.remove(at));
-            // Measurements of earlier jobs here are surer at first.
-            let surer = known.filter(|known| known.reports > point.reports && !known.is_past);
-            self.points.push(surer.unwrap_or(point));
-            if self.points.len() > TUNING.points {
-                // The first tells the times of few workers.
-                self.points.remove(1);
-            }
-        }
-        let from = self.target;
-        let law = ThroughputLaw::fit(&self.points);
+        let (from, stall) = (self.target, self.here.stall());
+        let law = ThroughputLaw::fit(&self.measured());
         // The more counts were tried, the more a further one is to save.
-        let worthwhile = TUNING.saving * f64::from(self.tried().saturating_sub(1).max(1));
-        let (next, reason) = self.seek(law, seen, worthwhile);
+        let (next, reason) = self.seek(law, seen, TUNING.saving * f64::from(tried.max(1)));
         if next.target != from {
             return (next, reason);
         }
-        // That nothing helps a trainer that waits is to be certain.
-        let is_certain = stall <= TUNING.bound_stall || measurement >= TUNING.certain;
         let measurement = measurement + 1;
-        let next = if is_certain {
-            next.converge(measurement)
-        } else {
-            Self { phase: SearchPhase::Searching { measurement }, ..next }
-        };
-        (next, reason)
-    }
-
-    fn converge(self, measurement: u32) -> Self {
-        let direction = if self.has_converged { self.direction } else { 0 };
+        // That nothing helps a trainer that waits is to be certain.
+        if stall > TUNING.bound_stall && measurement <= TUNING.certain {
+            return (Self { phase: SearchPhase::Searching { measurement }, ..next }, reason);
+        }
+        let direction = if next.has_converged { next.direction } else { 0 };
         let phase = SearchPhase::Converged { measurement };
-        Self { phase, direction, has_converged: true, ..self }
+        (Self { phase, direction, has_converged: true, ..next }, reason)
     }
 
-    /// Counts that were measured under this load.
+    /// Counts that were measured before this one.
     fn tried(&self) -> u32 {
-        self.points.iter().filter(|point| point.reports > 1 && !point.is_past).count() as u32
+        self.before.iter().filter(|known| known.reports > 1 && !known.is_past).count() as u32
     }
 
     /// Moves to the count at which a batch costs least by the law, if that saves `worthwhile` of it.
@@ -359,50 +337,47 @@ impl CoverageState {
         seen: &Observation<'_>,
         worthwhile: f64,
     ) -> DecidedStep {
-        let (from, settings) = (self.target, seen.settings);
-        let stay = Reason::Converged { covered: 1.0 - self.block.stall() };
+        let (from, settings, stall) = (self.target, seen.settings, self.here.stall());
         let (Some(law), Some(step_s)) = (law, self.step.mean()) else {
-            return (self, stay);
+            return (self, Reason::Held("no time is known"));
         };
         // Remote workers make what local ones leave of it.
-        let share = seen.report.local_share * (1.0 - self.block.stall());
+        let share = seen.report.local_share * (1.0 - stall);
         let demand = seen.facts.clients() / step_s * (1.0 - share);
-        let law = law.with_stall(f64::from(from), demand, self.block.stall());
+        let law = law.with_stall(f64::from(from), demand, stall);
         let covered = (law.capacity(f64::from(from)) / demand).min(1.0);
-        let prices = settings.prices();
         let (most, limit) = settings.cap();
         let most = self.throttle.granted.map_or(most, |granted| most.min(granted));
         // No model of unsteady production is good for far more workers.
         let most_steady = if law.steady.is_finite() { from + from.div_ceil(2) } else { most };
-        let best = law.cheapest(demand, most.min(most_steady), &prices);
-        let usd = |workers: u32| law.usd(f64::from(workers), demand, &prices);
+        let best = law.cheapest(demand, most.min(most_steady), settings);
+        let usd = |workers: u32| law.usd(workers, demand, settings);
         let saving = 1.0 - usd(best) / usd(from);
         let desired = (demand * law.batch_s(f64::from(most)) * (1.0 + TUNING.margin)).ceil() as u32;
         let is_limited = best == most && desired > most && law.bound.is_infinite();
-        let reason = if is_limited {
-            Reason::Limited { limit, desired }
-        } else if best < from {
-            Reason::Contention { from }
-        } else {
-            Reason::Stalled { covered, from }
+        let reason = match best {
+            _ if is_limited => Reason::Limited { limit, desired },
+            best if best < from => Reason::Contention { from },
+            best if best > from => Reason::Stalled { covered, from },
+            _ => Reason::Converged { covered },
         };
         // A second measurement is to ask for a move back.
         let is_back = self.direction != 0 && (best > from) != (self.direction > 0);
         let is_barred = is_back
             && (self.has_converged || self.phase == SearchPhase::Searching { measurement: 0 });
         // Workers that a full window keeps from work are not helped by more of them.
-        let is_held = best > from
-            && self.block.waits_while_full()
-            && self.block.outstanding() < f64::from(from);
-        if best == from || saving < worthwhile || is_barred || is_held {
-            return (self, if is_limited && best == from { reason } else { stay });
+        let is_held = best > from && self.here.waits_while_full();
+        if best == from {
+            return (self, reason);
+        }
+        if saving < worthwhile || is_barred || is_held {
+            return (self, Reason::Converged { covered });
         }
         (self.move_to(best, seen), reason)
     }
 
     fn move_to(self, workers: u32, seen: &Observation<'_>) -> Self {
-        let (most, _) = seen.settings.cap();
-        let target = workers.clamp(1, most);
+        let target = workers.clamp(1, seen.settings.cap().0);
         if target == self.target {
             return self;
         }

@@ -21,8 +21,6 @@ pub enum Limit {
 /// Reason for the target. Times are in seconds, shares from 0 to 1.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Reason {
-    /// The count was set by the user.
-    Fixed,
     /// A move from another count, or none, without further reason.
     Moved { from: u32 },
     /// This job has measured nothing yet.
@@ -49,8 +47,6 @@ pub enum Reason {
     Limited { limit: Limit, desired: u32 },
     /// The count is good; it is checked again later.
     Converged { covered: f64 },
-    /// Too few reports to decide.
-    Measuring { reports: u32 },
     /// The report says nothing of this count, because..
     Held(&'static str),
 }
@@ -59,7 +55,6 @@ impl fmt::Display for Decision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let target = WorkerCount(self.target);
         match self.reason {
-            Reason::Fixed => write!(f, "fixed: {target}"),
             Reason::Moved { from } if from == self.target => write!(f, "hold: {target}"),
             Reason::Moved { from } => write!(f, "move: from {} to {target}", WorkerCount(from)),
             Reason::Start { origin: MetricsOrigin::Measured } => {
@@ -100,26 +95,18 @@ impl fmt::Display for Decision {
             Reason::Retry => write!(f, "retry: the account may grant {target} now"),
             Reason::Limited { limit, desired } => {
                 let (desired, most) = (WorkerCount(desired), self.target);
+                let limit = match limit {
+                    Limit::MaxWorkers => "the job's maximum",
+                    Limit::Concurrency => "the account's concurrency",
+                    Limit::Budget => "the budget",
+                };
                 write!(f, "limit: {desired} would be needed, {limit} allows {most}")
             }
             Reason::Converged { covered } => {
                 write!(f, "converged: {target} cover {:.0} % of the demand", 100.0 * covered)
             }
-            Reason::Measuring { reports } => {
-                write!(f, "hold: {target} measured for {reports} reports")
-            }
             Reason::Held(why) => write!(f, "hold: {target}, {why}"),
         }
-    }
-}
-
-impl fmt::Display for Limit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::MaxWorkers => "the job's maximum",
-            Self::Concurrency => "the account's concurrency",
-            Self::Budget => "the budget",
-        })
     }
 }
 

@@ -3,68 +3,11 @@
 //! A worker computes a batch in `c (1 + beta n)` and waits `m` for what all share. `n` workers make
 //! `X(n) = min(demand, n / (c (1 + beta n) + m), bound)` batches a second.
 
-use super::{TrainingReport, WorkerMetrics, tuning::TUNING};
+use super::{Settings, WorkerMetrics, measurement::Measurement, tuning::TUNING};
 use gristmill_model::wire::MeasuredValue;
-use serde::{Deserialize, Serialize};
 
 /// Reports that stand behind what earlier jobs measured: about those of three measurements.
 pub(super) const STORED_REPORTS: u32 = 24;
-
-/// A count of workers, as measured over whole generations of their splits. Times are in seconds for a batch.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub(super) struct LawPoint {
-    /// The target that was measured.
-    pub target: u32,
-    /// Workers that were at work.
-    pub workers: f64,
-    /// A worker's time for a batch, with its calls, its waits and its pauses: by what came out.
-    pub batch_s: f64,
-    /// The part in which it computed.
-    pub compute_s: f64,
-    /// The part that it reported of what all share: without calls and pauses.
-    pub reported_s: f64,
-    /// Share of the time in which the trainer waited for them.
-    pub stall: f64,
-    pub reports: u32,
-    /// Whether the computing time has changed since.
-    pub is_past: bool,
-}
-
-impl LawPoint {
-    /// A first guess, by what workers report of themselves: calls and pauses are not in it.
-    pub fn guess(target: u32, report: &TrainingReport) -> Self {
-        Self {
-            target,
-            workers: report.remote_workers.max(1.0),
-            batch_s: report.remote_compute_s + report.remote_shared_s(),
-            compute_s: report.remote_compute_s,
-            reported_s: report.remote_shared_s(),
-            stall: 0.0,
-            reports: 0,
-            is_past: false,
-        }
-    }
-
-    fn shared_s(&self) -> f64 {
-        (self.batch_s - self.compute_s).max(0.0)
-    }
-
-    fn rate(&self) -> f64 {
-        self.workers / self.batch_s
-    }
-
-    /// The variance of the logarithm of a time that so many reports have.
-    fn variance(&self) -> f64 {
-        let [_, sigma, _] = TUNING.sigma;
-        let noise = match self.reports {
-            0 => sigma * self.reported_s / self.batch_s,
-            reports => {
-                sigma * 1.0_f64.hypot(self.compute_s / self.batch_s) / f64::from(reports).sqrt()
-            }
-        };
-        noise * noise + TUNING.model * TUNING.model
-    }
-}
 
 /// The law with its numbers.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -87,97 +30,74 @@ fn soft_min(one: f64, other: f64, sharpness: f64) -> f64 {
     least * (1.0 + (least / most).powf(sharpness)).powf(-1.0 / sharpness)
 }
 
+/// The positive number between two at which an error with one minimum is least.
+fn least_at(mut low: f64, mut high: f64, error: impl Fn(f64) -> f64) -> f64 {
+    for _ in 0..40 {
+        let third = (high / low).cbrt();
+        if error(low * third) < error(high / third) {
+            high /= third;
+        } else {
+            low *= third;
+        }
+    }
+    (low * high).sqrt()
+}
+
 impl ThroughputLaw {
-    /// Fits the points by least squares of the logarithms of their times, weighted by their reports; none without any.
-    pub fn fit(points: &[LawPoint]) -> Option<Self> {
-        let here = points.last()?;
-        let mixed = |point: &&LawPoint| point.workers >= TUNING.mixed && !point.is_past;
-        let beta = slowing(points.iter().filter(mixed)).unwrap_or(0.0);
-        let compute_s = here.compute_s / (1.0 + beta * here.workers);
+    /// Fits the measurements by least squares of the logarithms of their times, weighted by their reports; the last is of
+    /// the present. None without any.
+    pub fn fit(measured: &[Measurement]) -> Option<Self> {
+        let here = measured.last()?;
+        let beta = slowing(measured);
+        let compute_s = here.compute_s() / (1.0 + beta * here.workers());
         let unbound =
             Self { compute_s, beta, shared_s: 0.0, bound: f64::INFINITY, steady: f64::INFINITY };
-        let points = Self::with_calls(points);
+        let points = with_calls(measured);
         let free = unbound.fit_shared(&points);
-        let fastest = points.iter().filter(|point| point.stall > TUNING.bound_stall);
-        let fastest = fastest.map(LawPoint::rate).fold(0.0, f64::max);
-        let bounds = (0..=24)
-            .map(|step| Self { bound: fastest * (0.8 + 0.015 * f64::from(step)), ..unbound });
-        let bounds = bounds.map(|law| law.fit_shared(&points));
+        let fastest = points.iter().filter(|point| point.stall() > TUNING.bound_stall);
+        let fastest = fastest.map(Measurement::rate).fold(0.0, f64::max);
+        let bounds = (0..=24).map(|step| fastest * (0.8 + 0.015 * f64::from(step)));
+        let bounds = bounds.map(|bound| Self { bound, ..unbound }.fit_shared(&points));
         let error = |law: &Self| law.error(&points);
         let bound = bounds.min_by(|one, other| error(one).total_cmp(&error(other)))?;
-        let is_bound = fastest > 0.0 && error(&free) - error(&bound) > TUNING.evidence;
-        if !is_bound {
+        if fastest == 0.0 || error(&free) - error(&bound) < TUNING.evidence {
             return Some(free);
         }
-        let fewest = points.iter().min_by(|one, other| one.workers.total_cmp(&other.workers))?;
-        let is_known = fewest.rate() < TUNING.known * bound.bound;
+        let fewest = points.iter().min_by(|a, b| a.workers().total_cmp(&b.workers()))?;
+        if fewest.rate() < TUNING.known * bound.bound {
+            return Some(bound);
+        }
         // Time that was seen at the bound alone may be any part of it.
         let part_s = TUNING.part * fewest.shared_s();
-        Some(if is_known { bound } else { Self { shared_s: bound.shared_s.min(part_s), ..bound } })
+        Some(Self { shared_s: bound.shared_s.min(part_s), ..bound })
     }
 
-    /// The points, with the calls and pauses in the times of those that were not measured by their rate.
-    fn with_calls(points: &[LawPoint]) -> Vec<LawPoint> {
-        let (mut calls_s, mut reports) = (0.0, 0.0);
-        for point in points {
-            calls_s += f64::from(point.reports) * (point.shared_s() - point.reported_s);
-            reports += f64::from(point.reports);
-        }
-        let calls_s = if reports > 0.0 { (calls_s / reports).max(0.0) } else { 0.0 };
-        let complete = |point: &LawPoint| match point.reports {
-            0 => LawPoint { batch_s: point.compute_s + calls_s + point.reported_s, ..*point },
-            _ => *point,
-        };
-        points.iter().map(complete).collect()
-    }
-
-    /// Sum of the squared errors, in their variances. Each point has its own computing time.
-    fn error(&self, points: &[LawPoint]) -> f64 {
-        let error = |point: &LawPoint| {
-            let law = Self { compute_s: point.compute_s, beta: 0.0, ..*self };
-            let batch_s = point.workers / law.capacity(point.workers);
-            (batch_s / point.batch_s).ln().powi(2) / point.variance()
+    /// Sum of the squared errors, in their variances. Each measurement has its own computing time.
+    fn error(&self, points: &[Measurement]) -> f64 {
+        let error = |point: &Measurement| {
+            let law = Self { compute_s: point.compute_s(), beta: 0.0, ..*self };
+            let batch_s = point.workers() / law.capacity(point.workers());
+            (batch_s / point.batch_s()).ln().powi(2) / point.variance()
         };
         points.iter().map(error).sum()
     }
 
     /// The law with the shared time that fits best.
-    fn fit_shared(self, points: &[LawPoint]) -> Self {
-        let most_s = points.iter().map(LawPoint::shared_s).fold(0.0, f64::max);
+    fn fit_shared(self, points: &[Measurement]) -> Self {
+        let most_s = points.iter().map(Measurement::shared_s).fold(f64::MIN_POSITIVE, f64::max);
         let error = |shared_s: f64| Self { shared_s, ..self }.error(points);
-        let (mut low, mut high) = (0.01_f64, 1.0_f64);
-        for _ in 0..24 {
-            let third = (high / low).cbrt();
-            if error(most_s * low * third) < error(most_s * high / third) {
-                high /= third;
-            } else {
-                low *= third;
-            }
-        }
-        Self { shared_s: most_s * (low * high).sqrt(), ..self }
+        Self { shared_s: least_at(0.01 * most_s, most_s, error), ..self }
     }
 
     /// The law with the unsteadiness of production by which a trainer waits for `stall` of the time, although `workers`
     /// make what it takes.
     pub fn with_stall(self, workers: f64, demand: f64, stall: f64) -> Self {
         let lost = |steady: f64| 1.0 - Self { steady, ..self }.made(workers, demand) / demand;
-        if lost(f64::INFINITY) > stall - TUNING.saving {
+        let [sharp, soft] = [1e3, 2.0];
+        if lost(f64::INFINITY) > stall - TUNING.saving || lost(soft) < stall {
             return self;
         }
-        let (mut least, mut most) = (2.0_f64, 1e3_f64);
-        if lost(least) < stall {
-            return self;
-        }
-        for _ in 0..40 {
-            let middle = (least * most).sqrt();
-            if lost(middle) > stall { least = middle } else { most = middle }
-        }
-        Self { steady: most, ..self }
-    }
-
-    /// The law of workers that take so many times as long to compute a batch.
-    pub fn slower(self, times: f64) -> Self {
-        Self { compute_s: self.compute_s * times, ..self }
+        Self { steady: least_at(soft, sharp, |steady| (lost(steady) - stall).abs()), ..self }
     }
 
     /// The law that earlier jobs measured.
@@ -191,28 +111,18 @@ impl ThroughputLaw {
         }
     }
 
-    /// Points from which the law is found again: few workers, `workers`, and as many as the bound holds back.
-    pub fn points(&self, workers: u32) -> Vec<LawPoint> {
-        let at_bound = 3.0 * self.bound * self.batch_s(f64::from(workers));
-        let many = at_bound.is_finite().then_some(at_bound.ceil().max(2.0) as u32);
-        let half = (workers > 3).then_some(workers.div_ceil(2));
-        let counts = [Some(1), half, many, Some(workers)].into_iter().flatten();
-        let point = |target: u32| {
-            let workers = f64::from(target);
+    /// Measurements in which the law is found again: few workers, as many as the bound holds back, and `workers`.
+    pub fn measurements(&self, workers: u32) -> Vec<Measurement> {
+        let workers = f64::from(workers);
+        let at_bound = 3.0 * self.bound * self.batch_s(workers);
+        let counts = [(1.0, 0.0), (workers / 2.0, 0.0), (at_bound, 1.0), (workers, 0.0)];
+        let counts = counts.into_iter().filter(|(workers, _)| workers.is_finite());
+        let measured = |(workers, stall): (f64, f64)| {
             let compute_s = self.compute_s * (1.0 + self.beta * workers);
             let batch_s = workers / self.capacity(workers);
-            LawPoint {
-                target,
-                workers,
-                batch_s,
-                compute_s,
-                reported_s: batch_s - compute_s,
-                stall: if Some(target) == many { 1.0 } else { 0.0 },
-                reports: STORED_REPORTS,
-                is_past: false,
-            }
+            Measurement::known(STORED_REPORTS, workers, batch_s, compute_s, stall)
         };
-        counts.map(point).collect()
+        counts.map(measured).collect()
     }
 
     /// The law as later jobs find it, with the trainer's step and the count that it led to.
@@ -245,20 +155,20 @@ impl ThroughputLaw {
         soft_min(self.capacity(workers).max(1e-300), demand, self.steady)
     }
 
-    /// Dollars per batch with `workers` and a trainer that wants `demand` batches per second. Prices are per second.
+    /// Dollars per batch, times the seconds of an hour, with `workers` and a trainer that wants `demand` batches per second.
     /// Workers that have nothing to do leave, and cost nothing.
-    pub fn usd(&self, workers: f64, demand: f64, prices: &LawPrices) -> f64 {
+    pub fn usd(&self, workers: u32, demand: f64, prices: &Settings) -> f64 {
+        let workers = f64::from(workers);
         let worker_s = workers / self.capacity(workers).max(1e-300);
-        prices.trainer / self.made(workers, demand) + prices.worker * worker_s
+        prices.usd_per_trainer_hour / self.made(workers, demand) + prices.usd_per_worker_hour * worker_s
     }
 
     /// The fewest workers, at most `most`, at which a batch costs hardly more than the least.
-    pub fn cheapest(&self, demand: f64, most: u32, prices: &LawPrices) -> u32 {
+    pub fn cheapest(&self, demand: f64, most: u32, prices: &Settings) -> u32 {
         let demand = demand * (1.0 + TUNING.margin);
-        let usd = |workers: u32| self.usd(f64::from(workers), demand, prices);
-        let mut best = (1, usd(1));
+        let mut best = (1, self.usd(1, demand, prices));
         for workers in 2..=most {
-            let here = usd(workers);
+            let here = self.usd(workers, demand, prices);
             if here < best.1 * (1.0 - 1e-9) {
                 best = (workers, here);
             }
@@ -270,40 +180,33 @@ impl ThroughputLaw {
     }
 }
 
-/// Dollars per second.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct LawPrices {
-    /// The trainer with its accelerators.
-    pub trainer: f64,
-    pub worker: f64,
+/// The measurements, with the calls and pauses in the times of those that were not measured by their rate.
+fn with_calls(measured: &[Measurement]) -> Vec<Measurement> {
+    let reports: f64 = measured.iter().map(|point| f64::from(point.reports)).sum();
+    let calls = |point: &Measurement| {
+        f64::from(point.reports) * (point.shared_s() - point.reported_s()) / reports.max(1.0)
+    };
+    let calls_s = measured.iter().map(calls).sum::<f64>().max(0.0);
+    let complete = |point: &Measurement| match point.reports {
+        0 => Measurement::known(0, point.workers(), point.batch_s() + calls_s, point.compute_s(), 0.0),
+        _ => *point,
+    };
+    measured.iter().map(complete).collect()
 }
 
-/// `beta` by least squares, if the counts are apart and the compute time grows by more than noise.
-fn slowing<'p>(points: impl Iterator<Item = &'p LawPoint> + Clone) -> Option<f64> {
-    let workers = points.clone().map(|point| point.workers);
-    let (least, most) = workers.fold((f64::INFINITY, 0.0_f64), |(a, b), n| (a.min(n), b.max(n)));
-    if most < TUNING.apart * least {
-        return None;
-    }
-    let weight = |point: &LawPoint| f64::from(point.reports);
-    let total: f64 = points.clone().map(weight).sum();
-    let mean = |of: fn(&LawPoint) -> f64| {
-        points.clone().map(|point| weight(point) * of(point)).sum::<f64>() / total
+/// `beta` by least squares of the logarithms of the computing times; 0 unless it explains them better.
+fn slowing(measured: &[Measurement]) -> f64 {
+    let mixed = |point: &&Measurement| point.workers() >= TUNING.mixed && !point.is_past;
+    let points: Vec<_> = measured.iter().filter(mixed).collect();
+    let error = |beta: f64| {
+        let alone = |point: &Measurement| (point.compute_s() / (1.0 + beta * point.workers())).ln();
+        let weight = |point: &Measurement| 1.0 / point.variance();
+        let total: f64 = points.iter().map(|point| weight(point)).sum();
+        let mean = points.iter().map(|point| weight(point) * alone(point)).sum::<f64>() / total;
+        points.iter().map(|point| weight(point) * (alone(point) - mean).powi(2)).sum::<f64>()
     };
-    let (mean_n, mean_c) = (mean(|point| point.workers), mean(|point| point.compute_s));
-    let (mut nn, mut nc) = (0.0, 0.0);
-    for point in points {
-        nn += weight(point) * (point.workers - mean_n).powi(2);
-        nc += weight(point) * (point.workers - mean_n) * (point.compute_s - mean_c);
-    }
-    // Two standard errors of the difference, if half of the reports are at each end.
-    let [_, sigma, _] = TUNING.sigma;
-    let noise = 4.0 * sigma / total.sqrt();
-    let slope = nc / nn;
-    let grown = slope * (most - least) / mean_c;
-    let alone = mean_c - slope * mean_n;
-    let grows = grown > TUNING.slowing + noise && alone > 0.0;
-    grows.then(|| slope / alone)
+    let beta = least_at(1e-5, 1.0, error);
+    if error(0.0) - error(beta) > TUNING.evidence { beta } else { 0.0 }
 }
 
 #[cfg(test)]
@@ -312,7 +215,6 @@ mod tests {
 
     use super::*;
 
-    const PRICES: LawPrices = LawPrices { trainer: 60.0, worker: 1.0 };
 
     fn law(bound: f64, beta: f64) -> ThroughputLaw {
         ThroughputLaw { compute_s: 1.5, beta, shared_s: 0.5, bound, steady: f64::INFINITY }
@@ -323,7 +225,7 @@ mod tests {
         for (bound, beta) in [(f64::INFINITY, 0.0), (5.0, 0.0), (12.0, 0.0), (f64::INFINITY, 0.02)]
         {
             let truth = law(bound, beta);
-            let found = ThroughputLaw::fit(&truth.points(20)).unwrap();
+            let found = ThroughputLaw::fit(&truth.measurements(20)).unwrap();
             assert_eq!(found.bound.is_finite(), bound.is_finite(), "{found:?}");
             for workers in [4.0, 10.0, 20.0] {
                 let off = found.capacity(workers) / truth.capacity(workers) - 1.0;
@@ -335,17 +237,16 @@ mod tests {
     #[test]
     fn a_bound_is_believed_only_on_evidence() {
         let truth = law(5.0, 0.0);
-        let points = truth.points(30);
-        let [first, .., at_bound] = points[..] else { panic!() };
         // One report at few workers, and few of a trainer that waited.
-        let few = |point: LawPoint, reports| LawPoint { reports, stall: 0.5, ..point };
-        let found = ThroughputLaw::fit(&[few(first, 0), few(at_bound, 4)]).unwrap();
+        let first = Measurement::known(0, 1.0, 2.0, 1.5, 0.5);
+        let at_bound = Measurement::known(4, 30.0, 30.0 / 5.0, 1.5, 0.5);
+        let found = ThroughputLaw::fit(&[first, at_bound]).unwrap();
         assert!(
             (found.bound / 5.0 - 1.0).abs() < 0.1,
             "three times the time is evidence: {found:?}"
         );
-        let near = LawPoint { batch_s: first.batch_s * 1.05, workers: 5.0, ..at_bound };
-        let found = ThroughputLaw::fit(&[few(first, 0), few(near, 4)]).unwrap();
+        let near = Measurement::known(4, 5.0, 2.1, 1.5, 0.5);
+        let found = ThroughputLaw::fit(&[first, near]).unwrap();
         assert!(found.bound.is_infinite(), "5 % is none: {found:?}");
     }
 
@@ -353,12 +254,12 @@ mod tests {
     fn a_trainer_that_waits_although_enough_is_made_gets_more_workers_up_to_the_bound() {
         let steady = law(f64::INFINITY, 0.0);
         let demand = 1.0;
-        assert_eq!(steady.cheapest(demand, 100, &PRICES), 3, "2 s a batch, and 3 % to spare");
+        assert_eq!(steady.cheapest(demand, 100, &Settings::default()), 3, "2 s a batch, and 3 % to spare");
         assert_eq!(steady.with_stall(3.0, demand, 0.0), steady);
         let unsteady = steady.with_stall(3.0, demand, 0.1);
         let lost = 1.0 - unsteady.made(3.0, demand) / demand;
         assert!((lost - 0.1).abs() < 1e-3, "{lost}");
-        assert!(unsteady.cheapest(demand, 100, &PRICES) > 4);
+        assert!(unsteady.cheapest(demand, 100, &Settings::default()) > 4);
         // A wait that the law explains is no unsteadiness.
         assert_eq!(steady.with_stall(1.0, demand, 0.5), steady);
     }

@@ -5,11 +5,11 @@
 //! for a job. [`top_up`] holds the target while there is work.
 
 mod baselines;
-mod block;
 mod coverage;
 mod decision;
 mod facts;
 mod law;
+mod measurement;
 mod registry;
 mod settings;
 mod throttle;

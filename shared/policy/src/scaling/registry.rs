@@ -1,8 +1,8 @@
 //! Policies by name. A job selects one, and the scaler's state holds the policy's.
 
 use super::{
-    Decision, MetricsOrigin, POLICIES, Policy, PolicyName, Reason, ScalerFacts, Settings,
-    TrainingReport, WorkerMetrics,
+    Decision, MetricsOrigin, POLICIES, PolicyName, Reason, ScalerFacts, Settings, TrainingReport,
+    WorkerMetrics,
 };
 use std::{fmt, str::FromStr};
 
@@ -13,16 +13,6 @@ pub trait ScalingPolicy {
     where
         Self: Sized;
 
-    /// Measurements that later jobs may begin with, once it is certain.
-    fn metrics(&self) -> Option<WorkerMetrics> {
-        None
-    }
-
-    /// Whether it rests on what earlier jobs measured.
-    fn origin(&self) -> MetricsOrigin {
-        MetricsOrigin::Measured
-    }
-
     /// Workers to hold until the next report.
     fn target(&self) -> u32;
 
@@ -31,7 +21,7 @@ pub trait ScalingPolicy {
         self.target()
     }
 
-    /// Takes one report, and decides within [`Settings::cap`]. Not called while [`Settings::fixed`] is set.
+    /// Takes one report, and decides within [`Settings::cap`].
     fn decide(
         &mut self,
         report: &TrainingReport,
@@ -46,7 +36,22 @@ pub trait ScalingPolicy {
     fn has_converged(&self) -> bool {
         true
     }
+
+    /// Measurements that later jobs may begin with, once it is certain.
+    fn metrics(&self) -> Option<WorkerMetrics> {
+        None
+    }
+
+    /// Whether it rests on what earlier jobs measured.
+    fn origin(&self) -> MetricsOrigin {
+        MetricsOrigin::Measured
+    }
 }
+
+/// No registered policy has this name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("no scaling policy is called `{0}`: choose one of {names}", names = PolicyName::choices())]
+pub struct UnknownPolicy(String);
 
 impl PolicyName {
     /// All names, for messages: `coverage, cachew, hpa, tfdata`.
@@ -67,11 +72,6 @@ impl fmt::Display for PolicyName {
     }
 }
 
-/// No registered policy has this name.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("no scaling policy is called `{0}`: choose one of {names}", names = PolicyName::choices())]
-pub struct UnknownPolicy(String);
-
 impl FromStr for PolicyName {
     type Err = UnknownPolicy;
 
@@ -81,42 +81,7 @@ impl FromStr for PolicyName {
     }
 }
 
-impl Policy {
-    /// Workers to hold until the next report.
-    pub fn target(&self, settings: &Settings) -> u32 {
-        settings.fixed.unwrap_or_else(|| self.held().target()).clamp(1, settings.cap().0)
-    }
-
-    /// Takes one report, and decides.
-    pub fn decide(
-        &mut self,
-        report: &TrainingReport,
-        facts: &ScalerFacts,
-        settings: &Settings,
-    ) -> Decision {
-        match settings.fixed {
-            Some(_) => Decision { target: self.target(settings), reason: Reason::Fixed },
-            None => self.held_mut().decide(report, facts, settings),
-        }
-    }
-
-    /// Measurements that later jobs may begin with; none while the count is fixed or uncertain.
-    pub fn metrics(&self, settings: &Settings) -> Option<WorkerMetrics> {
-        self.held().metrics().filter(|_| settings.fixed.is_none())
-    }
-
-    /// Whether the policy rests on what earlier jobs measured.
-    pub fn origin(&self) -> MetricsOrigin {
-        self.held().origin()
-    }
-
-    /// Whether the policy has converged.
-    pub fn has_converged(&self, settings: &Settings) -> bool {
-        settings.fixed.is_some() || self.held().has_converged()
-    }
-}
-
-/// Declares [`PolicyName`], [`POLICIES`] and [`Policy`]. A policy has the name of its module.
+/// Declares [`PolicyName`], [`POLICIES`] and [`Policy`](super::Policy). A policy has the name of its module.
 macro_rules! policies {
     ($($module:ident::$name:ident: $about:literal),+ $(,)?) => {
         /// The name of a registered policy.
@@ -129,19 +94,17 @@ macro_rules! policies {
         pub const POLICIES: &[PolicyName] = &[$(PolicyName::$name),+];
 
         impl PolicyName {
-            /// The name, and one line about the policy.
-            const fn texts(&self) -> (&'static str, &'static str) {
+            pub const fn as_str(&self) -> &'static str {
                 match self {
-                    $(Self::$name => (stringify!($module), $about)),+
+                    $(Self::$name => stringify!($module)),+
                 }
             }
 
-            pub const fn as_str(&self) -> &'static str {
-                self.texts().0
-            }
-
+            /// One line about the policy.
             pub const fn about(&self) -> &'static str {
-                self.texts().1
+                match self {
+                    $(Self::$name => $about),+
+                }
             }
 
             /// The policy before the first report of a job; `stored` is what its like measured before.
@@ -165,14 +128,20 @@ macro_rules! policies {
                     $(Self::$name(_) => PolicyName::$name),+
                 }
             }
+        }
 
-            fn held(&self) -> &dyn ScalingPolicy {
+        impl std::ops::Deref for Policy {
+            type Target = dyn ScalingPolicy;
+
+            fn deref(&self) -> &Self::Target {
                 match self {
                     $(Self::$name(policy) => policy),+
                 }
             }
+        }
 
-            fn held_mut(&mut self) -> &mut dyn ScalingPolicy {
+        impl std::ops::DerefMut for Policy {
+            fn deref_mut(&mut self) -> &mut Self::Target {
                 match self {
                     $(Self::$name(policy) => policy),+
                 }
@@ -185,7 +154,7 @@ pub(super) use policies;
 
 #[cfg(test)]
 mod tests {
-    use super::{super::Reason, *};
+    use super::{super::Policy, *};
 
     const FACTS: ScalerFacts =
         ScalerFacts { clients: 1, claimable: 100, outstanding: 2, throttled: 0, mode: 0 };
@@ -213,7 +182,7 @@ mod tests {
             for batches in (100..2_000).step_by(100) {
                 let decision = policy.decide(&report(batches), &FACTS, &settings);
                 assert!((1..=12).contains(&decision.target), "{name}: {decision:?}");
-                assert_eq!(decision.target, policy.target(&settings), "{name}");
+                assert_eq!(decision.target, policy.target(), "{name}");
                 let stored = serde_json::to_string(&policy).unwrap();
                 assert_eq!(serde_json::from_str::<Policy>(&stored).unwrap(), policy, "{name}");
             }
@@ -231,16 +200,5 @@ mod tests {
             unknown.starts_with("no scaling policy is called `guess`: choose one of coverage, ")
         );
         assert!(POLICIES.iter().all(|name| unknown.contains(name.as_str())), "{unknown}");
-    }
-
-    #[test]
-    fn a_fixed_number_of_workers_disables_every_policy() {
-        let settings = Settings { fixed: Some(7), ..Settings::default() };
-        for name in POLICIES {
-            let mut policy = name.begin(&settings, None);
-            let decision = policy.decide(&report(100), &FACTS, &settings);
-            assert_eq!(decision, Decision { target: 7, reason: Reason::Fixed });
-            assert_eq!(policy, name.begin(&settings, None), "{name}");
-        }
     }
 }

@@ -1,14 +1,12 @@
 //! Settings by the user, and the limits of every decision.
 
-use super::{Limit, law::LawPrices};
+use super::Limit;
 use serde::{Deserialize, Serialize};
 
 /// Settings of the policy; the defaults suit most jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Hold this many workers; disables the policy.
-    pub fixed: Option<u32>,
     /// Workers before anything is measured.
     pub start: u32,
     /// Most workers of this job.
@@ -26,7 +24,6 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            fixed: None,
             start: 1,
             max_workers: 1_000,
             // The default of a new AWS account.
@@ -51,14 +48,5 @@ impl Settings {
         let (least, limit) =
             limits.into_iter().min_by_key(|(most, _)| *most).unwrap_or((1, Limit::MaxWorkers));
         (least.max(1), limit)
-    }
-
-    /// Prices for the law, in dollars per second.
-    pub(super) fn prices(&self) -> LawPrices {
-        let second = |usd_per_hour: f64| usd_per_hour.max(0.0) / 3_600.0;
-        LawPrices {
-            trainer: second(self.usd_per_trainer_hour),
-            worker: second(self.usd_per_worker_hour),
-        }
     }
 }

@@ -14,10 +14,10 @@ pub(super) struct LoadTrend {
     variance: f64,
     /// The cumulative sums, above and below.
     sums: [f64; 2],
-    /// Sum of the samples that are not taken yet, and the batches that they are of.
-    pending: (f64, f64),
-    /// Sum and number of the samples since each left zero: those of the new value, if it has changed.
-    since: [(f64, u32); 2],
+    /// The latest sample.
+    latest: f64,
+    /// The part of the next sample that was seen, and the value times it.
+    pending: [f64; 2],
 }
 
 impl LoadTrend {
@@ -31,43 +31,31 @@ impl LoadTrend {
         (self.samples > 0).then(|| self.mean.exp())
     }
 
-    /// Takes a sample of `batches` batches; the mean of `generation` batches counts as one: workers of different speed
-    /// report in turn.
-    pub fn add_part(&mut self, sample: f64, batches: f64, generation: f64) -> Option<f64> {
-        self.pending.0 += sample * batches;
-        self.pending.1 += batches;
-        if self.pending.1 < generation {
+    /// Takes a value that is `part` of a sample; one sample has parts of 1 or more. Returns the means before and after,
+    /// if the value has changed.
+    pub fn add(&mut self, value: f64, part: f64) -> Option<(f64, f64)> {
+        self.pending = [self.pending[0] + part, self.pending[1] + part * value];
+        let [parts, sum] = self.pending;
+        if parts < 1.0 {
             return None;
         }
-        let (sum, batches) = std::mem::take(&mut self.pending);
-        self.add(sum / batches)
-    }
-
-    /// Takes a sample. Returns the mean of before if the value has changed; from then on the mean is of the new value.
-    pub fn add(&mut self, sample: f64) -> Option<f64> {
-        let sample = sample.max(f64::MIN_POSITIVE).ln();
+        let sample = (sum / parts).max(f64::MIN_POSITIVE).ln();
         if self.samples == 0 {
             self.mean = sample;
         }
         let residual = sample - self.mean;
         let z = (residual / self.sigma()).clamp(-TUNING.outlier, TUNING.outlier);
-        for (way, sign) in [1.0, -1.0].into_iter().enumerate() {
-            self.sums[way] = (self.sums[way] + sign * z - TUNING.drift).max(0.0);
-            let (sum, count) = self.since[way];
-            self.since[way] =
-                if self.sums[way] > 0.0 { (sum + sample, count + 1) } else { (0.0, 0) };
-            if self.sums[way] > TUNING.alarm {
-                let (sum, count) = self.since[way];
-                let (before, variance) = (self.mean, self.variance);
-                let is_large = (sum / f64::from(count) - before).abs() > TUNING.change;
-                *self = Self {
-                    mean: sum / f64::from(count),
-                    samples: count,
-                    variance,
-                    ..Self::default()
-                };
-                return is_large.then(|| before.exp());
-            }
+        let [above, below] = self.sums;
+        self.sums = [above + z - TUNING.drift, below - z - TUNING.drift].map(|sum| sum.max(0.0));
+        let previous = std::mem::replace(&mut self.latest, sample);
+        self.pending = [0.0; 2];
+        if self.sums.iter().any(|sum| *sum > TUNING.alarm) {
+            let (before, variance) = (self.mean, self.variance);
+            // Two samples are enough for an alarm.
+            let mean = (previous + sample) / 2.0;
+            *self = Self { mean, samples: 2, variance, ..Self::default() };
+            let is_large = (mean - before).abs() > TUNING.change;
+            return is_large.then(|| (before.exp(), mean.exp()));
         }
         self.samples = (self.samples + 1).min(TUNING.memory);
         self.mean += residual / f64::from(self.samples);
@@ -100,9 +88,9 @@ mod tests {
     fn a_value_that_doubles_or_halves_is_noticed_at_its_second_report() {
         for factor in [0.5, 2.0] {
             let mut trend = LoadTrend::default();
-            assert!((0..20).all(|_| trend.add(0.1).is_none()));
-            assert_eq!(trend.add(0.1 * factor), None, "one pause is no change");
-            let before = trend.add(0.1 * factor).unwrap();
+            assert!((0..20).all(|_| trend.add(0.1, 1.0).is_none()));
+            assert_eq!(trend.add(0.1 * factor, 1.0), None, "one pause is no change");
+            let (before, _) = trend.add(0.1 * factor, 1.0).unwrap();
             assert!((before / 0.1 - 1.0).abs() < 0.2, "{before}");
             assert!((trend.mean().unwrap() / (0.1 * factor) - 1.0).abs() < 1e-9);
         }
@@ -112,16 +100,16 @@ mod tests {
     fn workers_of_different_speed_that_report_in_turn_are_no_change() {
         let (mut trend, mut parts) = (LoadTrend::default(), LoadTrend::default());
         let times = |n: u32| if n % 10 < 5 { 0.1 } else { 0.23 };
-        assert!((0..200).any(|n| trend.add(times(n)).is_some()), "one report is no fair sample");
-        assert!((0..200).all(|n| parts.add_part(times(n), 100.0, 1_000.0).is_none()));
-        let changed = (0..40).find(|n| parts.add_part(2.0 * times(*n), 100.0, 1_000.0).is_some());
+        assert!((0..200).any(|n| trend.add(times(n), 1.0).is_some()), "one report is no fair sample");
+        assert!((0..200).all(|n| parts.add(times(n), 0.1).is_none()));
+        let changed = (0..40).find(|n| parts.add(2.0 * times(*n), 0.1).is_some());
         assert_eq!(changed, Some(19), "the second generation");
     }
 
     #[test]
     fn noise_of_ten_percent_gives_few_alarms_and_the_mean() {
         let (mut trend, mut random) = (LoadTrend::default(), fastrand::Rng::with_seed(1));
-        let alarms = (0..10_000).filter(|_| trend.add(noisy(&mut random, 3.0)).is_some()).count();
+        let alarms = (0..10_000).filter(|_| trend.add(noisy(&mut random, 3.0), 1.0).is_some()).count();
         assert!(alarms <= 10, "{alarms}");
         let mean = trend.mean().unwrap();
         assert!((mean / 3.0 - 1.0).abs() < 0.15, "{mean}, after {alarms} alarms");

@@ -15,15 +15,11 @@ pub(super) struct CoverageTuning {
     pub certain: u32,
     /// Share of the bound below which a count was not held back by it.
     pub known: f64,
-    /// Growth of the compute time between two counts that is slowing, and not noise.
-    pub slowing: f64,
-    /// Ratio of two counts from which slowing shows.
-    pub apart: f64,
     /// Fewest workers whose mean speed is that of any number.
     pub mixed: f64,
     /// Sharpness of the knee at a shared bound, for each worker there: those that collide wait for a part of a turn.
     pub knee: f64,
-    /// Reduction of the squared errors, in their variances, by which a bound is believed.
+    /// Reduction of the squared errors, in their variances, by which a bound or a slowing is believed: three standard errors.
     pub evidence: f64,
     /// Part of a shared time at a bound that is tried as the time below it.
     pub part: f64,
@@ -43,6 +39,10 @@ pub(super) struct CoverageTuning {
     pub memory: u32,
     /// Counts that the law is fitted to.
     pub points: usize,
+    /// Difference of a report from what earlier jobs measured, as a share of that, and the consecutive reports of it
+    /// that discard what they measured.
+    pub differs: f64,
+    pub differing: u32,
     /// Consecutive reports with refused invocations before the target is lowered: a single one may be the limit on the
     /// rate of starts, which passes.
     pub refusals: u32,
@@ -58,8 +58,6 @@ pub(super) const TUNING: CoverageTuning = CoverageTuning {
     reports: 4,
     certain: 3,
     known: 0.93,
-    slowing: 0.08,
-    apart: 1.25,
     mixed: 3.0,
     knee: 2.0,
     evidence: 9.0,
@@ -72,6 +70,8 @@ pub(super) const TUNING: CoverageTuning = CoverageTuning {
     model: 0.015,
     memory: 100,
     points: 6,
+    differs: 0.2,
+    differing: 3,
     refusals: 3,
     retry: [40, 10_000],
 };

@@ -81,9 +81,9 @@ impl Pecan {
     /// A whole measurement is done: the next step of the algorithm.
     fn measured(&mut self, report: &TrainingReport, settings: &Settings) {
         let batch_s = self.seconds / self.measured;
-        let prices = settings.prices();
         let usd = |batch_s: f64, workers: u32| {
-            batch_s * (prices.trainer + prices.worker * f64::from(workers))
+            let worker_usd = settings.usd_per_worker_hour * f64::from(workers);
+            batch_s * (settings.usd_per_trainer_hour + worker_usd)
         };
         let most = settings.cap().0;
         let next = match (self.step, self.before_s) {
