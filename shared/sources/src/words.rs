@@ -21,22 +21,21 @@ pub fn numbers(feature: &Feature, text: &[u8], cell: &mut FieldCell) -> Result<u
 /// Puts what is read in place of a missing value into `cell`. Returns whether there is such.
 #[cfg(feature = "readers")]
 pub(crate) fn put_default(feature: &Feature, cell: &mut FieldCell) -> bool {
-    feature.default.is_some()
-        && cell.fill(|buffer| read_default(feature, buffer).map(|_| ())).is_ok()
+    let Some(text) = &feature.default else { return false };
+    cell.fill(|buffer| read_value(feature, text, buffer)).is_ok()
 }
 
-/// Appends the default of a feature; returns whether it has one.
+/// Appends the value that `text` is of a feature: its bytes, or the numbers in it.
 ///
 /// # Errors
-/// None for a default that was read with its pipeline.
+/// As [`numbers`].
 #[cfg(feature = "readers")]
-pub(crate) fn read_default(feature: &Feature, out: &mut Vec<u8>) -> Result<bool, String> {
-    let Some(text) = &feature.default else { return Ok(false) };
+pub(crate) fn read_value(feature: &Feature, text: &str, out: &mut Vec<u8>) -> Result<(), String> {
     match feature.dtype {
         FeatureDType::Bytes => out.extend_from_slice(text.as_bytes()),
         _ => drop(read(feature, text, out)?),
     }
-    Ok(true)
+    Ok(())
 }
 
 /// Appends the numbers of a feature; returns how many.

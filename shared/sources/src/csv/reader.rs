@@ -137,23 +137,28 @@ impl CsvTableIndex {
         let mut places = (columns.len() as u32).to_le_bytes().to_vec();
         for feature in source.features.values() {
             let mut found = (0_u32..).zip(columns).filter(|(_, column)| **column == feature.key);
-            let place = found.next().map(|(place, _)| place);
+            let place = match found.next() {
+                Some((place, _)) => place,
+                None if feature.default.is_some() => NO_COLUMN,
+                None => return Err(lacks(feature, columns)),
+            };
             if found.next().is_some() {
                 return Err(format!("line 1: it has two columns `{}`", feature.key));
             }
-            let place = place.or_else(|| feature.default.as_ref().map(|_| NO_COLUMN));
-            places.extend(place.ok_or_else(|| lacks(feature, columns))?.to_le_bytes());
+            places.extend(place.to_le_bytes());
         }
         let mut wanted = source.features.values();
-        let has = |feature: &Feature| columns.contains(&feature.key);
-        match wanted.next() {
+        match source.features.values().next() {
             // It is another file than the one that was meant, or each name is misspelt.
-            Some(first) if !has(first) && !wanted.any(has) => Err(lacks(first, columns)),
+            Some(first) if !wanted.any(|feature| columns.contains(&feature.key)) => {
+                Err(lacks(first, columns))
+            }
             _ => Ok(places),
         }
     }
 }
 
+/// The message on a feature whose column a file lacks.
 fn lacks(feature: &Feature, columns: &[String]) -> String {
     let shown: Vec<&str> = columns.iter().take(20).map(String::as_str).collect();
     let more = if columns.len() > shown.len() { ", .." } else { "" };
@@ -404,7 +409,7 @@ impl ReadRecord for CsvRecordReader {
             return Err(at_line(format!("it has {found} values, and there are {columns} columns")));
         }
         for (i, (feature, cell)) in self.wanted.iter().zip(cells.iter_mut()).enumerate() {
-            // None has the place `NO_COLUMN`.
+            // No value has the place `NO_COLUMN`: it is missing.
             let value = values.get(number(8 + 4 * i)).map_or(&b""[..], |value| &**value);
             let read = self.read(feature, value, stored, cell);
             read.map_err(|what| at_line(format!("column `{}` {what}", feature.key)))?;

@@ -58,11 +58,10 @@ fn origins<'a>(
     let schema = layout.metadata.file_metadata().schema_descr();
     let find = |feature: &'a Feature| {
         let Some(column) = FeatureColumn::find(schema, feature)? else {
+            let text = feature.default.as_ref().ok_or_else(|| lacks(schema, feature))?;
             let mut bytes = Vec::new();
-            let has_default = words::read_default(feature, &mut bytes)?;
-            return has_default
-                .then_some(FeatureOrigin::Default(bytes))
-                .ok_or_else(|| lacks(schema, feature));
+            words::read_value(feature, text, &mut bytes)?;
+            return Ok(FeatureOrigin::Default(bytes));
         };
         if layout.encrypted.iter().skip(column.leaf).step_by(layout.leaves()).any(|chunk| *chunk) {
             return Err(format!(
@@ -73,10 +72,11 @@ fn origins<'a>(
         Ok(FeatureOrigin::Column(column))
     };
     let origins = source.features.values().map(find).collect::<Result<Vec<_>, _>>()?;
-    let is_column = |origin: &FeatureOrigin<'_>| matches!(origin, FeatureOrigin::Column(_));
     match source.features.values().next() {
         // It is another file than the one that was meant, or each name is misspelt.
-        Some(first) if !origins.iter().any(is_column) => Err(lacks(schema, first)),
+        Some(first) if origins.iter().all(|origin| origin.column().is_none()) => {
+            Err(lacks(schema, first))
+        }
         _ => Ok(origins),
     }
 }
