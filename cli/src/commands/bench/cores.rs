@@ -74,8 +74,6 @@ const EPOCHS: u32 = 4;
 const NUMBERS: [u32; 5] = [1, 2, 4, 8, 15];
 /// Least share of the later epochs' rate that the first one has after its first second.
 const FIRST_EPOCH_MIN: f64 = 0.8;
-/// Images of a batch.
-const BATCH_IMAGES: u64 = 64;
 /// Longest time until the first batch, from the call, on an index that exists, beside the computing of its split.
 const FIRST_BATCH_MS_MAX: f64 = 300.0;
 
@@ -99,11 +97,10 @@ struct CoreFigures {
     /// The same of the first after its first second, if it was longer.
     steady: Option<f64>,
     first_batch_ms: f64,
-    split_images: f64,
 }
 
 impl CoreFigures {
-    fn from_report(report: &RunReport, split_batches: u64) -> Result<Self, ProgramFailure> {
+    fn from_report(report: &RunReport) -> Result<Self, ProgramFailure> {
         let [first, later @ ..] = report.epochs() else {
             return Err(ProgramFailure::failed("the run reported no epoch"));
         };
@@ -116,7 +113,6 @@ impl CoreFigures {
             first: rate(std::slice::from_ref(first)),
             steady: first.steady.map(|steady| steady.elements as f64 / steady.seconds),
             first_batch_ms: first.time_to_first_batch_ms,
-            split_images: (split_batches * BATCH_IMAGES) as f64,
         })
     }
 }
@@ -161,7 +157,8 @@ pub async fn run(args: BenchCoresArgs) -> Result<(), ProgramFailure> {
         for row in &mut rows {
             let images = args.seconds * ONE_WORKER * f64::from(row.workers);
             let times = (images / args.images as f64).ceil().max(1.0) as u64;
-            let found = train(state.path(), &dir, row.kind, row.workers, times, EPOCHS).await?;
+            let report = train(state.path(), &dir, row.kind, row.workers, times, EPOCHS).await?;
+            let found = CoreFigures::from_report(&report)?;
             gristmill_client::complain!(
                 "round {round}: {} {}: {:.0} images/s",
                 row.workers,
@@ -171,9 +168,12 @@ pub async fn run(args: BenchCoresArgs) -> Result<(), ProgramFailure> {
             row.runs.push(found);
         }
     }
-    print(&rows, cores);
+    // How often images repeat does not change how many a split has.
+    let pipeline = parse_pipeline(1)?;
+    let split_images = imagenet_split_batches(&pipeline) * u64::from(pipeline.batch_size());
+    print(&rows, cores, split_images);
     if args.json {
-        say!("{}", json!({ "cores": cores, "rows": as_json(&rows) }));
+        say!("{}", json!({ "cores": cores, "rows": as_json(&rows, split_images) }));
     }
     Ok(())
 }
@@ -186,21 +186,23 @@ async fn train(
     workers: u32,
     times: u64,
     epochs: u32,
-) -> Result<CoreFigures, ProgramFailure> {
-    let pipeline: Pipeline =
-        gristmill_operators::parse(&PIPELINE.replace("TIMES", &times.to_string()))
-            .map_err(ProgramFailure::failed)?;
+) -> Result<RunReport, ProgramFailure> {
+    let pipeline = parse_pipeline(times)?;
     let mut args = train_options(epochs, workers);
     args.service.state_dir = Some(state.to_owned());
-    let split_batches = imagenet_split_batches(&pipeline);
-    args.job.settings.split_batches = u32::try_from(split_batches).ok();
+    args.job.settings.split_batches = u32::try_from(imagenet_split_batches(&pipeline)).ok();
     if kind == WorkerKind::Local {
         args.job.workers = WorkerCount::Fixed(0);
         args.job.settings.local_workers = workers;
     }
     let source = DatasetLocation::local(dir.to_owned(), "train-*");
-    let report = training::measured(&args, "bench", &pipeline.into(), source).await?;
-    CoreFigures::from_report(&report, split_batches)
+    training::measured(&args, "bench", &pipeline.into(), source).await
+}
+
+/// The pipeline that repeats each image so often in an epoch.
+fn parse_pipeline(times: u64) -> Result<Pipeline, ProgramFailure> {
+    let text = PIPELINE.replace("TIMES", &times.to_string());
+    gristmill_operators::parse(&text).map_err(ProgramFailure::failed)
 }
 
 /// The share of linear growth from the fewest workers of the same kind, by round.
@@ -221,7 +223,7 @@ fn verdict(holds: bool, counts: bool) -> &'static str {
     }
 }
 
-fn print(rows: &[CoreRow], cores: usize) {
+fn print(rows: &[CoreRow], cores: usize, split_images: u64) {
     say!("{cores} cores; medians of {} rounds", rows.first().map_or(0, |row| row.runs.len()));
     say!(
         "{:<11}{:>8}{:>10}{:>10}{:>16}{:>13}{:>22}{:>14}{:>18}",
@@ -235,7 +237,6 @@ fn print(rows: &[CoreRow], cores: usize) {
         "first batch",
         "less its split"
     );
-
     for row in rows {
         let (counts, share) = (row.workers as usize <= cores, share(rows, row));
         let least = least_share(row.workers);
@@ -245,7 +246,7 @@ fn print(rows: &[CoreRow], cores: usize) {
         });
         let wait = row.median(|run| run.first_batch_ms);
         // A batch is there once its split is, which one core computes.
-        let start = wait - split_ms(rows, row);
+        let start = wait - split_ms(rows, row, split_images);
         let start = format!("{start:.0} ms{}", verdict(start <= FIRST_BATCH_MS_MAX, counts));
         let wait = format!("{wait:.0} ms");
         say!(
@@ -260,10 +261,10 @@ fn print(rows: &[CoreRow], cores: usize) {
 }
 
 /// How long a worker computes a split, at the rate of the fewest workers.
-fn split_ms(rows: &[CoreRow], row: &CoreRow) -> f64 {
+fn split_ms(rows: &[CoreRow], row: &CoreRow, split_images: u64) -> f64 {
     let fewest = fewest(rows, row);
     let rate = fewest.median(|run| run.later) / f64::from(fewest.workers);
-    1e3 * fewest.median(|run| run.split_images) / rate
+    1e3 * split_images as f64 / rate
 }
 
 /// The row of the fewest workers of the same kind.
@@ -272,7 +273,7 @@ fn fewest<'r>(rows: &'r [CoreRow], row: &'r CoreRow) -> &'r CoreRow {
     alike.min_by_key(|other| other.workers).unwrap_or(row)
 }
 
-fn as_json(rows: &[CoreRow]) -> Vec<Value> {
+fn as_json(rows: &[CoreRow], split_images: u64) -> Vec<Value> {
     let of = |row: &CoreRow| {
         json!({
             "kind": row.kind.name(),
@@ -283,7 +284,7 @@ fn as_json(rows: &[CoreRow]) -> Vec<Value> {
             "first_epoch_images_per_s": row.median(|run| run.first),
             "first_epoch_share_after_1_s": row.steady_share(),
             "first_batch_ms": row.median(|run| run.first_batch_ms),
-            "split_ms": split_ms(rows, row),
+            "split_ms": split_ms(rows, row, split_images),
         })
     };
     rows.iter().map(of).collect()
