@@ -29,6 +29,7 @@ FIXED = [
 ]
 CHANGED = [
     ("workers", 3, "auto, at most 2", "3"),
+    ("placement", "auto", "remote", "auto"),
     ("max_workers", 5, "auto, at most 2", "auto, at most 5"),
     ("policy", "hpa", None, "hpa"),
     ("budget_usd", 9, "none", "$9"),

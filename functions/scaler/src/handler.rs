@@ -4,10 +4,11 @@ use futures::future::join_all;
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{
     AccountRoom, DepartedWorkers, FIRST_MS, MetricsOrigin, ScaleDecision, ScaleState, ScalerEvent,
-    SpendingLedger, SpokenVersions, WorkerEvent, WorkerMetrics, protocol,
+    SpendingLedger, SpokenVersions, TrainingReport, WorkerEvent, WorkerMetrics, protocol,
 };
 use gristmill_policy::placement::{
-    PlacementDecision, PlacementObservation, PlacementSettings, PlacementState, WorkerTarget, place,
+    LocalPart, PlacementDecision, PlacementObservation, PlacementSettings, PlacementState,
+    WorkerTarget, place,
 };
 use gristmill_policy::scaling::{
     Decision, Policy, PolicyName, Reason, ScalerFacts, Settings, UnknownPolicy, top_up,
@@ -447,7 +448,7 @@ fn settle_target(
     let Some(report) = &event.training else { return Ok(None) };
     let seen = match &placement {
         Some(placement) => placement.remote_part(report, facts),
-        None => *report,
+        None => beside_fixed(state, report, facts)?,
     };
     let decision = policy.decide(&seen, facts, &settings);
     state.throttled = 0;
@@ -519,6 +520,24 @@ fn begin_placement(state: &ScaleState, event: &ScalerEvent, remote: u32) -> Opti
     // As with a policy, one that cannot be read counts as absent.
     let kept = state.placement.clone().and_then(|kept| serde_json::from_value(kept).ok());
     Some(kept.unwrap_or_else(|| PlacementState::begin(WorkerTarget { remote, local: 0 })))
+}
+
+/// The report as of remote workers alone, beside local ones on which the scaler does not decide.
+fn beside_fixed(
+    state: &mut ScaleState,
+    report: &TrainingReport,
+    facts: &ScalerFacts,
+) -> Result<TrainingReport, ScaleError> {
+    let kept = state.placement.take();
+    if kept.is_none() && report.local_workers == 0.0 {
+        return Ok(*report);
+    }
+    let mut part: LocalPart =
+        kept.and_then(|kept| serde_json::from_value(kept).ok()).unwrap_or_default();
+    let left = part.remote_part(report, report.local_workers, facts);
+    part.add(report, report.local_workers, facts, true);
+    state.placement = Some(serde_json::to_value(part)?);
+    Ok(left)
 }
 
 fn log(state: &mut ScaleState, batch: u64, workers: u32, reason: String) {

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use gristmill_model::wire::TrainingReport;
+use gristmill_policy::placement::LocalPart;
 use gristmill_policy::scaling::{
     CoverageState, Decision, PolicyName, Reason, ScalerFacts, SearchPhase, Settings, decide,
 };
@@ -180,7 +181,7 @@ fn limits_hold_and_are_named() {
 fn remote_workers_make_what_local_ones_leave() {
     let settings = Settings::default();
     let mut state = CoverageState::begin(&settings, None);
-    let mut ideal = Ideal::new(0.1, 1.6);
+    let (mut ideal, mut local) = (Ideal::new(0.1, 1.6), LocalPart::default());
     for _ in 0..200 {
         let mut report = ideal.report(state.target);
         // Local workers make four batches a second of the ten that the trainer takes.
@@ -188,7 +189,10 @@ fn remote_workers_make_what_local_ones_leave() {
         (report.stall_s, report.local_share) = ((1.0 / made - 0.1).max(0.0), 4.0 / made.min(10.0));
         report.remote_workers = f64::from(state.target).min(6.0 * 1.6);
         (report.queue_batches, report.window_full, report.ahead_batches) = (0.0, 0.0, 20);
-        ideal.decide(&report, &mut state, &settings);
+        report.local_workers = 4.0;
+        let left = local.remote_part(&report, 4.0, &ideal.facts);
+        local.add(&report, 4.0, &ideal.facts, true);
+        ideal.decide(&left, &mut state, &settings);
     }
     assert!((10..=11).contains(&state.target), "{}, of 17 without them", state.target);
 }

@@ -5,7 +5,7 @@ use gristmill_model::wire::TrainingReport;
 use gristmill_policy::{
     cost::{EpochWork, FunctionShape, PriceList, SplitWork, TrainerDemand},
     placement::{
-        HostWork, PlacedHost, PlacementObservation, PlacementSettings, PlacementState,
+        HostWork, LocalPart, PlacedHost, PlacementObservation, PlacementSettings, PlacementState,
         PlacementTerms, WorkerTarget, place, place_epoch,
     },
     plan::PlanLimits,
@@ -47,7 +47,7 @@ impl HostPlacement {
 /// A placement policy with its state.
 #[derive(Debug, Clone)]
 pub(crate) enum HostPlacer {
-    Held { local: u32 },
+    Held { local: u32, part: LocalPart },
     Auto(Box<PlacementState>),
     Pecan(PecanPlacer),
     FastFlow(FastFlowPlacer),
@@ -70,10 +70,8 @@ impl HostPlacer {
         let most = most_local(conditions, scenario.max_local);
         let target = WorkerTarget { remote, local: 0 };
         match scenario.placement {
-            HostPlacement::Remote => (Self::Held { local: 0 }, target),
-            HostPlacement::Held { local } => {
-                (Self::Held { local }, WorkerTarget { local, ..target })
-            }
+            HostPlacement::Remote => (Self::held(0), target),
+            HostPlacement::Held { local } => (Self::held(local), WorkerTarget { local, ..target }),
             HostPlacement::Unplanned => {
                 (Self::Auto(Box::new(PlacementState::begin(target))), target)
             }
@@ -91,6 +89,10 @@ impl HostPlacer {
         }
     }
 
+    fn held(local: u32) -> Self {
+        Self::Held { local, part: LocalPart::default() }
+    }
+
     /// Takes a report. `policy` is the scaling policy, which decides on the remote workers where this one does not.
     pub fn decide(
         &mut self,
@@ -99,8 +101,10 @@ impl HostPlacer {
     ) -> (WorkerTarget, Reason) {
         let PlacerInput { report, facts, settings, .. } = input;
         match self {
-            Self::Held { local } => {
-                let Decision { target, reason } = policy.decide(report, facts, settings);
+            Self::Held { local, part } => {
+                let left = part.remote_part(report, report.local_workers, facts);
+                part.add(report, report.local_workers, facts, true);
+                let Decision { target, reason } = policy.decide(&left, facts, settings);
                 (WorkerTarget { remote: target, local: *local }, reason)
             }
             Self::Auto(state) => {

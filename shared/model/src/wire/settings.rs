@@ -164,7 +164,10 @@ fn placement(spec: &JobSpec) -> String {
 }
 
 fn take_placement(spec: &mut JobSpec, joiner: &JobSpec) {
-    take_workers(spec, joiner);
+    // `--max-workers` is an option of its own: a number that is decided keeps the job's limit.
+    if !(spec.autoscale && joiner.autoscale) {
+        take_workers(spec, joiner);
+    }
     spec.auto_placement = joiner.auto_placement;
     spec.settings.local_workers = joiner.settings.local_workers;
 }
@@ -340,7 +343,9 @@ mod job_options_tests {
         assert_eq!(job.joined_by(&longer, &only(&["epochs"])).unwrap().0.epochs, 9);
         let placed = JobSpec { auto_placement: true, ..joiner.clone() };
         let (after, changes) = job.joined_by(&placed, &only(&["placement"])).unwrap();
-        assert!(after.auto_placement && after.workers == 4, "{changes:?}");
+        assert!(after.auto_placement && after.workers == 16, "{changes:?}");
+        let (after, _) = job.joined_by(&placed, &only(&["placement", "max-workers"])).unwrap();
+        assert!(after.auto_placement && after.workers == 4, "both are given");
         let fixed = JobSpec { autoscale: false, ..joiner.clone() };
         let (after, _) = after.joined_by(&fixed, &only(&["workers"])).unwrap();
         assert!(!after.auto_placement, "a fixed number of workers leaves nothing to decide");

@@ -10,6 +10,7 @@ mod step;
 #[cfg(test)]
 mod tests;
 
+use super::local_part::{LocalPart, RELIED_ON};
 use crate::scaling::ScalerFacts;
 use gristmill_model::wire::TrainingReport;
 use serde::{Deserialize, Serialize};
@@ -29,8 +30,6 @@ const KNEE: f64 = 0.9;
 /// Reports in a row of another step, and the difference as a share, that make it another load.
 const OTHER_REPORTS: u32 = 3;
 const OTHER_STEP: f64 = 0.2;
-/// Part of what local workers could make that they are counted on for.
-const RELIED_ON: f64 = 0.98;
 
 /// Workers to hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -105,12 +104,10 @@ pub struct PlacementState {
     pub moves: u32,
     /// Whether no other count is worth a trial.
     pub has_converged: bool,
-    batches: u64,
-    /// Batches of the last report, and those that were ready then.
+    #[serde(flatten)]
+    part: LocalPart,
+    /// Batches of the last report alone.
     report_batches: u64,
-    queue_batches: f64,
-    /// Batches that remote workers made, as far as they count for the scaling policy.
-    remote_batches: f64,
     mode: u32,
     /// Before this batch the step is not that of the present workers.
     settled_at: u64,
@@ -121,8 +118,7 @@ pub struct PlacementState {
     /// The least count that was refused, and the greatest that lost to a greater one.
     refused: Option<u32>,
     outdone: Option<u32>,
-    /// Seconds of one worker for a batch, as last measured.
-    local_batch_s: Option<f64>,
+    /// Seconds of a remote worker for a batch, as last measured.
     remote_batch_s: Option<f64>,
     /// Reports in a row of another step, and of a costly wait without remote workers.
     other_reports: u32,
@@ -158,32 +154,12 @@ impl PlacementState {
 
     /// The report as of a trainer that is fed by remote workers alone: the scaling policy decides by it.
     pub fn remote_part(&self, report: &TrainingReport, facts: &ScalerFacts) -> TrainingReport {
-        let due_s = report.step_s / facts.clients();
-        // Not yet known before the first report of local workers is taken.
-        let local_batch_s = self.local_batch_s.or_else(|| self.seen_local_batch_s(report));
-        let known = Self { local_batch_s, target: self.target, ..Self::default() };
-        let left = known.left_to_remote(due_s);
-        let batches = report.batches.saturating_sub(self.batches) as f64 * left;
-        TrainingReport {
-            batches: (self.remote_batches + batches) as u64,
-            step_s: report.step_s / left,
-            stall_s: report.stall_s / left,
-            fetch_stall_s: report.fetch_stall_s / left,
-            local_workers: 0.0,
-            local_share: 0.0,
-            ..*report
-        }
-    }
-
-    /// Share of the batches that local workers cannot make, while one is due every `due_s`.
-    fn left_to_remote(&self, due_s: f64) -> f64 {
-        (1.0 - RELIED_ON * self.local_part(due_s)).max(1.0 - RELIED_ON)
+        self.part.remote_part(report, f64::from(self.target.local), facts)
     }
 
     /// Share of the batches that local workers could make: 0 to 1.
     fn local_part(&self, due_s: f64) -> f64 {
-        let local_s = self.local_batch_s.filter(|time_s| *time_s > 0.0);
-        local_s.map_or(0.0, |time_s| f64::from(self.target.local) * due_s / time_s).min(1.0)
+        self.part.share(f64::from(self.target.local), due_s)
     }
 
     /// Takes a report: measures, begins a trial, or ends it.
@@ -193,15 +169,14 @@ impl PlacementState {
         settings: &PlacementSettings,
     ) -> PlacementReason {
         let report = seen.report;
-        if !report.is_plausible() || report.batches <= self.batches {
+        let before = self.part.batches;
+        if !report.is_plausible() || report.batches <= before {
             return PlacementReason::Held;
         }
-        let left = self.left_to_remote(seen.due_s());
-        let before = self.batches;
-        self.measure_workers(seen);
+        let local = f64::from(self.target.local);
+        self.part.add(report, local, seen.facts, before >= self.settled_at);
+        self.remote_batch_s = report.remote_batch_s().or(self.remote_batch_s);
         self.report_batches = report.batches - before;
-        self.batches = report.batches;
-        self.remote_batches += self.report_batches as f64 * left;
         if std::mem::replace(&mut self.mode, seen.facts.mode) != seen.facts.mode && before > 0 {
             return self.begin_load();
         }
@@ -219,14 +194,13 @@ impl PlacementState {
 
     /// Earlier trials say nothing about another load.
     fn begin_load(&mut self) -> PlacementReason {
-        let Self { target, batches, remote_batches, mode, local_batch_s, remote_batch_s, .. } =
-            *self;
+        let Self { target, part, mode, remote_batch_s, .. } = *self;
         let target = match self.trial {
             Some(trial) => WorkerTarget { local: trial.from.min(trial.to), ..target },
             None => target,
         };
         let kept = Self::begin(target);
-        *self = Self { batches, remote_batches, mode, local_batch_s, remote_batch_s, ..kept };
+        *self = Self { part, mode, remote_batch_s, ..kept };
         self.settle();
         PlacementReason::LoadChanged { local: self.target.local }
     }
@@ -241,29 +215,9 @@ impl PlacementState {
         self.other_reports >= OTHER_REPORTS
     }
 
-    /// A local worker's time for a batch, of which they report nothing: those at work, by the batches that they made.
-    fn seen_local_batch_s(&self, report: &TrainingReport) -> Option<f64> {
-        let batches = report.batches.saturating_sub(self.batches) as f64;
-        let made = batches + report.queue_batches - self.queue_batches;
-        let per_worker = made * report.local_share / report.local_workers;
-        let time_s = batches * report.batch_time_s() / per_worker;
-        (report.local_workers > 0.0 && per_worker > 0.0 && time_s.is_finite()).then_some(time_s)
-    }
-
-    /// Workers' times for a batch.
-    fn measure_workers(&mut self, seen: &PlacementObservation<'_>) {
-        let report = seen.report;
-        if let Some(time_s) = self.seen_local_batch_s(report) {
-            let known = self.local_batch_s.filter(|_| self.batches >= self.settled_at);
-            self.local_batch_s = Some(known.map_or(time_s, |known| known * 0.8 + time_s * 0.2));
-        }
-        self.queue_batches = report.queue_batches;
-        self.remote_batch_s = report.remote_batch_s().or(self.remote_batch_s);
-    }
-
     /// From now on the step is that of other workers, once what they hold is delivered.
     fn settle(&mut self) {
-        self.settled_at = self.batches.saturating_add(SKIPPED_BATCHES);
+        self.settled_at = self.part.batches.saturating_add(SKIPPED_BATCHES);
         self.tried = StepBlock::default();
         self.other_reports = 0;
     }
@@ -332,7 +286,7 @@ impl PlacementState {
     /// A local worker's time for a batch: before any was at work, that of a function's processor.
     fn local_s(&self, seen: &PlacementObservation<'_>) -> Option<f64> {
         let computing = Some(seen.report.remote_compute_s).filter(|time_s| *time_s > 0.0);
-        self.local_batch_s.or(computing)
+        self.part.local_batch_s.or(computing)
     }
 
     /// Another count to try, if one may save more than the trial costs.
@@ -407,7 +361,8 @@ impl PlacementState {
             return seen.remote;
         }
         let report = seen.report;
-        if self.target.remote == 0 && self.batches > 0 && self.batches >= self.settled_at {
+        if self.target.remote == 0 && self.part.batches > 0 && self.part.batches >= self.settled_at
+        {
             let waits = report.stall_s / report.batch_time_s() * settings.usd_per_trainer_hour;
             self.waits = if waits > settings.usd_per_worker_hour { self.waits + 1 } else { 0 };
             self.needs_remote |= self.waits >= 2;

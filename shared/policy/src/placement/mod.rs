@@ -4,6 +4,7 @@
 //! the number of local workers while it runs.
 
 mod live;
+mod local_part;
 mod model;
 mod search;
 #[cfg(test)]
@@ -13,6 +14,7 @@ pub use live::{
     PlacementDecision, PlacementObservation, PlacementReason, PlacementSettings, PlacementState,
     WorkerTarget, place,
 };
+pub use local_part::LocalPart;
 pub use model::{HostWork, PackedBytes, PlacedEpoch, PlacedHost, PlacementTerms, place_epoch};
 pub use search::{
     PlacedOrder, PlacementAlternative, PlacementInput, PlacementPlan, WorkerRegion, search,

@@ -111,9 +111,8 @@ pub fn decide(
     let from = state.batches.unwrap_or(0);
     let delivered = report.batches.saturating_sub(from) as f64;
     let elapsed_s = delivered / facts.clients() * report.batch_time_s();
-    let batches = delivered * (1.0 - report.local_share);
     let is_settled = from >= state.settled_at;
-    let seen = Observation { report, facts, settings, batches, elapsed_s, is_settled };
+    let seen = Observation { report, facts, settings, batches: delivered, elapsed_s, is_settled };
     let (next, reason) = match state.clone().observe(&seen) {
         Continue(state) => state.search(&seen),
         Break(decided) => decided,
@@ -127,7 +126,7 @@ pub(super) struct Observation<'r> {
     pub report: &'r TrainingReport,
     pub facts: &'r ScalerFacts,
     settings: &'r Settings,
-    /// Batches of remote workers since the report before, and the seconds that all batches took.
+    /// Batches since the report before, and the seconds that they took.
     pub batches: f64,
     pub elapsed_s: f64,
     /// Whether the trainer is past what was handed out under another count.
@@ -364,9 +363,7 @@ impl CoverageState {
         let (Some(law), Some(step_s)) = (law, self.step.mean()) else {
             return (self, stay);
         };
-        // Remote workers make what local ones leave of it.
-        let share = seen.report.local_share * (1.0 - self.block.stall());
-        let demand = seen.facts.clients() / step_s * (1.0 - share);
+        let demand = seen.facts.clients() / step_s;
         let law = law.with_stall(f64::from(from), demand, self.block.stall());
         let covered = (law.capacity(f64::from(from)) / demand).min(1.0);
         let prices = settings.prices();
