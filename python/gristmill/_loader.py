@@ -111,6 +111,8 @@ class Loader(Generic[Item]):
             also keeps a copy of it. Default: "fail".
         max_skipped: Records of an epoch that may be left out before the job fails: a number, or a share such as
             "1%". Default: "1%".
+        removal: When a worker leaves that is not wanted any more: after the split at hand, or at once, so that another
+            one does that split again. Default: "split".
         visitation: What holds for batches if the trainer fails and returns. Default: "exactly-once".
         sharding: Content of an epoch: the dataset once, or with "off" once for each worker. Default: "dynamic".
         shard: Part of the dataset to read, as "3/5": part 3 of five, counted from 0, as a job of its own. Ranks of one
@@ -178,6 +180,7 @@ class Loader(Generic[Item]):
         split_batches: int | None = None,
         on_error: Literal["fail", "skip", "quarantine"] | None = None,
         max_skipped: int | str | None = None,
+        removal: Literal["split", "now"] | None = None,
         visitation: Literal["exactly-once", "at-most-once", "zero-once-or-more"] | None = None,
         sharding: Literal["dynamic", "off"] | None = None,
         shard: str | None = None,
@@ -212,6 +215,7 @@ class Loader(Generic[Item]):
             split_batches=split_batches,
             on_error=on_error,
             max_skipped=max_skipped,
+            removal=removal,
             visitation=visitation,
             sharding=sharding,
             shard=shard,

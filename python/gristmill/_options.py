@@ -82,6 +82,9 @@ class SharedOptions(TypedDict, total=False):
     max_skipped: int | str | None
     """Records of an epoch that may be left out before the job fails: a number, or a share such as "1%". Default:
     "1%"."""
+    removal: Literal["split", "now"] | None
+    """When a worker leaves that is not wanted any more: after the split at hand, or at once, so that another one does
+    that split again. Default: "split"."""
     visitation: Literal["exactly-once", "at-most-once", "zero-once-or-more"] | None
     """What holds for batches if the trainer fails and returns. Default: "exactly-once"."""
     shard: str | None

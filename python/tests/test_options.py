@@ -37,6 +37,7 @@ CHANGED = [
     ("compress", "zstd", "auto", "zstd"),
     ("max_skipped", "7", "1%", "7"),
     ("on_error", "skip", "fail", "skip"),
+    ("removal", "now", "split", "now"),
 ]
 OF_READER = [("local_workers", 1), ("prefetch_mib", 8), ("patience", "90s"), ("measure", "off")]
 

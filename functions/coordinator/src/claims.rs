@@ -491,6 +491,7 @@ fn leased(item: &JobItem, candidate: &ScannedBundle, bundle: &Bundle) -> ClaimRe
         todo: bundle.todo().into_iter().map(|at| first + u32::from(at)).collect(),
         cache,
         on_error: item.spec.settings.on_error,
+        removal: item.spec.settings.removal,
         compress: item.spec.compress,
         goes_on_ms: None,
     })

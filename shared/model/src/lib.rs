@@ -27,4 +27,4 @@ pub use ids::{
 };
 pub use limits::{MB_PER_VCPU, worker_threads};
 pub use record::{ErrorPolicy, RecordKey, SkipLimit, SkippedRecord};
-pub use visitation::{Compression, Sharding, Visitation};
+pub use visitation::{Compression, Sharding, Visitation, WorkerRemoval};

@@ -50,6 +50,26 @@ words!(
 );
 words!(Sharding, "a sharding", Dynamic = "dynamic", Off = "off");
 
+/// How a worker leaves that is not wanted any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WorkerRemoval {
+    /// After the split at hand.
+    #[default]
+    Split,
+    /// At once: another worker does the split at hand again.
+    Now,
+}
+
+impl WorkerRemoval {
+    /// Whether the split at hand is finished.
+    pub fn finishes_split(&self) -> bool {
+        *self == Self::Split
+    }
+}
+
+words!(WorkerRemoval, "a removal", Split = "split", Now = "now");
+
 /// Whether workers compress what they store. Trainers get the same bytes either way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -10,7 +10,7 @@ use crate::{
 };
 use bytes::Bytes;
 use gristmill_model::{
-    Position, RecordKey,
+    Position, RecordKey, WorkerRemoval,
     splits::{SplitCommit, SplitKind, SplitOutcome, WorkerTimes, deaths::sign_of_life_ms},
     stored::keys,
     wire::{FlushCall, FlushReply, SkippedRecordLocation, WorkProfile},
@@ -36,8 +36,12 @@ pub(crate) async fn commit_all(
     finished: Receiver<SplitHandover>,
 ) -> Result<(), LeaseError> {
     let (splits, runner) = (run.lease.todo.len(), &run.context.runner);
-    let may_leave = run.context.view.spec.autoscale && !runner.config.local;
-    let mut pending = Pending::new(splits, may_leave, runner.clock.monotonic());
+    let asks = match (run.context.view.spec.autoscale && !runner.config.local, run.lease.removal) {
+        (false, _) => LeaveInquiry::Never,
+        (true, WorkerRemoval::Split) => LeaveInquiry::WithCommits,
+        (true, WorkerRemoval::Now) => LeaveInquiry::Always,
+    };
+    let mut pending = Pending::new(splits, asks, runner.clock.monotonic());
     let committed = match await_commits(run, before, &mut pending).await {
         Ok(()) => commit_each(run, sink, finished, &mut pending).await,
         Err(error) => Err(error),
@@ -159,6 +163,18 @@ async fn set_aside(run: &LeaseExecution, split: &FinishedSplit) -> Result<(), Le
     Ok(())
 }
 
+/// When a worker flushes to learn whether it is to leave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum LeaveInquiry {
+    /// Nobody may ask it to.
+    #[default]
+    Never,
+    /// Once there is something to commit.
+    WithCommits,
+    /// Also while it computes a split, as that may end at once.
+    Always,
+}
+
 #[derive(Default)]
 struct Pending {
     commits: Vec<SplitCommit>,
@@ -172,14 +188,13 @@ struct Pending {
     /// bundle of eight costs at most two flushes more than its last.
     worth: usize,
     remaining: usize,
-    /// Whether the worker may be asked to leave.
-    may_leave: bool,
+    asks: LeaveInquiry,
 }
 
 impl Pending {
-    fn new(splits: usize, may_leave: bool, now: Duration) -> Self {
+    fn new(splits: usize, asks: LeaveInquiry, now: Duration) -> Self {
         let worth = splits.div_ceil(3);
-        Self { last_flush: now, worth, remaining: splits, may_leave, ..Self::default() }
+        Self { last_flush: now, worth, remaining: splits, asks, ..Self::default() }
     }
 
     fn add(&mut self, commit: SplitCommit, times: WorkerTimes, profile: Option<WorkProfile>) {
@@ -195,14 +210,26 @@ impl Pending {
     fn is_due(&self, now: Duration) -> bool {
         let since = now.saturating_sub(self.last_flush);
         let is_worth = self.commits.len() >= self.worth && since >= FLUSH_INTERVAL;
-        self.remaining > 0 && (is_worth || self.may_leave && since >= ASK_INTERVAL)
+        self.remaining > 0 && (is_worth || self.asks_in(now).is_some_and(|wait| wait.is_zero()))
     }
 
-    /// Time until the lease must be renewed if no flush comes before.
+    /// Time until the next flush if none comes before: the lease must be renewed, or the worker asks whether it is to
+    /// leave. Without a timer, splits of just under a second would be asked for with every second one.
     fn heartbeat_in(&self, run: &LeaseExecution, now: Duration) -> Duration {
         let split_ms = run.split_ms.load(Ordering::Relaxed);
         let silent_ms = sign_of_life_ms(run.worker_ms(split_ms), run.lease.todo.len());
-        (self.last_flush + Duration::from_millis(silent_ms)).saturating_sub(now)
+        let silent = (self.last_flush + Duration::from_millis(silent_ms)).saturating_sub(now);
+        self.asks_in(now).map_or(silent, |asks| asks.min(silent))
+    }
+
+    /// Time until the worker asks whether it is to leave, if it does.
+    fn asks_in(&self, now: Duration) -> Option<Duration> {
+        let asks = match self.asks {
+            LeaveInquiry::Never => false,
+            LeaveInquiry::WithCommits => !self.commits.is_empty(),
+            LeaveInquiry::Always => true,
+        };
+        asks.then(|| (self.last_flush + ASK_INTERVAL).saturating_sub(now))
     }
 
     async fn flush(&mut self, run: &LeaseExecution, next: Option<u8>) -> Result<(), LeaseError> {

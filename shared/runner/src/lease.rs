@@ -2,14 +2,14 @@
 //! on beside the next lease.
 
 use crate::{
-    FinishedSplit, JobContext, Runner, SplitSink, committer,
+    FinishedSplit, JobContext, Runner, SplitSink, WorkerDismissal, committer,
     compute::join,
     indexing::{FormattedFile, IndexStore},
     split::{SplitTask, TimedSplit, from_the_source},
 };
 use futures::future::BoxFuture;
 use gristmill_model::{
-    Attempt, BundleIndex, Epoch, ErrorPolicy, Nonce, Position, SkippedRecord,
+    Attempt, BundleIndex, Epoch, ErrorPolicy, Nonce, Position, SkippedRecord, WorkerRemoval,
     splits::{SplitPlace, WorkerTimes},
     wire::{AppliedReply, CacheOrders, Lease, LeaseRef, LeaseWork, MarkCall, RefusalKind},
 };
@@ -35,6 +35,8 @@ const MARK_PATIENCE: Duration = Duration::from_secs(30);
 /// A split that had begun so shortly before its worker was asked to leave is dropped: it was not yet at hand when the flush
 /// before it was sent.
 const JUST_BEGUN: Duration = Duration::from_millis(500);
+/// How often a modelled split looks whether its worker is to leave.
+const MODELLED_STEP: Duration = Duration::from_millis(100);
 
 /// The order to leave that a flush may bring, for all leases of a worker.
 #[derive(Debug, Default)]
@@ -56,9 +58,9 @@ impl LeaveOrder {
     }
 
     /// Whether it ends a split that began at that time.
-    fn ends(&self, began: Duration) -> bool {
+    fn ends(&self, began: Duration, removal: WorkerRemoval) -> bool {
         let at_ms = self.at_ms.load(Ordering::Relaxed);
-        at_ms > 0 && at_ms <= millis(began + JUST_BEGUN)
+        at_ms > 0 && (removal == WorkerRemoval::Now || at_ms <= millis(began + JUST_BEGUN))
     }
 }
 
@@ -92,12 +94,23 @@ pub(crate) struct LeaseExecution {
     /// Predicted milliseconds per split, from the splits already run; 0 before the first.
     pub split_ms: Arc<AtomicU64>,
     pub leave: Arc<LeaveOrder>,
+    pub dismissal: WorkerDismissal,
 }
 
 impl LeaseExecution {
     /// The lease as calls name it.
     pub fn reference(&self) -> LeaseRef {
         self.lease.reference(&self.context.view.job, self.nonce)
+    }
+
+    /// Whether its worker has to leave, so that it ends before its time.
+    pub fn is_dismissed(&self) -> bool {
+        self.leave.is_given() || self.is_ended_now()
+    }
+
+    /// Whether the split at hand ends, because the process that holds its worker wants it no more.
+    fn is_ended_now(&self) -> bool {
+        self.lease.removal == WorkerRemoval::Now && (self.dismissal)()
     }
 
     fn place(&self, position: Position) -> SplitPlace {
@@ -192,7 +205,7 @@ impl LeaseExecution {
 
     /// Runs the lease's control, a committed split, and discards the result. A worker that dies here does
     /// not die of the suspect split that follows.
-    async fn run_control(&self, stop: &Arc<AtomicBool>) -> Result<(), LeaseError> {
+    async fn run_control(self: &Arc<Self>, stop: &Arc<AtomicBool>) -> Result<(), LeaseError> {
         let Some(place) = self.lease.control else { return Ok(()) };
         let source = self.context.read(&CacheOrders::default(), place).await?;
         let (split, _) = self.compute(place, source, stop).await?;
@@ -202,7 +215,7 @@ impl LeaseExecution {
 
     /// Reads splits ahead, computes as many at a time as there are threads, and hands them over in order.
     async fn run_splits(
-        &self,
+        self: &Arc<Self>,
         sink: &dyn SplitSink,
         finished: mpsc::Sender<SplitHandover>,
         stop: &Arc<AtomicBool>,
@@ -262,7 +275,7 @@ impl LeaseExecution {
 
     /// Waits for a split and hands it to the committer; returns whether the committer still accepts splits.
     async fn hand_over(
-        &self,
+        self: &Arc<Self>,
         split: Computing<'_, impl Future<Output = Result<TimedSplit, LeaseError>>>,
         orders: &Arc<CacheOrders>,
         stop: &Arc<AtomicBool>,
@@ -299,17 +312,19 @@ impl LeaseExecution {
 
     /// Starts to compute a split.
     fn compute(
-        &self,
+        self: &Arc<Self>,
         place: SplitPlace,
         source: SplitTask,
         stop: &Arc<AtomicBool>,
     ) -> impl Future<Output = Result<TimedSplit, LeaseError>> + use<> {
         let runner = Arc::clone(&self.context.runner);
         let (clock, deadline_ms) = (Arc::clone(&runner.clock), self.deadline_ms);
-        let (stop, leave, began) = (Arc::clone(stop), Arc::clone(&self.leave), clock.monotonic());
+        let (stop, run, began) = (Arc::clone(stop), Arc::clone(self), clock.monotonic());
+        let leaves = move || run.leave.ends(began, run.lease.removal) || run.is_ended_now();
+        let leaving = leaves.clone();
         let cancelled = move || {
             stop.load(Ordering::Relaxed)
-                || leave.ends(began)
+                || leaving()
                 || clock.now_ms() + STOP_MARGIN_MS / 2 > deadline_ms
         };
         let computing = self.context.compute(place, source, Arc::new(cancelled));
@@ -318,7 +333,15 @@ impl LeaseExecution {
             let Some(more) = runner.compute.modelled(&*runner.clock) else {
                 return Ok((split, took));
             };
-            runner.clock.sleep(more).await;
+            let mut left = more;
+            while !left.is_zero() {
+                if leaves() {
+                    return Err(LeaseError::OutOfTime);
+                }
+                let step = left.min(MODELLED_STEP);
+                runner.clock.sleep(step).await;
+                left -= step;
+            }
             Ok((split, took + more))
         }
     }

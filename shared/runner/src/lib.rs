@@ -21,5 +21,5 @@ pub use compute::ComputeMode;
 pub use indexing::IndexStore;
 pub use lease::LeaseError;
 pub use lease::SplitName;
-pub use sink::{ClaimableBundles, LEVELS, ObjectSink, SplitSink};
+pub use sink::{ClaimableBundles, LEVELS, ObjectSink, SplitSink, WorkerDismissal};
 pub use worker::{JobContext, Runner, RunnerConfig, WorkerStopReason};

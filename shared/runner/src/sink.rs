@@ -47,6 +47,11 @@ pub trait SplitSink: Send + Sync {
         true
     }
 
+    /// Says, from now on, whether the worker is not wanted any more by other word than a flush's answer.
+    fn dismissal(&self) -> WorkerDismissal {
+        Arc::new(|| false)
+    }
+
     /// Stores the split's result as durably as its commit promises, and returns the commit.
     async fn store(
         &self,
@@ -62,6 +67,9 @@ pub trait SplitSink: Send + Sync {
     /// The split was stored, and its commit did not become known.
     fn discard(&self, _name: &SplitName) {}
 }
+
+/// Asked while a split is computed: whether its worker is not wanted any more.
+pub type WorkerDismissal = Arc<dyn Fn() -> bool + Send + Sync>;
 
 /// Puts each split as one object, under a key that no other attempt uses.
 pub struct ObjectSink {

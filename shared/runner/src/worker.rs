@@ -382,6 +382,7 @@ impl<'a> WorkerLoop<'a> {
                 deadline_ms,
                 split_ms: Arc::clone(&self.split_ms),
                 leave: Arc::clone(&self.leave),
+                dismissal: sink.dismissal(),
             });
             *tail = self.run(run, sink, std::mem::take(tail)).instrument(span).await;
             if self.failure.lock().is_some() {
@@ -426,7 +427,7 @@ impl<'a> WorkerLoop<'a> {
             let error = match committing.await.and(computed) {
                 Ok(()) | Err(LeaseError::LeaseLost) => return,
                 // The split that had just begun ended.
-                Err(LeaseError::OutOfTime) if run.leave.is_given() => LeaseError::Surplus,
+                Err(LeaseError::OutOfTime) if run.is_dismissed() => LeaseError::Surplus,
                 Err(error) => error,
             };
             run.context.runner.give_back(run.reference(), &error).await;

@@ -13,7 +13,7 @@ use gristmill_model::wire::{
 use gristmill_model::{Epoch, InvocationId, Nonce, Position};
 use gristmill_runner::{
     ClaimableBundles, FinishedSplit, JobContext, LEVELS, LeaseError, ObjectSink, SplitName,
-    SplitSink, WorkerStopReason,
+    SplitSink, WorkerDismissal, WorkerStopReason,
 };
 use parking_lot::Mutex;
 use std::{
@@ -135,6 +135,11 @@ impl SplitSink for LocalSink {
         };
         self.store.put(place, name.nonce, split.object.clone());
         Ok(commit)
+    }
+
+    fn dismissal(&self) -> WorkerDismissal {
+        let member = self.member.clone();
+        Arc::new(move || !member.is_wanted())
     }
 
     fn is_awaited(&self, name: &SplitName) -> bool {

@@ -4,7 +4,7 @@ use crate::{
     FaultPlan, FaultScenario, FaultSimulation, ProcessKind, SimProcess, SimulationCounts,
     cloud::SimCloud, objects::SharedObjects, run::run_job, trainer::DeliveryLog,
 };
-use gristmill_model::{stored::keys, wire::ScaleState};
+use gristmill_model::{WorkerRemoval, stored::keys, wire::ScaleState};
 use gristmill_ports::{ItemKey, Table as _, WriteOutcome};
 use gristmill_virtual_time::VirtualTime;
 use std::{io, sync::Arc, time::Duration};
@@ -28,8 +28,13 @@ pub struct RemovalOutcome {
 }
 
 /// Runs a job of `from` workers that take `split_ms` for a split, of which only `to` are wanted after some seconds.
-pub fn simulate_removal(from: u32, to: u32, split_ms: u64) -> io::Result<RemovalOutcome> {
-    let scenario = FaultScenario::for_removal(from, split_ms);
+pub fn simulate_removal(
+    from: u32,
+    to: u32,
+    split_ms: u64,
+    removal: WorkerRemoval,
+) -> io::Result<RemovalOutcome> {
+    let scenario = FaultScenario::for_removal(from, split_ms, removal);
     let time = Arc::new(VirtualTime::default());
     let runtime = time.runtime()?;
     let sim = FaultSimulation::new(Arc::clone(&time), 0, FaultPlan::none(), None, false);

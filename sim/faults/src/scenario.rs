@@ -4,7 +4,9 @@ use crate::cloud::SimCloud;
 use bytes::Bytes;
 use gristmill_model::splits::{Cursor, SplitPlan, order::visit_of};
 use gristmill_model::wire::{Dataset, JobSettings, JobSpec, RegisterCall, SourceFile};
-use gristmill_model::{Epoch, ErrorPolicy, Position, Sharding, SkipLimit, Visitation};
+use gristmill_model::{
+    Epoch, ErrorPolicy, Position, Sharding, SkipLimit, Visitation, WorkerRemoval,
+};
 use gristmill_ports::{ObjectPath, ObjectStore as _};
 use gristmill_synthetic::tfrecord::{RecordWriter, TfExample};
 use std::collections::BTreeMap;
@@ -26,6 +28,7 @@ pub struct FaultScenario {
     pub local_workers: u32,
     pub visitation: Visitation,
     pub sharding: Sharding,
+    pub removal: WorkerRemoval,
     /// Whether records keep the order of the dataset.
     pub in_order: bool,
     /// Whether the first record kills every worker that has computed its split, when it tries to store it. The job
@@ -111,6 +114,7 @@ impl FaultScenario {
             local_workers: 0,
             visitation: Visitation::ExactlyOnce,
             sharding: Sharding::Dynamic,
+            removal: WorkerRemoval::default(),
             poison: false,
             in_order: false,
             cached: CachePosition::Nowhere,
@@ -165,9 +169,10 @@ impl FaultScenario {
     }
 
     /// A job of `workers` for whose splits a worker takes so long, while its target falls.
-    pub fn for_removal(workers: u32, split_ms: u64) -> Self {
+    pub fn for_removal(workers: u32, split_ms: u64, removal: WorkerRemoval) -> Self {
         let (batch_size, autoscale) = (1, true);
-        Self { files: vec![300, 300], batch_size, workers, autoscale, split_ms, ..Self::long(0) }
+        let files = vec![300, 300];
+        Self { files, batch_size, workers, autoscale, split_ms, removal, ..Self::long(0) }
     }
 
     /// Another job over the same data with the same pipeline, in another order.
@@ -263,6 +268,7 @@ impl FaultScenario {
             local_workers: self.local_workers,
             visitation: self.visitation,
             sharding: self.sharding,
+            removal: self.removal,
             ..JobSettings::default()
         };
         let spec = JobSpec {

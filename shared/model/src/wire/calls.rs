@@ -5,7 +5,7 @@
 
 use crate::{
     Attempt, BundleIndex, Compression, Epoch, ErrorPolicy, Fingerprint, InvocationId, JobName,
-    Namespace, Nonce, Position, SkippedRecord,
+    Namespace, Nonce, Position, SkippedRecord, WorkerRemoval,
     splits::{
         Cursor, SplitCommit, SplitOutcome, SplitPlace, TransitionRefusal, WorkerTimes,
         readers::{RankRange, ReaderProgress, ReaderReport},
@@ -398,6 +398,9 @@ pub struct Lease {
     pub on_error: ErrorPolicy,
     #[serde(default)]
     pub compress: Compression,
+    /// How the worker leaves once it is not wanted any more.
+    #[serde(default, skip_serializing_if = "WorkerRemoval::finishes_split")]
+    pub removal: WorkerRemoval,
     /// Under a budget, the time after it sent the claim at which the worker ends, unless another lease lets it go on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub goes_on_ms: Option<u64>,

@@ -2,7 +2,7 @@
 //! is the flags: a new option of this kind is a field here, and the code that follows it.
 
 use crate::wire::{JobBudget, JobSpec};
-use crate::{ErrorPolicy, Nonce, Sharding, SkipLimit, Visitation, splits::Cursor};
+use crate::{ErrorPolicy, Nonce, Sharding, SkipLimit, Visitation, WorkerRemoval, splits::Cursor};
 use OptionMeaning::{OfJob, OfJoiner, OfReader, OfRun};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeSet, num::NonZeroU32};
@@ -37,6 +37,11 @@ pub struct JobSettings {
     /// Content of an epoch: the dataset once (dynamic), or once per worker (off)
     #[cfg_attr(feature = "flags", arg(long, default_value_t, value_name = "MODE"))]
     pub sharding: Sharding,
+    /// How a worker that is not wanted any more leaves: after the split at hand (split), or at once
+    /// (now), so that another one does that split again
+    #[cfg_attr(feature = "flags", arg(long, default_value_t, value_name = "WHEN"))]
+    #[serde(skip_serializing_if = "WorkerRemoval::finishes_split")]
+    pub removal: WorkerRemoval,
 }
 
 impl JobSettings {
@@ -108,6 +113,13 @@ pub const OPTIONS: &[(&str, OptionMeaning)] = &[
         OfJoiner(
             |spec| spec.settings.on_error.to_string(),
             |spec, joiner| spec.settings.on_error = joiner.settings.on_error,
+        ),
+    ),
+    (
+        "removal",
+        OfJoiner(
+            |spec| spec.settings.removal.to_string(),
+            |spec, joiner| spec.settings.removal = joiner.settings.removal,
         ),
     ),
     ("epochs", OfRun),
