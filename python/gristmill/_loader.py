@@ -87,8 +87,9 @@ class Loader(Generic[Item]):
             80 % of the time; "tfdata" divides the trainer's rate by a worker's; "pecan" removes workers again while
             cost falls; "fastflow" profiles one worker and stays. Default: "coverage".
         placement: Where batches are made: "auto" where it costs least, by workers and by at most `local_workers`, both
-            as the trainer's pace asks for; "remote" by workers alone; "local" by this process alone. Default: by both,
-            as many as `workers` and `local_workers` say.
+            as the trainer's pace asks for; "remote" by workers alone; "local" by this process alone; the path of a file
+            that `gristmill plan --json` printed: by both, as many as it says, with its share of local splits. Default:
+            by both, as many as `workers` and `local_workers` say.
         budget_usd: Dollars that the job may spend on functions, requests, storage and transfer, at list prices, over
             all its runs. When they are spent, `local_workers` finish; without any, reading raises DataError, and a
             loader with more goes on. Default: no limit.
@@ -167,7 +168,7 @@ class Loader(Generic[Item]):
         workers: int | Literal["auto"] | None = None,
         max_workers: int | None = None,
         policy: Literal["coverage", "cachew", "hpa", "tfdata", "pecan", "fastflow"] | None = None,
-        placement: Literal["auto", "remote", "local"] | None = None,
+        placement: str | os.PathLike[str] | None = None,
         budget_usd: float | None = None,
         budget_usd_per_hour: float | None = None,
         local_workers: int | None = None,
@@ -204,7 +205,7 @@ class Loader(Generic[Item]):
             workers=workers,
             max_workers=max_workers,
             policy=policy,
-            placement=placement,
+            placement=None if placement is None else os.fspath(placement),
             budget_usd=budget_usd,
             budget_usd_per_hour=budget_usd_per_hour,
             local_workers=local_workers,

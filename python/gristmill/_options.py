@@ -45,9 +45,10 @@ class SharedOptions(TypedDict, total=False):
     papers, to compare with: "cachew" adds one while batch time improves; "hpa" keeps CPUs busy for 80 % of the time;
     "tfdata" divides the trainer's rate by a worker's; "pecan" removes workers again while cost falls; "fastflow"
     profiles one worker and stays. Default: "coverage"."""
-    placement: Literal["auto", "remote", "local"] | None
+    placement: str | os.PathLike[str] | None
     """Where batches are made: "auto" where it costs least, by workers and by at most `local_workers`, both as the
-    trainer's pace asks for; "remote" by workers alone; "local" by this process alone. Default: by both, as many as
+    trainer's pace asks for; "remote" by workers alone; "local" by this process alone; the path of a file that `gristmill
+    plan --json` printed: by both, as many as it says, with its share of local splits. Default: by both, as many as
     `workers` and `local_workers` say."""
     budget_usd: float | None
     """Dollars that the job may spend on functions, requests, storage and transfer, at list prices, over all its runs.

@@ -112,7 +112,8 @@ pub(crate) fn target(item: &JobItem, scale: &ScaleState) -> u32 {
 /// Window for the target number of workers, in splits ahead of the trainer, as claims apply it.
 pub(crate) fn window(item: &JobItem, progress: &JobProgress, scale: &ScaleState) -> u32 {
     let Some(plan) = item.plan else { return 0 };
-    let local = scale.local.filter(|_| item.spec.decides_placement());
+    let fixed = item.spec.local_share.map(|_| item.spec.settings.local_workers);
+    let local = fixed.or(scale.local.filter(|_| item.spec.decides_placement()));
     let workers = target(item, scale).saturating_add(local.unwrap_or(progress.local_workers));
     let splits = window_splits(workers, plan.max_bundle_splits);
     let window = scan::window(item, progress, splits).map_or(0, |window| window.splits());

@@ -11,6 +11,7 @@ mod dataset;
 mod job;
 mod options;
 mod order;
+mod planned;
 mod program;
 mod rank_options;
 pub mod report;
@@ -30,6 +31,7 @@ pub use options::{
     StreamOptions, WorkerCount, parse_budget,
 };
 pub use order::{ORDER_ELEMENTS, OrderOptions, OrderedPipeline, SizeMeasuring};
+pub use planned::PlannedWorkers;
 pub use program::{
     Interruption, InterruptionSignals, ProgramFailure, interruption, log_to_stderr, printable,
     return_large_buffers, survive_size_limits, write_stderr,

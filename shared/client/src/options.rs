@@ -1,7 +1,7 @@
 //! Flags of programs that start jobs. Each flag has one name, one default and one help text, whichever
 //! program takes it.
 
-use crate::{OrderOptions, ShardOptions, service::stack_shape};
+use crate::{OrderOptions, PlannedWorkers, ShardOptions, service::stack_shape};
 use clap::{ArgMatches, Args, Command, FromArgMatches, Parser, ValueEnum, parser::ValueSource};
 use gristmill_model::wire::{GivenOptions, JobSettings, JobSpec};
 use gristmill_model::{Compression, Epoch, JobName, Sharding};
@@ -61,9 +61,10 @@ pub struct JobOptions {
     #[arg(long, default_value = "2", value_parser = parse_workers, value_name = "N|auto")]
     pub workers: WorkerCount,
     /// Makers of the batches: `auto` follows the trainer's step with the numbers of workers and of
-    /// local workers, at most `--local-workers`; `remote` and `local` are one of them alone
-    /// [default: both, as many as `--workers` and `--local-workers` say]
-    #[arg(long, value_enum)]
+    /// local workers, at most `--local-workers`; `remote` and `local` are one of them alone; of a
+    /// file that `gristmill plan --json` printed, both, as many as it says, with its share of local
+    /// splits [default: both, as many as `--workers` and `--local-workers` say]
+    #[arg(long, value_parser = PlacementRule::parse, value_name = "auto|remote|local|FILE")]
     pub placement: Option<PlacementRule>,
     #[arg(long, value_name = "NAME", default_value_t, help = policy_help())]
     pub policy: PolicyName,
@@ -114,7 +115,7 @@ pub struct ReportOptions {
 }
 
 /// The makers of the batches of a job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PlacementRule {
     /// By functions and by idle processors of the trainer's host, as costs least
     Auto,
@@ -122,6 +123,8 @@ pub enum PlacementRule {
     Remote,
     /// On the trainer's host alone
     Local,
+    /// As a plan says
+    Planned(PlannedWorkers),
 }
 
 /// How many workers a job has.
@@ -143,6 +146,7 @@ impl JobOptions {
         match self.placement {
             Some(PlacementRule::Auto) => WorkerCount::Auto,
             Some(PlacementRule::Local) => WorkerCount::Fixed(0),
+            Some(PlacementRule::Planned(planned)) => WorkerCount::Fixed(planned.remote),
             Some(PlacementRule::Remote) | None => self.workers,
         }
     }
@@ -163,6 +167,7 @@ impl JobOptions {
         let is_given = self.is_given("local-workers");
         match (self.settings.local_workers, self.placement) {
             (_, Some(PlacementRule::Remote)) => 0,
+            (_, Some(PlacementRule::Planned(planned))) => planned.local,
             (_, Some(PlacementRule::Auto)) if !is_given => local_workers_beside_trainer(),
             (_, Some(PlacementRule::Local)) if !is_given => own_cores(),
             (0, None) if others == 0 && !is_given => 1,
@@ -172,8 +177,13 @@ impl JobOptions {
 
     /// Workers inside this process for a job that exists; the most of them if its scaler decides.
     pub(crate) fn own_workers_for(&self, spec: &JobSpec) -> u32 {
-        if spec.auto_placement && self.placement.is_none() && !self.is_given("local-workers") {
-            return local_workers_beside_trainer();
+        if self.placement.is_none() && !self.is_given("local-workers") {
+            if spec.local_share.is_some() {
+                return spec.settings.local_workers;
+            }
+            if spec.auto_placement {
+                return local_workers_beside_trainer();
+            }
         }
         self.own_workers(spec.workers)
     }
@@ -199,6 +209,7 @@ impl JobOptions {
             Some(_) => self.own_workers(most),
             None => self.settings.local_workers,
         };
+        let planned = self.placement.and_then(PlacementRule::planned);
         let policy = is_auto || self.is_given("policy");
         // A limit alone is one of a job that has `auto`.
         let limit = self.max_workers.filter(|_| is_auto || !self.is_given("workers"));
@@ -208,13 +219,17 @@ impl JobOptions {
             workers: limit.unwrap_or(most),
             autoscale: is_auto,
             auto_placement: self.placement == Some(PlacementRule::Auto),
+            local_share: planned.map(|planned| planned.share),
             policy: policy.then(|| self.policy.to_string()),
             budget_workers: self.budget_workers(),
             budget: self
                 .budget_usd
                 .map(|usd| job_budget(usd, &stack_shape(), &PriceList::default())),
             settings: JobSettings { local_workers, ..self.settings.clone() },
-            compress: self.compress.unwrap_or(base.compress),
+            compress: self
+                .compress
+                .or(planned.and_then(|planned| planned.compress))
+                .unwrap_or(base.compress),
             ..base
         }
     }
@@ -282,6 +297,11 @@ impl JobOptions {
             }
             Some(PlacementRule::Remote) if of_local => {
                 Err("`--placement remote` has no local workers: leave out `--local-workers`")
+            }
+            Some(PlacementRule::Planned(_)) if of_workers || self.given.names("local-workers") => {
+                Err(
+                    "the file of `--placement` has the numbers of workers: leave out `--workers` and `--local-workers`",
+                )
             }
             Some(PlacementRule::Remote) if self.workers == WorkerCount::Fixed(0) => {
                 Err("`--placement remote` and `--workers 0` leave nobody to work")
@@ -506,7 +526,21 @@ mod tests {
         for (rule, more) in refused {
             assert!(with(rule, more).is_err(), "{rule} {more:?}");
         }
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(
+            &file,
+            r#"{"placement": {"remote": 3, "local": 2, "share_local": 0.4, "codec": "zstd-1"}}"#,
+        )
+        .unwrap();
+        let path = file.path().to_str().unwrap();
+        assert_eq!(spec(&of(path)), Ok(((3, 2), (false, false))));
+        assert!(with(path, &["--workers", "2"]).is_err());
+        let planned = Defaults::parse_from(["", "--placement", path]).job;
+        let planned = planned.spec(JobSpec::new(String::new()), ServiceBackend::Local);
+        let share = planned.local_share.map(|share| share.to_string());
+        assert_eq!((share.as_deref(), planned.compress), (Some("40.0 %"), Compression::Zstd));
         let joined = Defaults::parse_from(["", "--job", "j"]).job;
+        assert_eq!(joined.own_workers_for(&planned), 2, "as the job's file says");
         let auto = JobSpec { auto_placement: true, ..JobSpec::new(String::new()) };
         assert_eq!(joined.own_workers_for(&auto), beside, "as of a job that decides");
     }

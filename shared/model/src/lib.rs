@@ -8,6 +8,7 @@ mod cost;
 mod declared;
 mod ids;
 pub mod limits;
+mod local_share;
 mod record;
 pub mod splits;
 /// Names of stored objects and items.
@@ -26,5 +27,6 @@ pub use ids::{
     Position, RunToken, SplitId,
 };
 pub use limits::{MB_PER_VCPU, worker_threads};
+pub use local_share::LocalShare;
 pub use record::{ErrorPolicy, RecordKey, SkipLimit, SkippedRecord};
 pub use visitation::{Compression, Sharding, Visitation, WorkerRemoval};

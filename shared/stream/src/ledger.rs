@@ -3,14 +3,14 @@
 
 use crate::{
     FetchError, FolderBuckets, JobStatistics, delivery_waits::BatchStage,
-    progress::FetcherProgress, waiting::WaitFacts,
+    local_share::ShareCounter, progress::FetcherProgress, waiting::WaitFacts,
 };
-use gristmill_model::Epoch;
 use gristmill_model::splits::order::{visit_number, visit_of};
 use gristmill_model::splits::{SplitPlace, WorkerTimes};
 use gristmill_model::wire::{
     CacheManifest, CachedChunk, EpochPlan, JobState, JobView, PollReply, ReadySplit,
 };
+use gristmill_model::{Epoch, LocalShare};
 use parking_lot::Mutex;
 use std::{
     collections::BTreeMap,
@@ -62,6 +62,7 @@ struct Inner {
     /// Folders that errors name by their paths.
     folders: FolderBuckets,
     asking: AwaitedSplit,
+    share: ShareCounter,
 }
 
 impl Inner {
@@ -157,6 +158,7 @@ impl SplitLedger {
         (inner.known_until, inner.first_uncommitted, inner.misplaced) = (start, None, None);
         inner.asking.awaited = None;
         inner.asking.answered(None);
+        inner.share = ShareCounter::default();
         drop(inner);
         self.changed.notify_waiters();
     }
@@ -166,7 +168,10 @@ impl SplitLedger {
         let mut inner = self.inner.lock();
         inner.seen.active_workers = polled.active_workers();
         for entry in polled.ready {
-            inner.entries.insert(entry.place, entry);
+            let (place, nonce) = (entry.place, entry.nonce);
+            if inner.entries.insert(place, entry).is_none() {
+                inner.share.committed(place, nonce);
+            }
         }
         let plan = polled.job.plan;
         inner.end_as(&polled.job);
@@ -497,11 +502,30 @@ impl SplitLedger {
         self.inner.lock().asking.awaited
     }
 
-    /// The local workers that the scaler wants on all hosts together, if it decides on them.
+    /// The local workers that are wanted on all hosts together, if the scaler decides on them, or a file has their number.
     pub fn local_target(&self) -> Option<u32> {
         let inner = self.inner.lock();
-        let decides = inner.view.as_ref().is_some_and(|view| view.spec.decides_placement());
-        decides.then(|| inner.seen.scale.local.unwrap_or(0))
+        let spec = &inner.view.as_ref()?.spec;
+        let fixed = spec.local_share.map(|_| spec.settings.local_workers);
+        fixed.or_else(|| spec.decides_placement().then(|| inner.seen.scale.local.unwrap_or(0)))
+    }
+
+    /// Lets `change` see the counters of a job whose local workers have a fixed share, and that share.
+    pub fn with_share<T>(
+        &self,
+        change: impl FnOnce(&mut ShareCounter, LocalShare) -> T,
+    ) -> Option<T> {
+        let mut inner = self.inner.lock();
+        let share = inner.view.as_ref()?.spec.local_share?;
+        Some(change(&mut inner.share, share))
+    }
+
+    /// Whether nobody works on the split that the stream waits for.
+    pub fn is_blocked(&self) -> bool {
+        let inner = self.inner.lock();
+        let AwaitedSplit { awaited, blocked, .. } = inner.asking;
+        drop(inner);
+        blocked.is_some() && awaited == blocked
     }
 
     /// The job's plan, once its dataset is indexed.

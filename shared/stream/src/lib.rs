@@ -17,6 +17,7 @@ mod fetcher;
 mod ledger;
 mod local;
 mod local_pool;
+mod local_share;
 mod memory;
 mod observer;
 mod poller;

@@ -30,6 +30,8 @@ use tokio::sync::Notify;
 const REST: Duration = Duration::from_millis(200);
 /// How long it pauses after an error.
 const REST_AFTER_ERROR: Duration = Duration::from_secs(2);
+/// How long the stream waits for a split on which nobody works before a local worker takes it beyond a fixed share.
+const SHARE_PATIENCE: Duration = Duration::from_secs(5);
 /// No platform stops a local worker, so its leases may last as long as allowed.
 const NO_DEADLINE_MS: u64 = 3_600_000;
 
@@ -39,6 +41,8 @@ pub(crate) struct PoolMember {
     pub number: u32,
     /// How many workers the pool wants now: those of the first numbers.
     pub count: Arc<AtomicU32>,
+    /// Hosts with local workers, among which a fixed share is divided.
+    pub hosts: u32,
 }
 
 impl PoolMember {
@@ -56,6 +60,10 @@ pub(crate) struct LocalSink {
     objects: ObjectSink,
     /// Whether this worker's last claim found nothing, as with a full window.
     has_nothing: AtomicBool,
+    /// Whether this worker's claim counts for a fixed share, and since when that share bars it from the split that the
+    /// stream waits for.
+    is_counted: AtomicBool,
+    barred: Mutex<Option<Duration>>,
 }
 
 impl LocalSink {
@@ -68,40 +76,21 @@ impl LocalSink {
     ) -> Self {
         let (runner, job) = (Arc::clone(&context.runner), context.view.job.clone());
         let objects = ObjectSink { runner, job };
-        Self { member, store, ledger, objects, has_nothing: AtomicBool::new(false) }
-    }
-}
-
-#[async_trait]
-impl SplitSink for LocalSink {
-    /// A full store, or a full window, bars all claims but that of the split which the stream waits for: only that
-    /// one empties it.
-    fn claimable(&self) -> ClaimableBundles {
-        let has_room = self.store.has_room();
-        if self.ledger.error().is_some() || !self.member.is_wanted() {
-            return ClaimableBundles::Nothing;
-        }
-        if has_room && !self.has_nothing.load(Ordering::Relaxed) {
-            return ClaimableBundles::Any;
-        }
-        match self.ledger.turn() {
-            Some(turn) => ClaimableBundles::Needed { place: turn.place, turn: Box::new(turn) },
-            None if has_room => ClaimableBundles::Any,
-            None => ClaimableBundles::Nothing,
+        Self {
+            member,
+            store,
+            ledger,
+            objects,
+            has_nothing: AtomicBool::new(false),
+            is_counted: AtomicBool::new(false),
+            barred: Mutex::new(None),
         }
     }
 
-    fn answered(&self, reply: &ClaimReply) {
-        self.has_nothing.store(matches!(reply, ClaimReply::Idle(_)), Ordering::Relaxed);
-    }
-
-    /// With a full store, the worker goes on only to a split that the stream waits for, or will wait for next. An
-    /// index fills no store.
-    fn goes_on(&self, epoch: Epoch, rest: &[Position]) -> bool {
-        if !self.member.is_wanted() {
-            return false;
-        }
-        if self.store.has_room() || epoch == INDEX_EPOCH {
+    /// Whether there is room for the split at the beginning of `rest`. With a full store there is room for one that the
+    /// stream waits for, or will wait for next.
+    fn has_room_for(&self, epoch: Epoch, rest: &[Position]) -> bool {
+        if self.store.has_room() {
             return true;
         }
         let Some((awaited, plan)) = self.ledger.awaited().zip(self.ledger.plan()) else {
@@ -111,6 +100,86 @@ impl SplitSink for LocalSink {
             |first: &Position| SplitPlace::new(epoch, *first) == awaited.next(plan.n_splits);
         awaited.epoch == epoch && rest.contains(&awaited.position)
             || rest.first().is_some_and(is_next)
+    }
+
+    /// The bundles that it may claim within the share.
+    fn claimable_within(&self, may: bool) -> ClaimableBundles {
+        let has_room = self.store.has_room();
+        if may && has_room && !self.has_nothing.load(Ordering::Relaxed) {
+            return ClaimableBundles::Any;
+        }
+        let takes_turn = may || self.is_barred_long();
+        match takes_turn.then(|| self.ledger.turn()).flatten() {
+            Some(turn) => ClaimableBundles::Needed { place: turn.place, turn: Box::new(turn) },
+            None if may && has_room => ClaimableBundles::Any,
+            None => ClaimableBundles::Nothing,
+        }
+    }
+
+    /// Whether nobody has worked for long on the split that the stream waits for: there are no remote workers for it.
+    fn is_barred_long(&self) -> bool {
+        let now = self.objects.runner.clock.monotonic();
+        let mut barred = self.barred.lock();
+        if !self.ledger.is_blocked() {
+            *barred = None;
+            return false;
+        }
+        let since = *barred.get_or_insert(now);
+        drop(barred);
+        now.saturating_sub(since) >= SHARE_PATIENCE
+    }
+
+    /// Its claim is over.
+    fn end_claim(&self, begun: Option<SplitPlace>) {
+        let was_counted = self.is_counted.swap(false, Ordering::Relaxed);
+        self.ledger.end_local_claim(was_counted, begun);
+    }
+}
+
+impl Drop for LocalSink {
+    fn drop(&mut self) {
+        self.end_claim(None);
+    }
+}
+
+#[async_trait]
+impl SplitSink for LocalSink {
+    /// A full store, or a full window, bars all claims but that of the split which the stream waits for: only that
+    /// one empties it.
+    fn claimable(&self) -> ClaimableBundles {
+        // A claim that was not answered is over.
+        self.end_claim(None);
+        if self.ledger.error().is_some() || !self.member.is_wanted() {
+            return ClaimableBundles::Nothing;
+        }
+        let may = self.ledger.begin_local_claim(self.member.hosts);
+        self.is_counted.store(may, Ordering::Relaxed);
+        let claimable = self.claimable_within(may);
+        if matches!(claimable, ClaimableBundles::Nothing) {
+            self.end_claim(None);
+        }
+        claimable
+    }
+
+    fn answered(&self, reply: &ClaimReply) {
+        self.has_nothing.store(matches!(reply, ClaimReply::Idle(_)), Ordering::Relaxed);
+        let begun = match reply {
+            ClaimReply::Leased(lease) if lease.epoch != INDEX_EPOCH => {
+                lease.todo.first().map(|first| SplitPlace::new(lease.epoch, *first))
+            }
+            _ => None,
+        };
+        self.end_claim(begun);
+    }
+
+    /// An index fills no store, and counts for no share.
+    fn goes_on(&self, epoch: Epoch, rest: &[Position]) -> bool {
+        if !self.member.is_wanted() {
+            return false;
+        }
+        let Some(first) = rest.first().filter(|_| epoch != INDEX_EPOCH) else { return true };
+        self.has_room_for(epoch, rest)
+            && self.ledger.begin_local_split(SplitPlace::new(epoch, *first), self.member.hosts)
     }
 
     async fn store(
@@ -133,6 +202,7 @@ impl SplitSink for LocalSink {
                 checksum(&split.object).map_err(|error| LeaseError::fatal(error.to_string()))?;
             split.commit(name.split_index, SplitKind::Local, checksum)
         };
+        self.ledger.note_local_split(place, name.nonce);
         self.store.put(place, name.nonce, split.object.clone());
         Ok(commit)
     }

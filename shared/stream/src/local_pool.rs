@@ -35,7 +35,8 @@ impl LocalPool {
             wanted.store(self.wanted(), Ordering::Relaxed);
             for number in 0..self.wanted() {
                 if at_work.insert(number) {
-                    let member = PoolMember { number, count: Arc::clone(&wanted) };
+                    let hosts = self.hosts();
+                    let member = PoolMember { number, count: Arc::clone(&wanted), hosts };
                     let (store, ledger) = (Arc::clone(local), Arc::clone(ledger));
                     let sink = LocalSink::new(&self.context, store, ledger, member);
                     let context = self.context.clone();
@@ -56,19 +57,27 @@ impl LocalPool {
         while workers.join_next().await.is_some() {}
     }
 
+    /// Hosts of the run that have local workers.
+    fn hosts(&self) -> u32 {
+        let target = self.state.ledger.local_target();
+        target.map_or(1, |target| readers(&self.own).min(target))
+    }
+
     fn wanted(&self) -> u32 {
         let target = self.state.ledger.local_target();
         target.map_or(self.most, |target| dealt(target, &self.own).min(self.most))
     }
 }
 
-/// The part of `workers` that falls to the reader of `own` ranks: all readers of a run together have as many.
+/// Readers of the run, one on each host.
+fn readers(own: &ServedRanks) -> u32 {
+    own.run.ranks.count.get().div_ceil(own.range.count.get())
+}
+
+/// The part of `workers` that falls to the reader of `own` ranks: all readers have as many, the first ones one more.
 fn dealt(workers: u32, own: &ServedRanks) -> u32 {
-    let each = own.range.count.get();
-    let readers = u64::from(own.run.ranks.count.get().div_ceil(each));
-    let before = |readers_before: u64| u64::from(workers) * readers_before / readers;
-    let index = u64::from(own.range.first / each);
-    u32::try_from(before(index + 1) - before(index)).unwrap_or(u32::MAX)
+    let (readers, index) = (readers(own), own.range.first / own.range.count.get());
+    workers / readers + u32::from(index < workers % readers)
 }
 
 #[cfg(test)]
@@ -86,7 +95,10 @@ mod tests {
         for workers in 0..20 {
             let each: Vec<_> = (0..3).map(|i| of(workers, 6, 2 * i..2 * i + 2)).collect();
             assert_eq!(each.iter().sum::<u32>(), workers);
-            assert!(each.iter().all(|n| n.abs_diff(workers / 3) <= 1), "{each:?}");
+            assert!(
+                each.is_sorted_by(|one, other| one >= other) && each[0] - each[2] <= 1,
+                "{each:?}"
+            );
         }
     }
 }

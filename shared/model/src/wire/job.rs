@@ -1,7 +1,7 @@
 //! A job: its specification, its dataset, and the split plan derived from both.
 
 use crate::{
-    Compression, Epoch, Fingerprint, JobName, Nonce, Position, Sharding, SkippedRecord,
+    Compression, Epoch, Fingerprint, JobName, LocalShare, Nonce, Position, Sharding, SkippedRecord,
     splits::job::JobState,
     wire::{CachingView, GivenOptions, JobBudget, JobSettings, OptionChange},
 };
@@ -124,6 +124,10 @@ pub struct JobSpec {
     /// It also decides how many of the local workers are at work.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub auto_placement: bool,
+    /// Part of all splits that local workers make, if it is fixed: they are as many as the settings say, on all hosts
+    /// together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub local_share: Option<LocalShare>,
     /// Workers that the job's budget of an hour pays for, if it has one.
     #[serde(default)]
     pub budget_workers: Option<u32>,

@@ -166,6 +166,10 @@ fn take_workers(spec: &mut JobSpec, joiner: &JobSpec) {
 
 fn placement(spec: &JobSpec) -> String {
     let (remote, local) = (spec.workers > 0, spec.settings.local_workers > 0);
+    if let Some(share) = spec.local_share {
+        let local = spec.settings.local_workers;
+        return format!("{} remote and {local} local, {share} of the splits", spec.workers);
+    }
     let name = match (spec.auto_placement, remote, local) {
         (true, ..) => "auto",
         (false, true, false) => "remote",
@@ -180,7 +184,7 @@ fn take_placement(spec: &mut JobSpec, joiner: &JobSpec) {
     if !(spec.autoscale && joiner.autoscale) {
         take_workers(spec, joiner);
     }
-    spec.auto_placement = joiner.auto_placement;
+    (spec.auto_placement, spec.local_share) = (joiner.auto_placement, joiner.local_share);
     spec.settings.local_workers = joiner.settings.local_workers;
 }
 
