@@ -76,6 +76,7 @@ pub(crate) fn scaler_event(
         batches_left: batches_left(item, progress),
         training: None,
         mode: item.caching.as_ref().map_or(0, |caching| caching.mode_number(epoch)),
+        is_passing: item.caching.as_ref().is_some_and(|caching| caching.is_passing(epoch)),
         pipeline: Some(item.spec.pipeline_fingerprint()),
         epoch,
         batches: 0,
@@ -154,6 +155,7 @@ pub(crate) fn kick_due(
     let held = item.caching.as_ref().is_some_and(|caching| caching.holds_scaling(epoch));
     let decides = item.spec.autoscale
         && !held
+        && !scan.has_nothing_left(now_ms)
         && !item.state.is_ended()
         && !trouble::resting(&scale.failed_workers, progress, now_ms);
     let event = scaler_event(ns, &poll.job, item, trainers, now_ms);

@@ -18,6 +18,9 @@ pub(crate) struct WindowScan {
     window: Option<WindowBounds>,
     /// The run has more bundles after these.
     goes_on: bool,
+    /// Nothing behind these may be worked on, wherever the window ends: the run ends there, or the next epoch's cache mode
+    /// is not settled.
+    is_last: bool,
 }
 
 impl WindowScan {
@@ -131,6 +134,12 @@ impl WindowScan {
     pub fn window_full(&self, now_ms: u64, claimable: u32) -> bool {
         let kept_back = |b: &ScannedBundle| b.is_claimable(now_ms) && !self.admits(b);
         claimable == 0 && (self.goes_on || self.bundles.iter().any(kept_back))
+    }
+
+    /// Whether nothing is left to hand out, however far the window reaches. What a trainer then reports is not of its
+    /// workers' number: they have left, and what it waits for may not be begun.
+    pub fn has_nothing_left(&self, now_ms: u64) -> bool {
+        self.is_last && !self.bundles.iter().any(|bundle| bundle.is_claimable(now_ms))
     }
 
     /// Number of positions that are leased or ready but not delivered.
@@ -252,12 +261,13 @@ impl JobRecords {
         progress: &JobProgress,
         from: SplitPlace,
     ) -> Result<WindowScan, CallRefusal> {
-        let WorkableRange { delivered, end, window, goes_on, .. } =
+        let WorkableRange { delivered, end, most, window, goes_on } =
             WorkableRange::new(item, progress, 0);
         let from = item.plan.map_or(0, |plan| from.linear(plan.n_splits));
         let bundles = self.read_bundles(job, item, &item.ranges(from.min(delivered)..end)).await?;
         let ahead = ahead(&bundles, delivered, self.settings.object_sizes);
-        Ok(WindowScan { ahead, bundles, window, goes_on })
+        let is_last = item.plan.is_some() && end == most;
+        Ok(WindowScan { ahead, bundles, window, goes_on, is_last })
     }
 }
 
@@ -279,9 +289,17 @@ fn ahead(bundles: &[ScannedBundle], delivered: u64, sizes: ObjectSizes) -> Windo
     ahead
 }
 
+#[cfg(test)]
+impl WindowScan {
+    /// This scan, behind which nothing may be worked on.
+    pub fn at_end(self) -> Self {
+        Self { is_last: true, ..self }
+    }
+}
+
 /// A scan of `bundles`, without a window.
 #[cfg(test)]
 pub(crate) fn scanned(bundles: Vec<ScannedBundle>) -> WindowScan {
     let ahead = ahead(&bundles, 0, ObjectSizes::Real);
-    WindowScan { ahead, bundles, window: None, goes_on: false }
+    WindowScan { ahead, bundles, window: None, goes_on: false, is_last: false }
 }

@@ -467,8 +467,7 @@ fn settle_target(
             facts,
             remote,
             has_converged,
-            // Reports of epochs whose mode does not last are not sent.
-            lasts: true,
+            lasts: !event.is_passing,
             host_cores: report.host_cores,
             batches_left: event.batches_left,
         };

@@ -76,6 +76,12 @@ impl JobCaching {
             && self.view.mode_at(epoch).is_some_and(|m| m.mode == Mode::Profile)
     }
 
+    /// Whether the mode of `epoch` is one that does not last: later epochs read what this one stores.
+    pub fn is_passing(&self, epoch: Epoch) -> bool {
+        let mode = self.view.mode_at(epoch).map(|mode| mode.mode);
+        matches!(mode, Some(Mode::Profile | Mode::Put { .. }))
+    }
+
     /// Fate of the chunks of `epoch` once the trainer has passed them.
     pub fn passed(&self, epoch: Epoch) -> ChunkRetention {
         if self.view.delivered_prefix(epoch).is_some() {

@@ -8,7 +8,7 @@ use crate::{
     scan::scanned,
 };
 use gristmill_model::splits::{BundleState, WorkerTimes, order::BundleDivision};
-use gristmill_model::wire::{CachingView, WorkerFailureSeries};
+use gristmill_model::wire::{CachingView, TrainingReport, WorkerFailureSeries};
 use gristmill_policy::caching::{CachingState, Mode};
 
 const NOW_MS: u64 = 500_000;
@@ -111,6 +111,22 @@ fn decided(scale: &ScaleState, scan: &WindowScan) -> WindowDecision {
     let (item, progress) = (&running_job(), &JobProgress::default());
     let view = WindowInputs { item, progress, scale, scan, steady_since_ms: 9, now_ms: NOW_MS };
     decide(&settings(), &poll(), &view)
+}
+
+#[test]
+fn a_report_counts_while_something_is_left_to_hand_out() {
+    let mut item = running_job();
+    item.spec.autoscale = true;
+    let reporting = PollCall { training: Some(TrainingReport::default()), ..poll() };
+    let counts = |scan: WindowScan| {
+        let (scale, progress) = (ScaleState::default(), JobProgress::default());
+        let ns = "a".parse().unwrap();
+        let kick = kick_due(&ns, &reporting, &item, &scale, &scan, &progress, NOW_MS);
+        kick.is_some_and(|event| event.training.is_some())
+    };
+    let [open, made] = [[1, 1, 1], [1, 1, 2]].map(|committed| scanned(bundles(&committed)));
+    assert!(counts(open.clone()) && counts(made.clone()), "the run goes on behind them");
+    assert!(counts(open.at_end()) && !counts(made.at_end()));
 }
 
 #[test]

@@ -60,6 +60,9 @@ pub struct ScalerEvent {
     /// Changes when the work for a batch changes, such as reading a cache instead of computing.
     #[serde(default)]
     pub mode: u32,
+    /// Whether that mode does not last, as it stores what later epochs read: no placement is tried in it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_passing: bool,
     /// The pipeline, by which what jobs measure is kept for later ones.
     #[serde(default)]
     pub pipeline: Option<Fingerprint>,
