@@ -24,6 +24,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    thread::available_parallelism,
     time::{Duration, Instant},
 };
 use tempfile::TempDir;
@@ -221,6 +222,9 @@ async fn train_on(
     };
     let mut report = RunReport::new(&job, observed, &before).await?;
     (report.kills, report.ranks, report.hosts) = (chaos.kills(), ranks, options.training.hosts);
+    let SyntheticTraining { step_time, step_cores, .. } = options.training;
+    let cores = available_parallelism().map_or(1.0, |cores| cores.get() as f64);
+    report.predict(step_time, cores, step_cores);
     if let Some(path) = &options.report.report {
         report.write_page(path)?;
         gristmill_client::complain!("wrote {}", path.display());

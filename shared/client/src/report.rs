@@ -12,6 +12,7 @@ use gristmill_model::wire::{
     CacheMode, JobSpec, JobStatus, JobView, OpWork, ScaleDecision, WorkProfile,
 };
 use gristmill_pipeline::Pipeline;
+use gristmill_policy::placement::{PlacedEpoch, PlacedHost};
 use gristmill_report::{
     EpochStalls, EpochWaits, OpSeconds, StallAdvice, Timeline, TimelineCost, TimelineEpoch,
     TimelineJob, WorkerShares, attribute,
@@ -53,6 +54,8 @@ pub struct RunReport {
     files: LeftOutFiles,
     timeline: Timeline,
     cost: RunCost,
+    /// What a plan predicts of an epoch, if the workers were placed.
+    predicted: Option<PlacedEpoch>,
     /// Why buckets have no effect, if they have none.
     idle_buckets: Option<String>,
 }
@@ -93,9 +96,47 @@ impl RunReport {
             files: job.left_out.clone(),
             timeline,
             cost,
+            predicted: None,
             idle_buckets,
             observed,
         })
+    }
+
+    /// Predicts, for a job whose workers were placed, an epoch by what its first splits took, for a trainer whose step takes
+    /// `step` alone and keeps so many of the host's processors busy.
+    pub fn predict(&mut self, step: Duration, cores: f64, trainer_cores: f64) {
+        let host = PlacedHost { cores, trainer_cores, ..PlacedHost::default() };
+        let spec = &self.job.spec;
+        let predict = || self.cost.predict(step.as_secs_f64(), host, spec);
+        self.predicted = spec.auto_placement.then(predict);
+    }
+
+    /// The mean epoch, as it was.
+    fn realised(&self) -> PlacementOutcome {
+        let epochs = &self.observed.epochs;
+        let seconds: f64 = epochs.iter().map(|epoch| epoch.seconds).sum();
+        let local = self.sum(|epoch| u64::from(epoch.known.totals.local_splits));
+        PlacementOutcome {
+            batch_time_s: seconds / self.sum(|epoch| epoch.batches).max(1) as f64,
+            usd: self.spent().total().0 / epochs.len().max(1) as f64,
+            share_local: local as f64 / self.splits().max(1) as f64,
+        }
+    }
+
+    /// The plan beside what happened, if there is one.
+    fn outcomes(&self) -> String {
+        let Some(predicted) = &self.predicted else { return String::new() };
+        let text = |outcome: PlacementOutcome| {
+            let PlacementOutcome { batch_time_s, usd, share_local } = outcome;
+            let (time_ms, percent) = (1e3 * batch_time_s, 1e2 * share_local);
+            format!("{time_ms:.1} ms a batch, ${usd:.6} an epoch, {percent:.0} % of it local")
+        };
+        let PlacedEpoch { local, remote, .. } = predicted;
+        format!(
+            "predicted with {local} local and {remote} remote workers: {}; realised: {}\n",
+            text(PlacementOutcome::from(predicted)),
+            text(self.realised())
+        )
     }
 
     /// Checks, before a run, that a page can be written to `path`; fails with [`ProgramFailure::Usage`].
@@ -261,6 +302,10 @@ impl RunReport {
         if let (true, Some(report)) = (self.job.spec.auto_placement, report.as_object_mut()) {
             report.insert("placement".to_owned(), placement_json(&self.observed.scaling));
         }
+        if let (Some(predicted), Some(report)) = (&self.predicted, report.as_object_mut()) {
+            report.insert("predicted".to_owned(), outcome_json(&PlacementOutcome::from(predicted)));
+            report.insert("realised".to_owned(), outcome_json(&self.realised()));
+        }
         if let (Some(hosts), Some(report)) = (self.hosts, report.as_object_mut()) {
             report.extend(self.hosts_json(hosts));
         }
@@ -341,6 +386,7 @@ impl RunReport {
         if let Some((spent, budget)) = self.spent_usd.zip(self.job.spec.budget) {
             text += &format!("spent ${spent:.4} of ${}\n", budget.cap_usd());
         }
+        text += &self.outcomes();
         let expected = self.observed.elements_expected;
         let expected = expected.map_or(String::new(), |expected| format!(" of {expected}"));
         let lost = self.lost().map_or(String::new(), |lost| format!("{lost} lost, "));
@@ -406,6 +452,32 @@ fn stalls_json(stalls: &EpochStalls) -> Value {
             stalls.advice,
             StallAdvice::MoreWorkers { .. } | StallAdvice::AtMaximum { .. }
         ),
+    })
+}
+
+/// An epoch as it was predicted, or was.
+struct PlacementOutcome {
+    /// Seconds from one batch to the next.
+    batch_time_s: f64,
+    /// Dollars of the epoch.
+    usd: f64,
+    /// Share of the batches, or of the splits, that local workers make.
+    share_local: f64,
+}
+
+impl From<&PlacedEpoch> for PlacementOutcome {
+    fn from(predicted: &PlacedEpoch) -> Self {
+        let PlacedEpoch { batch_time_s, share_local, cost, .. } = *predicted;
+        Self { batch_time_s, usd: cost.total().0, share_local }
+    }
+}
+
+fn outcome_json(outcome: &PlacementOutcome) -> Value {
+    let PlacementOutcome { batch_time_s, usd, share_local } = outcome;
+    json!({
+        "batch_time_s": rounded(*batch_time_s, 6),
+        "usd": usd,
+        "share_local": rounded(*share_local, 4),
     })
 }
 

@@ -34,6 +34,10 @@ pub struct SyntheticTraining {
     /// Time the synthetic trainer takes for a batch, for example 50ms
     #[arg(long, default_value = "50ms", value_parser = parse_duration)]
     pub step_time: Duration,
+    /// Processors on which the synthetic trainer computes during a step, such as 1.5: the step is longer while others
+    /// use them [default: it sleeps]
+    #[arg(long, default_value_t = 0.0, hide_default_value = true, value_name = "CORES", value_parser = parse_cores)]
+    pub step_cores: f64,
     /// Write every delivered batch here, as e{epoch}-b{batch:06}.safetensors
     #[arg(long, value_name = "DIR")]
     pub sink: Option<PathBuf>,
@@ -63,6 +67,11 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
         Ok(_) => Err("longer than a day".to_owned()),
         Err(error) => Err(format!("{error}; say 50ms or 2s")),
     }
+}
+
+fn parse_cores(text: &str) -> Result<f64, String> {
+    let cores = text.parse().ok().filter(|cores| (0.0..=1024.0).contains(cores));
+    cores.ok_or_else(|| "give a number of processors, such as 1".to_owned())
 }
 
 /// The steps of a job, and where its ranks begin.

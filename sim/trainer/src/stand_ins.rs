@@ -5,6 +5,7 @@ use gristmill_chunk::{ChunkFrame, ChunkLimits, TensorDType};
 use gristmill_client::ProgramFailure;
 use gristmill_operators::Normalise;
 use gristmill_pipeline::Pipeline;
+use gristmill_ports::{Clock as _, SystemClock};
 use gristmill_stream::{DeliveredBatch, RankBatch};
 use std::{
     fs,
@@ -32,6 +33,7 @@ impl RankStandIns {
         let normalise = pipeline.deliver().normalise.as_ref();
         let first = StandIn {
             step_time: training.step_time,
+            step_cores: training.step_cores,
             drain: training.drain,
             normalise: normalise.and_then(|op| op.downcast_ref().cloned()),
             sink,
@@ -73,6 +75,8 @@ impl RankStandIns {
 #[derive(Clone)]
 pub struct StandIn {
     step_time: Duration,
+    /// Processors on which it computes meanwhile.
+    step_cores: f64,
     /// Discards batches.
     drain: bool,
     /// Normalisation of pixels delivered as u8.
@@ -100,6 +104,8 @@ impl StandIn {
             return Ok(());
         }
         self.normalise(batch)?;
+        let rest = self.step_time.saturating_sub(began.elapsed());
+        compute_on(self.step_cores, rest).await?;
         if let Some(rest) = self.step_time.checked_sub(began.elapsed()) {
             tokio::time::sleep(rest).await;
         }
@@ -130,6 +136,26 @@ impl StandIn {
         std::hint::black_box(&self.pixels);
         Ok(())
     }
+}
+
+/// Computes for `time` on each of so many processors; longer, where it gets less of them.
+async fn compute_on(cores: f64, time: Duration) -> Result<(), ProgramFailure> {
+    let mut computing = JoinSet::new();
+    let mut left = cores;
+    while left > 0.0 && !time.is_zero() {
+        let part = time.mul_f64(left.min(1.0));
+        computing.spawn_blocking(move || {
+            let end = SystemClock.thread_cpu() + part;
+            while SystemClock.thread_cpu() < end {
+                (0..1_000).for_each(|turn| drop(std::hint::black_box(turn)));
+            }
+        });
+        left -= 1.0;
+    }
+    while let Some(done) = computing.join_next().await {
+        done.map_err(ProgramFailure::failed)?;
+    }
+    Ok(())
 }
 
 // `--sink`: every delivered batch as a file, so that anyone can check what was delivered.

@@ -4,10 +4,11 @@ use crate::service::stack_shape;
 use gristmill_model::{
     CostBreakdown,
     splits::WorkerTimes,
-    wire::{JobView, WorkProfile},
+    wire::{JobSpec, JobView, WorkProfile},
 };
 use gristmill_pipeline::Pipeline;
-use gristmill_policy::plan::{DeliveredEpoch, MeasuredSample, PlannedJob};
+use gristmill_policy::placement::{PlacedEpoch, PlacedHost, place_deployed};
+use gristmill_policy::plan::{DeliveredEpoch, MeasuredSample, PlanLimits, PlannedJob};
 use gristmill_stream::{EpochReport, EpochTotals};
 
 /// The basis of the prices.
@@ -32,6 +33,13 @@ impl RunCost {
         let job = PlannedJob::running(pipeline, &view.spec, view.plan.as_ref(), profile);
         let job = PlannedJob { shape: stack_shape(), ..job };
         Self { job, measured: MeasuredSample::from(profile), is_deployed }
+    }
+
+    /// An epoch as a plan places it, for a trainer whose step takes `step_s` on `host`, with at most so many workers.
+    pub fn predict(&self, step_s: f64, host: PlacedHost, spec: &JobSpec) -> PlacedEpoch {
+        let job = PlannedJob { step_s, ..self.job.clone() };
+        let limits = PlanLimits { max_workers: spec.most_workers(), ..PlanLimits::default() };
+        place_deployed(&self.measured, &job, host, &limits, spec.settings.local_workers)
     }
 
     /// Dollars of an epoch.

@@ -140,6 +140,7 @@ pub const OPTIONS: &[(&str, OptionMeaning)] = &[
     ("socket", OfReader),
     ("state", OfReader),
     ("step-time", OfReader),
+    ("step-cores", OfReader),
     ("chaos", OfReader),
     ("chaos-interval", OfReader),
 ];

@@ -3,6 +3,7 @@
 //! [`place_epoch`] prices a placement, [`search`] finds the one that costs least before a job runs, and [`place`] corrects
 //! the number of local workers while it runs.
 
+mod deployed;
 mod live;
 mod local_part;
 mod model;
@@ -10,6 +11,7 @@ mod search;
 #[cfg(test)]
 mod tests;
 
+pub use deployed::place_deployed;
 pub use live::{
     PlacementDecision, PlacementObservation, PlacementReason, PlacementSettings, PlacementState,
     WorkerTarget, place,

@@ -10,9 +10,9 @@ use std::fmt;
 /// Memory of functions that are priced, in MB, beside the one that is deployed.
 const MEMORY_MB: [u32; 4] = [512, 884, 1769, 3538];
 /// Most that the trainer may wait or its step become longer, as a share, where that is possible.
-const SLOWER: f64 = 0.03;
+pub(super) const SLOWER: f64 = 0.03;
 /// Placements within this share of the least dollars are equal: the simplest of them is taken.
-const EQUAL: f64 = 0.01;
+pub(super) const EQUAL: f64 = 0.01;
 /// Least share of the dollars that a cut has to save.
 const CUT_GAIN: f64 = 0.05;
 /// Every count of local workers up to this one is priced, then every fourth more.
@@ -305,7 +305,7 @@ fn edges(measured: &MeasuredSample) -> impl Iterator<Item = usize> + '_ {
 }
 
 /// Counts of local workers that fit the idle processors.
-fn local_counts(host: &PlacedHost) -> Vec<u32> {
+pub(super) fn local_counts(host: &PlacedHost) -> Vec<u32> {
     let most = host.idle().floor().min(1e4) as u32;
     let mut counts = vec![0];
     while let Some(&last) = counts.last().filter(|last| **last < most) {
