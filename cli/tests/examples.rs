@@ -335,6 +335,59 @@ fn examples_and_the_demo_deliver_what_they_always_did() -> Result<()> {
     Ok(())
 }
 
+/// Examples that are run wherever batches can be made: an image pipeline with a cache, tables, text. With
+/// `GRISTMILL_ALL_EXAMPLES=1` all are.
+const PLACED: [&str; 3] = ["autocache.yaml", "csv.yaml", "nlp.yaml"];
+const ALL_EXAMPLES: &str = "GRISTMILL_ALL_EXAMPLES";
+/// A plan in which local workers make half.
+const HALF: &str = r#"{ "placement": { "remote": 1, "local": 1, "share_local": 0.5 } }"#;
+
+/// BLAKE3 of the batches in a sink, in order.
+fn stored(sink: &Path) -> Result<String> {
+    let mut paths: Vec<PathBuf> =
+        fs::read_dir(sink)?.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
+    paths.sort();
+    let mut hasher = blake3::Hasher::new();
+    for path in paths {
+        hasher.update(&fs::read(path)?);
+    }
+    Ok(hasher.finalize().to_string())
+}
+
+#[test]
+fn wherever_batches_are_made_they_are_the_same_while_workers_are_killed() -> Result<()> {
+    let all = std::env::var_os(ALL_EXAMPLES).is_some();
+    let is_placed = |path: &&PathBuf| all || PLACED.iter().any(|name| path.ends_with(name));
+    for example in examples().iter().filter(is_placed) {
+        let dir = TestDir::new(env!("CARGO_BIN_EXE_gristmill"))?;
+        let text = fs::read_to_string(example)?;
+        let pipeline = gristmill_operators::parse(&text)?;
+        pipeline.source().members().try_for_each(|source| make_data(&dir, source))?;
+        fs::write(dir.path("p.yaml"), text)?;
+        fs::write(dir.path("half.json"), HALF)?;
+        let half = dir.path("half.json").display().to_string();
+        let (mut hashes, mut kills) = (BTreeMap::new(), 0);
+        for placement in ["remote", "local", "auto", &half] {
+            for compress in ["none", "zstd", "auto"] {
+                let sink = dir.path(&format!("batches-{}", hashes.len()));
+                let mut run = dir.gristmill(&["run", "--epochs", "3", "--step-time", "5ms"]);
+                run.args(["--placement", placement, "--compress", compress, "--json"]);
+                run.args(["--chaos", "kill-workers", "--chaos-interval", "200ms"]).args(DECLARED);
+                run.args(["--split-batches", "1", "--sink"]).arg(&sink).arg(dir.path("p.yaml"));
+                let report = run_json(&mut run)?;
+                kills += report["kills"].as_u64().unwrap();
+                let (hash, name) = (&report["batches_blake3"], example.display());
+                assert_eq!(*hash, stored(&sink)?, "{name}, {placement}, {compress}");
+                hashes.insert((placement.to_owned(), compress), hash.to_string());
+            }
+        }
+        let first = &hashes[&("remote".to_owned(), "none")];
+        println!("{}: {first}, {kills} workers killed", example.display());
+        assert!(hashes.values().all(|hash| hash == first), "{}: {hashes:#?}", example.display());
+    }
+    Ok(())
+}
+
 /// Kinds of cost that do not depend on how fast this machine is.
 const COUNTED: [&str; 2] = ["requests", "transfer"];
 
