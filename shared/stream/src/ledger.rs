@@ -516,7 +516,9 @@ impl SplitLedger {
         change: impl FnOnce(&mut ShareCounter, LocalShare) -> T,
     ) -> Option<T> {
         let mut inner = self.inner.lock();
-        let share = inner.view.as_ref()?.spec.local_share?;
+        let spec = &inner.view.as_ref()?.spec;
+        // Nobody else would make the rest.
+        let share = spec.local_share.filter(|_| spec.workers > 0)?;
         Some(change(&mut inner.share, share))
     }
 

@@ -8,7 +8,7 @@ use crate::{
     trainer::DeliveryLog,
 };
 use gristmill_model::{
-    Compression, ErrorPolicy, Fingerprint, Nonce, Sharding, SkipLimit,
+    Compression, ErrorPolicy, Fingerprint, Nonce, Sharding, SkipLimit, WorkerRemoval,
     stored::keys,
     wire::{
         CacheListCall, CacheListReply, CacheRemoveCall, ForgetCall, GivenOptions, JobSpec,
@@ -97,7 +97,7 @@ pub async fn change_options(cloud: &Arc<SimCloud>, log: &DeliveryLog, register: 
 fn changed(cloud: &SimCloud, spec: &JobSpec) -> Option<(&'static str, JobSpec)> {
     let sim = &cloud.sim;
     let mut spec = spec.clone();
-    match sim.below(4) {
+    match sim.below(5) {
         0 if spec.settings.sharding == Sharding::Dynamic && spec.workers > 0 => {
             spec.workers = WORKERS[sim.below(WORKERS.len() as u64) as usize];
             Some(("workers", spec))
@@ -114,6 +114,11 @@ fn changed(cloud: &SimCloud, spec: &JobSpec) -> Option<(&'static str, JobSpec)> 
         3 if spec.auto_placement => {
             spec.auto_placement = sim.below(2) > 0;
             Some(("placement", spec))
+        }
+        4 => {
+            spec.settings.removal =
+                [WorkerRemoval::Split, WorkerRemoval::Now][sim.below(2) as usize];
+            Some(("removal", spec))
         }
         // No record of these simulations is bad, but a split may kill its workers.
         _ if !cloud.store.scenario.poison => {

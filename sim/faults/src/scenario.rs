@@ -5,7 +5,7 @@ use bytes::Bytes;
 use gristmill_model::splits::{Cursor, SplitPlan, order::visit_of};
 use gristmill_model::wire::{Dataset, JobSettings, JobSpec, RegisterCall, SourceFile};
 use gristmill_model::{
-    Epoch, ErrorPolicy, Position, Sharding, SkipLimit, Visitation, WorkerRemoval,
+    Epoch, ErrorPolicy, LocalShare, Position, Sharding, SkipLimit, Visitation, WorkerRemoval,
 };
 use gristmill_ports::{ObjectPath, ObjectStore as _};
 use gristmill_synthetic::tfrecord::{RecordWriter, TfExample};
@@ -29,6 +29,7 @@ pub struct FaultScenario {
     pub visitation: Visitation,
     pub sharding: Sharding,
     pub removal: WorkerRemoval,
+    pub local_share: Option<LocalShare>,
     /// Whether records keep the order of the dataset.
     pub in_order: bool,
     /// Whether the first record kills every worker that has computed its split, when it tries to store it. The job
@@ -115,6 +116,7 @@ impl FaultScenario {
             visitation: Visitation::ExactlyOnce,
             sharding: Sharding::Dynamic,
             removal: WorkerRemoval::default(),
+            local_share: None,
             poison: false,
             in_order: false,
             cached: CachePosition::Nowhere,
@@ -138,6 +140,7 @@ impl FaultScenario {
             workers,
             local_workers: [1, 2, 4, 14, 32][random.usize(0..5)],
             autoscale: workers > 0 && shape % 2 == 1,
+            local_share: half(workers > 0 && shape % 4 == 2),
             split_ms: 0,
             ..Self::long(shape)
         }
@@ -223,6 +226,8 @@ impl FaultScenario {
             split_ms: 0,
             ..Self::long(shape)
         };
+        let is_shared = shape % 4 == 2 && workers > 0 && local_workers > 0;
+        let scenario = Self { local_share: half(is_shared), ..scenario };
         Self { in_order: shape % 4 == 1 && !scenario.poison, ..scenario }
     }
 
@@ -273,6 +278,7 @@ impl FaultScenario {
         };
         let spec = JobSpec {
             auto_placement: self.autoscale && self.local_workers > 0,
+            local_share: self.local_share,
             seed: self.seed,
             epochs: self.epochs,
             workers: self.workers,
@@ -336,4 +342,9 @@ fn workers(random: &mut fastrand::Rng) -> (u32, u32) {
         3..5 => (remote, local),
         _ => (0, local),
     }
+}
+
+/// Local workers make half of the splits, if they have a fixed share.
+fn half(is_shared: bool) -> Option<LocalShare> {
+    is_shared.then(|| LocalShare::new(0.5)).flatten()
 }
