@@ -3,8 +3,9 @@
 use futures::future::join_all;
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{
-    AccountRoom, DepartedWorkers, FIRST_MS, MetricsOrigin, ScaleDecision, ScaleState, ScalerEvent,
-    SpendingLedger, SpokenVersions, TrainingReport, WorkerEvent, WorkerMetrics, protocol,
+    AccountRoom, DepartedWorkers, FIRST_MS, MeasuredValue, MetricsOrigin, ScaleDecision,
+    ScaleState, ScalerEvent, SpendingLedger, SpokenVersions, TrainingReport, WorkerEvent,
+    WorkerMetrics, protocol,
 };
 use gristmill_policy::placement::{
     LocalPart, PlacementDecision, PlacementObservation, PlacementSettings, PlacementState,
@@ -435,10 +436,11 @@ fn settle_target(
     let kept = kept.filter(|policy| policy.name() == name);
     let mut policy = kept.unwrap_or_else(|| name.begin(&settings, stored));
     state.metrics = policy.origin();
-    let placement = begin_placement(state, event, policy.target(&settings));
+    let mut placement = begin_placement(state, event, policy.target(&settings), stored);
     if !state.is_decided() {
         state.target = policy.target(&settings);
-        state.local = event.max_local.map(|_| 0);
+        state.local = placement.as_ref().map(|placement| placement.target.local);
+        state.placement = placement.as_ref().map(serde_json::to_value).transpose()?;
         let reason = Reason::Start { origin: state.metrics };
         let started = Decision { target: state.target, reason };
         log(state, event.batches, started.target, started.to_string());
@@ -452,9 +454,13 @@ fn settle_target(
     };
     let decision = policy.decide(&seen, facts, &settings);
     state.throttled = 0;
-    state.metrics = policy.origin();
-    let measured =
-        policy.metrics(&settings).filter(|_| state.kept.is_none_or(|kept| kept < event.epoch));
+    let was_stored = std::mem::replace(&mut state.metrics, policy.origin());
+    if let Some(stored) = placement.as_mut().filter(|_| was_stored != state.metrics) {
+        // What earlier jobs tried says nothing about this one.
+        *stored = PlacementState::begin(stored.target);
+    }
+    let measured = measured(policy.metrics(&settings), placement.as_ref())
+        .filter(|_| state.kept.is_none_or(|kept| kept < event.epoch));
     if measured.is_some() {
         state.kept = Some(event.epoch);
     }
@@ -513,12 +519,36 @@ fn settle_placement(
     (after, target, why)
 }
 
-/// The state of the placement, if the scaler decides on it. The first remote workers begin alone.
-fn begin_placement(state: &ScaleState, event: &ScalerEvent, remote: u32) -> Option<PlacementState> {
-    event.max_local?;
+/// The state of the placement, if the scaler decides on it. It begins with the counts at which earlier jobs ended, or
+/// with remote workers alone.
+fn begin_placement(
+    state: &ScaleState,
+    event: &ScalerEvent,
+    remote: u32,
+    stored: Option<&WorkerMetrics>,
+) -> Option<PlacementState> {
+    let max_local = event.max_local?;
     // As with a policy, one that cannot be read counts as absent.
     let kept = state.placement.clone().and_then(|kept| serde_json::from_value(kept).ok());
-    Some(kept.unwrap_or_else(|| PlacementState::begin(WorkerTarget { remote, local: 0 })))
+    let begun = || match stored.and_then(|stored| stored.local) {
+        Some(local) => {
+            // The cast saturates.
+            let local = (local.mean.round() as u32).min(max_local);
+            PlacementState::begin_with(WorkerTarget { remote, local })
+        }
+        None => PlacementState::begin(WorkerTarget { remote, local: 0 }),
+    };
+    Some(kept.unwrap_or_else(begun))
+}
+
+/// What is to be kept for later jobs, with the local workers of a job that is placed: once no other count is worth a trial.
+fn measured(
+    remote: Option<WorkerMetrics>,
+    placement: Option<&PlacementState>,
+) -> Option<WorkerMetrics> {
+    let Some(placement) = placement else { return remote };
+    let local = Some(MeasuredValue::one(placement.target.local.into()));
+    remote.filter(|_| placement.has_converged).map(|remote| WorkerMetrics { local, ..remote })
 }
 
 /// The report as of remote workers alone, beside local ones on which the scaler does not decide.

@@ -22,6 +22,8 @@ pub enum HostPlacement {
     Auto,
     /// The same without a plan.
     Unplanned,
+    /// As a job whose like ended with these workers.
+    Reloaded { remote: u32, local: u32 },
     /// So many local workers, by no report.
     Held { local: u32 },
     /// Pecan's Algorithm 1, with its threshold `T` and window of `X` batches.
@@ -72,6 +74,10 @@ impl HostPlacer {
         match scenario.placement {
             HostPlacement::Remote => (Self::held(0), target),
             HostPlacement::Held { local } => (Self::held(local), WorkerTarget { local, ..target }),
+            HostPlacement::Reloaded { remote, local } => {
+                let target = WorkerTarget { remote, local: local.min(most) };
+                (Self::Auto(Box::new(PlacementState::begin_with(target))), target)
+            }
             HostPlacement::Unplanned => {
                 (Self::Auto(Box::new(PlacementState::begin(target))), target)
             }

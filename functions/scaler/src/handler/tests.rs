@@ -510,7 +510,19 @@ async fn jobs_of_a_fixed_number_keep_nothing_and_a_damaged_item_is_none() {
 /// `busy` busy, and whose step becomes longer by `slowed` with each local worker.
 async fn placed(max_local: Option<u32>, busy: f64, slowed: f64) -> ScaleState {
     let (scaler, _) = scaler();
+    placed_on(&scaler, "one", max_local, (busy, slowed)).await
+}
+
+/// The same for a job of this name.
+async fn placed_on(
+    scaler: &ScalerFunction,
+    job: &str,
+    max_local: Option<u32>,
+    (busy, slowed): (f64, f64),
+) -> ScaleState {
     let begin = ScalerEvent {
+        job: job.parse().unwrap(),
+        pipeline: Some(Fingerprint::from_content("test", b"pipeline")),
         autoscale: true,
         wanted: 16,
         max_local,
@@ -519,7 +531,7 @@ async fn placed(max_local: Option<u32>, busy: f64, slowed: f64) -> ScaleState {
     };
     scaler.handle(&begin).await.unwrap();
     for i in 1..300 {
-        let ScaleState { target, local, .. } = state_of(&scaler, &begin).await;
+        let ScaleState { target, local, .. } = state_of(scaler, &begin).await;
         let [remote, local] = [target, local.unwrap_or(0)].map(f64::from);
         let step_s = 0.1 * (1.0 + slowed * local);
         let batch_s = step_s.max(0.4 / (remote + local));
@@ -539,10 +551,88 @@ async fn placed(max_local: Option<u32>, busy: f64, slowed: f64) -> ScaleState {
             host_cores: 8.0,
             ..TrainingReport::default()
         });
-        let event = ScalerEvent { training, at_ms: i * 5_000, ..begin.clone() };
+        let (epoch, at_ms) = ((i / 40) as u32, i * 5_000);
+        let event = ScalerEvent { training, epoch, at_ms, ..begin.clone() };
         scaler.handle(&event).await.unwrap();
     }
-    state_of(&scaler, &begin).await
+    state_of(scaler, &begin).await
+}
+
+#[tokio::test]
+async fn a_job_begins_with_the_local_workers_of_the_one_before() {
+    let (scaler, _) = scaler();
+    let first = placed_on(&scaler, "one", Some(7), (1.0, 0.0)).await;
+    let second = placed_on(&scaler, "two", Some(7), (1.0, 0.0)).await;
+    assert_eq!((second.target, second.local), (first.target, first.local), "{:?}", second.log);
+    let local: Vec<_> = second.log.iter().map(|decision| decision.local).collect();
+    assert!(local.windows(2).filter(|pair| pair[0] != pair[1]).count() <= 1, "{:?}", second.log);
+    let smaller = placed_on(&scaler, "three", Some(2), (1.0, 0.0)).await;
+    assert!(smaller.local <= Some(2), "{:?}", smaller.log);
+}
+
+#[tokio::test]
+async fn nothing_is_tried_in_a_mode_that_does_not_last() {
+    let (scaler, _) = scaler();
+    let begin = ScalerEvent {
+        autoscale: true,
+        wanted: 16,
+        max_local: Some(7),
+        batches_left: 1_000_000,
+        is_passing: true,
+        ..event(10_000, &[], 0)
+    };
+    scaler.handle(&begin).await.unwrap();
+    for n in 1..200 {
+        let remote_workers = f64::from(state_of(&scaler, &begin).await.target);
+        let idle = TrainingReport {
+            step_s: 0.1,
+            remote_workers,
+            remote_compute_s: 0.4,
+            busy_cores: 1.0,
+            host_cores: 8.0,
+            ..report(n * 100)
+        };
+        let training =
+            Some(TrainingReport { stall_s: (0.4 / remote_workers - 0.1).max(0.0), ..idle });
+        let event = ScalerEvent { training, at_ms: n * 5_000, ..begin.clone() };
+        scaler.handle(&event).await.unwrap();
+    }
+    let state = state_of(&scaler, &begin).await;
+    assert_eq!(state.local, Some(0), "{:?}", state.log);
+    assert!(state.target >= 4, "its workers are still counted: {:?}", state.log);
+}
+
+#[tokio::test]
+async fn remote_workers_are_as_many_as_fixed_local_ones_leave() {
+    let (scaler, _) = scaler();
+    let begin = ScalerEvent { autoscale: true, wanted: 40, ..event(10_000, &[], 0) };
+    scaler.handle(&begin).await.unwrap();
+    for n in 1..200 {
+        let remote = f64::from(state_of(&scaler, &begin).await.target);
+        // Four batches a second of the ten that the trainer takes are made beside it, and 0.625 by a function.
+        let (made, local) = (remote / 1.6 + 4.0, 4.0);
+        let training = Some(TrainingReport {
+            step_s: 0.1,
+            stall_s: (1.0 / made - 0.1).max(0.0),
+            local_workers: 2.0,
+            local_share: local / made.min(10.0),
+            remote_workers: remote.min(9.6),
+            remote_compute_s: 1.6,
+            lease_batches: 1,
+            ahead_batches: 20,
+            ..report(n * 100)
+        });
+        let event = ScalerEvent { training, at_ms: n * 5_000, ..begin.clone() };
+        scaler.handle(&event).await.unwrap();
+    }
+    let state = state_of(&scaler, &begin).await;
+    assert!(
+        (9..=11).contains(&state.target),
+        "{} of 17 without them: {:?}",
+        state.target,
+        state.log
+    );
+    assert_eq!(state.local, None);
 }
 
 #[tokio::test]

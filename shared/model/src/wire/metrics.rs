@@ -47,6 +47,9 @@ pub struct WorkerMetrics {
     pub bound: Option<MeasuredValue>,
     /// Workers at which the policy converged.
     pub workers: MeasuredValue,
+    /// Local workers beside them, if they were placed, and no other count was worth a trial any more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub local: Option<MeasuredValue>,
 }
 
 impl WorkerMetrics {
@@ -58,12 +61,17 @@ impl WorkerMetrics {
             compute_s: self.compute_s.merge(later.compute_s),
             slowing: self.slowing.merge(later.slowing),
             shared_s: self.shared_s.merge(later.shared_s),
-            bound: match (self.bound, later.bound) {
-                (Some(bound), Some(later)) => Some(bound.merge(later)),
-                (bound, later) => later.or(bound),
-            },
+            bound: merged(self.bound, later.bound),
             workers: self.workers.merge(later.workers),
+            local: merged(self.local, later.local),
         }
+    }
+}
+
+fn merged(known: Option<MeasuredValue>, later: Option<MeasuredValue>) -> Option<MeasuredValue> {
+    match (known, later) {
+        (Some(known), Some(later)) => Some(known.merge(later)),
+        (known, later) => later.or(known),
     }
 }
 
@@ -111,6 +119,7 @@ mod tests {
             shared_s: value,
             bound: Some(value),
             workers: value,
+            local: Some(value),
         };
         assert!(serde_json::to_vec(&metrics).unwrap().len() <= 700);
     }

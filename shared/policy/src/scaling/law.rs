@@ -225,6 +225,7 @@ impl ThroughputLaw {
             shared_s: one(self.shared_s),
             bound: self.bound.is_finite().then(|| one(self.bound)),
             workers: one(f64::from(workers)),
+            local: None,
         }
     }
 
