@@ -38,6 +38,7 @@ fn event(claimable: u32, silent: &[u32], at_ms: u64) -> ScalerEvent {
         batches_left: 0,
         training: None,
         mode: 0,
+        is_passing: false,
         pipeline: None,
         epoch: 0,
         batches: 0,
