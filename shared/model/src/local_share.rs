@@ -6,7 +6,7 @@ use std::fmt;
 const WHOLE: u32 = 1_000_000;
 
 /// Share of all splits that local workers make, in millionths.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct LocalShare(u32);
 
@@ -44,6 +44,6 @@ mod tests {
         assert!((0..100).all(|n| all.allows(n + 1, n, 1)));
         assert_eq!(half.to_string(), "50.0 %");
         assert_eq!([-0.1, 1.1, f64::NAN].map(LocalShare::new), [None; 3]);
-        assert!(all.allows(u64::MAX, u64::MAX, u32::MAX));
+        assert!(all.allows(u64::MAX, u64::MAX, 1) && !half.allows(u64::MAX, u64::MAX, 9));
     }
 }

@@ -51,7 +51,7 @@ words!(
 words!(Sharding, "a sharding", Dynamic = "dynamic", Off = "off");
 
 /// How a worker leaves that is not wanted any more.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WorkerRemoval {
     /// After the split at hand.

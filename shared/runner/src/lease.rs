@@ -530,7 +530,8 @@ mod lease_tail_tests {
     fn the_split_at_hand_is_finished_and_one_that_has_just_begun_is_dropped() {
         let order = LeaveOrder::default();
         let ended = |order: &LeaveOrder| {
-            [0, 9_499, 9_500, 10_000, 11_000].map(|ms| order.ends(Duration::from_millis(ms)))
+            [0, 9_499, 9_500, 10_000, 11_000]
+                .map(|ms| order.ends(Duration::from_millis(ms), WorkerRemoval::Split))
         };
         assert_eq!((order.is_given(), ended(&order)), (false, [false; 5]));
         order.give(Duration::from_secs(10));

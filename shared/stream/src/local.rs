@@ -522,11 +522,13 @@ mod tests {
             SplitLedger::new(crate::samples::view(), split(0, 0), FolderBuckets::default());
         let objects = Arc::clone(&ports.objects);
         let sink = LocalSink {
-            member: PoolMember { number: 0, count: Arc::new(AtomicU32::new(1)) },
+            member: PoolMember { number: 0, count: Arc::new(AtomicU32::new(1)), hosts: 1 },
             store,
             ledger: Arc::new(ledger),
             objects: ObjectSink { runner: ports.runner(&config), job: config.job },
             has_nothing: AtomicBool::new(false),
+            is_counted: AtomicBool::new(false),
+            barred: Mutex::default(),
         };
         (sink, objects, config.bucket)
     }

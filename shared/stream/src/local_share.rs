@@ -94,15 +94,11 @@ mod tests {
         let mut counters: Vec<ShareCounter> =
             std::iter::repeat_with(ShareCounter::default).take(hosts).collect();
         let (mut made, mut log, mut seen) = (vec![0; hosts], Vec::new(), vec![0; hosts]);
-        let mut next = 0;
         for turn in 0..2_000_u32 {
             let host = turn as usize % (hosts + remote_speed as usize);
-            let mut commit = |nonce| {
-                log.push((place(next), Nonce([nonce; 8])));
-                next += 1;
-            };
+            let next = place(log.len() as u32);
             let Some(counter) = counters.get_mut(host) else {
-                commit(u8::MAX);
+                log.push((next, Nonce([u8::MAX; 8])));
                 continue;
             };
             while seen[host] + late < log.len() {
@@ -111,15 +107,16 @@ mod tests {
                 seen[host] += 1;
             }
             if counter.allows_more(share, hosts as u32) {
-                counter.begin(place(next));
-                *counter.open.get_mut(&place(next)).unwrap() = Some(Nonce([host as u8; 8]));
+                let nonce = Nonce([host as u8; 8]);
+                counter.begin(next);
+                counter.open.insert(next, Some(nonce));
+                log.push((next, nonce));
                 made[host] += 1;
-                commit(host as u8);
-                let (all, local) = (u64::from(next), made[host]);
+                let (all, local) = (log.len() as u64, made[host]);
                 assert!(share.allows(local, all, hosts as u32), "{local} of {all}");
             }
         }
-        (made, next.into())
+        (made, log.len() as u64)
     }
 
     #[test]

@@ -147,7 +147,9 @@ async fn compute_on(cores: f64, time: Duration) -> Result<(), ProgramFailure> {
         computing.spawn_blocking(move || {
             let end = SystemClock.thread_cpu() + part;
             while SystemClock.thread_cpu() < end {
-                (0..1_000).for_each(|turn| drop(std::hint::black_box(turn)));
+                (0..1_000).for_each(|turn| {
+                    std::hint::black_box(turn);
+                });
             }
         });
         left -= 1.0;
