@@ -6,6 +6,7 @@ use crate::{
 };
 use gristmill_model::{WorkerRemoval, stored::keys, wire::ScaleState};
 use gristmill_ports::{ItemKey, Table as _, WriteOutcome};
+use gristmill_runner::ComputeMode;
 use gristmill_virtual_time::VirtualTime;
 use std::{io, sync::Arc, time::Duration};
 
@@ -34,10 +35,12 @@ pub fn simulate_removal(
     split_ms: u64,
     removal: WorkerRemoval,
 ) -> io::Result<RemovalOutcome> {
-    let scenario = FaultScenario::for_removal(from, split_ms, removal);
+    let scenario = FaultScenario::for_removal(from, removal);
+    let mut plan = FaultPlan::none();
+    plan.memory.compute = ComputeMode::Modelled(Duration::from_millis(split_ms));
     let time = Arc::new(VirtualTime::default());
     let runtime = time.runtime()?;
-    let sim = FaultSimulation::new(Arc::clone(&time), 0, FaultPlan::none(), None, false);
+    let sim = FaultSimulation::new(Arc::clone(&time), 0, plan, None, false);
     let log = Arc::new(DeliveryLog::default());
     let job = "job".parse().map_err(io::Error::other)?;
     let ns = "sim".parse().map_err(io::Error::other)?;
@@ -54,43 +57,65 @@ pub fn simulate_removal(
 async fn lower(cloud: &Arc<SimCloud>, from: u32, to: u32) -> io::Result<(Duration, u32, u64)> {
     let time = &cloud.sim.time;
     time.sleep(UNDECIDED).await;
-    set_target(cloud, from).await?;
-    wait_for(cloud, |workers| workers == from).await?;
+    hold(cloud, from, |workers| workers == from).await?;
     time.sleep(UNDECIDED / 2).await;
     let again_before = cloud.sim.counts().computed_again;
-    set_target(cloud, to).await?;
-    let took = wait_for(cloud, |workers| workers <= to).await?;
+    let took = hold(cloud, to, |workers| workers <= to).await?;
     let (mut least, until) = (u32::MAX, time.now() + UNDECIDED);
-    while time.now() < until {
-        least = least.min(cloud.workers());
-        time.sleep(STEP).await;
-    }
+    hold(cloud, to, |workers| {
+        least = least.min(workers);
+        time.now() >= until
+    })
+    .await?;
     Ok((took, least, cloud.sim.counts().computed_again - again_before))
 }
 
-async fn wait_for(cloud: &SimCloud, is_met: impl Fn(u32) -> bool) -> io::Result<Duration> {
+/// Holds the target, on which the policy may decide otherwise, until the number of workers is right. Returns how long
+/// that took.
+async fn hold(
+    cloud: &SimCloud,
+    target: u32,
+    mut is_met: impl FnMut(u32) -> bool,
+) -> io::Result<Duration> {
     let time = &cloud.sim.time;
     let began = time.now();
-    while !is_met(cloud.workers()) {
+    loop {
+        set_target(cloud, target).await?;
+        if is_met(cloud.workers()) {
+            return Ok(time.now() - began);
+        }
         if time.now() - began > LONGEST {
             return Err(io::Error::other(format!("{} workers are left", cloud.workers())));
         }
         time.sleep(STEP).await;
     }
-    Ok(time.now() - began)
+}
+
+fn scale_key(cloud: &SimCloud) -> ItemKey {
+    let store = &cloud.store;
+    ItemKey { pk: keys::job_partition(&store.ns, &store.job), sk: keys::SCALE.into() }
+}
+
+/// The scaler's item, and its version.
+async fn read_scale(cloud: &SimCloud) -> io::Result<(u64, ScaleState)> {
+    let table = cloud.table(&SimProcess::new(&cloud.sim, ProcessKind::Observer));
+    let read = table.read(&[scale_key(cloud)]).await.map_err(io::Error::other)?;
+    let item = read.into_iter().next().flatten();
+    let version = item.as_ref().map_or(0, |item| item.version);
+    let state = item.and_then(|item| serde_json::from_slice(&item.body).ok());
+    Ok((version, state.unwrap_or_default()))
 }
 
 /// Writes the scaler's target, as its policy does.
 async fn set_target(cloud: &SimCloud, target: u32) -> io::Result<()> {
-    let process = SimProcess::new(&cloud.sim, ProcessKind::Observer);
-    let (table, store) = (cloud.table(&process), &cloud.store);
-    let key = ItemKey { pk: keys::job_partition(&store.ns, &store.job), sk: keys::SCALE.into() };
+    let table = cloud.table(&SimProcess::new(&cloud.sim, ProcessKind::Observer));
+    let key = scale_key(cloud);
     loop {
-        let read = table.read(std::slice::from_ref(&key)).await.map_err(io::Error::other)?;
-        let item = read.into_iter().next().flatten();
-        let version = item.as_ref().map_or(0, |item| item.version);
-        let state = item.and_then(|item| serde_json::from_slice::<ScaleState>(&item.body).ok());
-        let state = ScaleState { target, ..state.unwrap_or_default() };
+        let (version, state) = read_scale(cloud).await?;
+        if state.target == target {
+            return Ok(());
+        }
+        let state = ScaleState { target, ..state };
         let body = serde_json::to_vec(&state)?.into();
         let written = table.write(&key, version, body, None).await.map_err(io::Error::other)?;
         if written == WriteOutcome::Written {

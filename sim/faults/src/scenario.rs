@@ -172,10 +172,11 @@ impl FaultScenario {
     }
 
     /// A job of `workers` for whose splits a worker takes so long, while its target falls.
-    pub fn for_removal(workers: u32, split_ms: u64, removal: WorkerRemoval) -> Self {
+    pub fn for_removal(workers: u32, removal: WorkerRemoval) -> Self {
         let (batch_size, autoscale) = (1, true);
-        let files = vec![300, 300];
-        Self { files, batch_size, workers, autoscale, split_ms, removal, ..Self::long(0) }
+        let files = vec![600, 600];
+        // Workers take their time to compute, and not to store: a split that is computed is at hand no more.
+        Self { files, batch_size, workers, autoscale, split_ms: 1, removal, ..Self::long(0) }
     }
 
     /// Another job over the same data with the same pipeline, in another order.
