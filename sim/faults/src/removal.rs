@@ -4,7 +4,8 @@ use crate::{
     FaultPlan, FaultScenario, FaultSimulation, ProcessKind, SimProcess, SimulationCounts,
     cloud::SimCloud, objects::SharedObjects, run::run_job, trainer::DeliveryLog,
 };
-use gristmill_model::{WorkerRemoval, stored::keys, wire::ScaleState};
+use gristmill_model::wire::{DescribeCall, GivenOptions, JobSpec, RegisterCall, ScaleState};
+use gristmill_model::{WorkerRemoval, stored::keys};
 use gristmill_ports::{ItemKey, Table as _, WriteOutcome};
 use gristmill_runner::ComputeMode;
 use gristmill_virtual_time::VirtualTime;
@@ -60,6 +61,7 @@ async fn lower(cloud: &Arc<SimCloud>, from: u32, to: u32) -> io::Result<(Duratio
     hold(cloud, from, |workers| workers == from).await?;
     time.sleep(UNDECIDED / 2).await;
     let again_before = cloud.sim.counts().computed_again;
+    limit(cloud, to).await?;
     let took = hold(cloud, to, |workers| workers <= to).await?;
     let (mut least, until) = (u32::MAX, time.now() + UNDECIDED);
     hold(cloud, to, |workers| {
@@ -68,6 +70,16 @@ async fn lower(cloud: &Arc<SimCloud>, from: u32, to: u32) -> io::Result<(Duratio
     })
     .await?;
     Ok((took, least, cloud.sim.counts().computed_again - again_before))
+}
+
+/// Lowers the most workers that the job may have, as a program that joins it with `--max-workers`.
+async fn limit(cloud: &Arc<SimCloud>, workers: u32) -> io::Result<()> {
+    let (process, job) = (SimProcess::new(&cloud.sim, ProcessKind::Observer), &cloud.store.job);
+    let refused = |refusal| io::Error::other(format!("{refusal:?}"));
+    let view = cloud.ask(&process, DescribeCall::new(job.clone())).await.map_err(refused)?;
+    let given = GivenOptions::only(["max-workers".to_owned()]);
+    let join = RegisterCall::join(job.clone(), JobSpec { workers, ..view.spec }, given);
+    cloud.ask(&process, join).await.map(drop).map_err(refused)
 }
 
 /// Holds the target, on which the policy may decide otherwise, until the number of workers is right. Returns how long
