@@ -78,6 +78,14 @@ def test_jax_arrays_are_a_list(pipeline: gm.Pipeline, service: gm.Service) -> No
         assert sorted(check(image) for batch in loader for image in batch["image"]) == list(range(23))
 
 
+def test_tensors_of_tensorflow_are_a_list(pipeline: gm.Pipeline, service: gm.Service) -> None:
+    pytest.importorskip("tensorflow")
+    with gm.tf.Loader(pipeline, service=service, epochs=1) as loader:
+        assert sorted(check(image) for batch in loader for image in batch["image"]) == list(range(23))
+        with pytest.raises(gm.OptionError, match=r"field image: images of different sizes are lists"):
+            gm.tf.dataset(loader)
+
+
 def test_batches_without_an_item_have_width_0(tmp_path: Path, service: gm.Service) -> None:
     (tmp_path / "empty.jsonl").write_text('{"x": []}\n{"x": []}\n')
     padded = gm.jsonl(tmp_path / "empty.jsonl", x=gm.f32(shape=[-1])).padded_batch(2, values={"x": float("nan")})
