@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ParamSpec
 
 import numpy as np
 
@@ -22,6 +24,7 @@ _MEANT = {
     "float64": "f64",
 }
 _MEANT |= {"bytes": "bytes", "str": "bytes", "string": "bytes", "image": "bytes"} | {name: name for name in __all__[1:]}
+_P = ParamSpec("_P")
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,23 @@ class Feature:
         return f"gm.{self.dtype}({', '.join(key + shape)})"
 
 
+def _check_names(function: Callable[_P, Feature]) -> Callable[_P, Feature]:
+    """The function, which says what to write in place of a parameter that it lacks."""
+    known = list(inspect.signature(function).parameters)
+
+    @functools.wraps(function)
+    def checked(*args: _P.args, **given: _P.kwargs) -> Feature:
+        for name in given.keys() - known:
+            takes = f"it takes {', '.join(known)}"
+            if name.startswith("default"):
+                takes = f"write defaults={{field: {given[name]!r}}} beside the path of the source"
+            raise TypeError(f"gm.{function.__name__}: `{name}` is no parameter: {takes}")
+        return function(*args, **given)
+
+    return checked
+
+
+@_check_names
 def bytes(key: str | None = None) -> Feature:
     """One byte string, such as an encoded image or a text.
 
@@ -66,6 +86,7 @@ def bytes(key: str | None = None) -> Feature:
     return Feature("bytes", key)
 
 
+@_check_names
 def i64(key: str | None = None, shape: int | Sequence[int] | None = None) -> Feature:
     """Whole numbers of 64 bits with a sign, read exactly.
 
@@ -81,6 +102,7 @@ def i64(key: str | None = None, shape: int | Sequence[int] | None = None) -> Fea
     return _numbers("i64", key, shape)
 
 
+@_check_names
 def u64(key: str | None = None, shape: int | Sequence[int] | None = None) -> Feature:
     """Whole numbers of 64 bits without a sign.
 
@@ -95,6 +117,7 @@ def u64(key: str | None = None, shape: int | Sequence[int] | None = None) -> Fea
     return _numbers("u64", key, shape)
 
 
+@_check_names
 def f32(key: str | None = None, shape: int | Sequence[int] | None = None) -> Feature:
     """Numbers rounded to single precision.
 
@@ -109,6 +132,7 @@ def f32(key: str | None = None, shape: int | Sequence[int] | None = None) -> Fea
     return _numbers("f32", key, shape)
 
 
+@_check_names
 def f64(key: str | None = None, shape: int | Sequence[int] | None = None) -> Feature:
     """Numbers of double precision.
 

@@ -134,6 +134,10 @@ pub fn features(
 
 fn feature(name: &str, node: &SyntaxNode) -> Result<Feature, PipelineError> {
     let mut table = MappingReader::new(format!("feature {}", shown(name)), node)?;
+    if let Some((_, key, _)) = table.entries()?.into_iter().find(|(key, ..)| key == "default") {
+        let remedy = format!("write `defaults: {{ {name}: .. }}` beside the path of the source");
+        return Err(key.error(format!("{} has no key `default`; {remedy}", table.name())));
+    }
     let key = match table.get("key") {
         Some(node) => table.text("key", node)?,
         None => name.to_owned(),

@@ -112,10 +112,11 @@ impl<'a> MappingReader<'a> {
     /// If it is no text, empty, or has control characters.
     pub fn text(&self, key: &str, node: &SyntaxNode) -> Result<String, PipelineError> {
         match &node.value {
-            // Control characters have no place in a key or path, and would break one-line messages.
-            NodeValue::Str(text) if !text.is_empty() && !text.chars().any(char::is_control) => {
-                Ok(text.clone())
+            // These have no place in a key or path, and would break one-line messages.
+            NodeValue::Str(text) if text.chars().any(char::is_control) => {
+                Err(self.wrong(key, node, "text without control characters"))
             }
+            NodeValue::Str(text) if !text.is_empty() => Ok(text.clone()),
             _ => Err(self.wrong(key, node, "text (quote it if it looks like a number)")),
         }
     }

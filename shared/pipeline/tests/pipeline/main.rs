@@ -325,6 +325,14 @@ fn features_are_checked() {
     assert!(bad("dtype: bytes", "dtype: bytes, shape: [2]").contains("leave out `shape`"));
     assert!(bad("dtype: i64", "dtype: i64, shape: [1048576, 1048576]").contains("1048576 values"));
     assert!(bad("key: image/class/label", "key: 7").contains("`key` must be text"));
+    assert!(
+        bad("dtype: i64", "dtype: i64, default: 7")
+            .contains("`default`; write `defaults: { label: .. }` beside the path of the source")
+    );
+    assert!(
+        bad("key: image/class/label", r#"key: "a\tb""#)
+            .contains("`key` must be text without control characters")
+    );
 }
 
 #[test]

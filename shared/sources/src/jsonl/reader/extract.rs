@@ -108,6 +108,8 @@ impl ExtractKernel for JsonlRecordReader {
 
 impl ReadRecord for JsonlRecordReader {
     fn find(&self, record: &[u8], cells: &mut [FieldCell]) -> Result<usize, String> {
+        // A string or an object that does not end must not seem to go on behind the line.
+        let record = record.trim_ascii_end();
         // A record that has something else than numbers is read again: to take it in, or to say what is wrong.
         let seen = match self.parse(record, cells, true) {
             Ok(seen) => seen,
