@@ -10,6 +10,7 @@ use gristmill_client::{
 };
 use gristmill_model::Visitation;
 use gristmill_model::splits::Cursor;
+use gristmill_model::splits::replicas::RankReplicas;
 use gristmill_stream::waiting::while_saying;
 use gristmill_synthetic::DatasetSpec;
 use gristmill_trainer_sim::{
@@ -61,10 +62,14 @@ pub struct TrainOptions {
 impl TrainOptions {
     /// Why one machine does not train so, if it does not.
     fn refusal(&self) -> Option<String> {
-        let SyntheticTraining { ranks, hosts, resize, .. } = &self.training;
-        let counts = || resize.iter().map(|resize| resize.ranks).chain([*ranks]);
+        let SyntheticTraining { hosts, .. } = &self.training;
+        let counts = || self.training.runs().map(|(ranks, _)| ranks);
         if counts().any(|ranks| ranks.get() > MAX_RANKS) {
             return Some(format!("at most {MAX_RANKS} ranks train on one machine"));
+        }
+        let undivided = |(ranks, replicas): (_, RankReplicas)| replicas.refusal(ranks);
+        if let Some(why) = self.training.runs().find_map(undivided) {
+            return Some(why);
         }
         if hosts.is_none() && self.chaos == Some(ChaosTarget::Fetchers) {
             let why =

@@ -79,6 +79,40 @@ fn hosts_of_killed_processes_train_on_the_same_batches() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn replicas_on_several_hosts_train_on_the_same_bytes_and_resume_in_other_numbers() -> Result<()> {
+    let dir = TestDir::new(env!("CARGO_BIN_EXE_gristmill"))?;
+    dir.write_numbers()?;
+    let one = train(&dir, "one", &[])?;
+    let args = ["--ranks", "8", "--hosts", "2", "--replicas", "2", "--resize", "8/4@20"];
+    let report = train(&dir, "neighbours", &args)?;
+    assert_eq!(report["batches_blake3"], one["batches_blake3"]);
+    // 80 batches in steps of four, 45 in steps of two, and the next epoch in 63 of two.
+    assert_eq!(report["steps"], json!(vec![106; 8]), "{report}");
+    let ratio = report["fetched_ratio"].as_f64().unwrap();
+    assert!(ratio <= 1.1, "the bytes of a batch are read once for its replicas: {report}");
+    // Each host has a replica of every data rank, and reads all bytes once.
+    let args = ["--ranks", "8", "--hosts", "2", "--replicas", "2x1"];
+    let report = train(&dir, "apart", &args)?;
+    assert_eq!(report["batches_blake3"], one["batches_blake3"]);
+    let ratio = report["fetched_ratio"].as_f64().unwrap();
+    assert!((1.9..=2.2).contains(&ratio), "{report}");
+    Ok(())
+}
+
+#[test]
+fn replicas_whose_fetchers_are_killed_train_on_the_same_batches() -> Result<()> {
+    let dir = TestDir::new(env!("CARGO_BIN_EXE_gristmill"))?;
+    dir.write_numbers()?;
+    let one = train(&dir, "one", &[])?;
+    let args = ["--ranks", "8", "--hosts", "2", "--replicas", "2", "--resize", "8/2x2@30"];
+    let chaos = ["--chaos", "kill-fetchers", "--step-time", "30ms"];
+    let report = train(&dir, "killed", &[&args[..], &chaos[..]].concat())?;
+    assert_eq!(report["batches_blake3"], one["batches_blake3"]);
+    assert!(report["kills"].as_u64().unwrap() > 0, "{report}");
+    Ok(())
+}
+
 /// The seconds of an object of stalls that have a cause.
 fn explained(stalls: &Value) -> f64 {
     let parts = stalls["parts"].as_object().unwrap().iter();
@@ -167,6 +201,9 @@ fn hosts_that_cannot_be_are_usage_errors() -> Result<()> {
         (&["--ranks", "3", "--hosts", "2"], "divide the ranks evenly"),
         (&["--ranks", "4", "--hosts", "2", "--resize", "3@5"], "divide the ranks evenly"),
         (&["--ranks", "4", "--chaos", "kill-fetchers"], "give --hosts"),
+        (&["--ranks", "4", "--replicas", "3"], "4 ranks are no multiple of 3 replicas"),
+        (&["--ranks", "4", "--replicas", "2", "--resize", "3@5"], "3 ranks are no multiple"),
+        (&["--replicas", "2"], "1 ranks are no multiple of 2 replicas"),
     ] {
         let output = command(&dir, "sink", args).output()?;
         let errors = String::from_utf8_lossy(&output.stderr);

@@ -268,33 +268,55 @@ fn start_summed(
     Background::start(&mut train)
 }
 
-/// Trains on job `d` with two hosts of one rank each, kills all processes, and removes the hosts' files. Returns the
-/// ranks' logs.
-fn lose_two_hosts(training: &mut Training) -> Result<[String; 2]> {
+/// Two hosts of job `d` and `of` ranks in equal shares, and more options of the fetchers: the processes of all.
+fn start_two_hosts(
+    training: &Training,
+    of: usize,
+    run: &str,
+    more: &[&str],
+) -> Result<Vec<Background>> {
     let mut running = Vec::new();
+    let each = of / 2;
+    let of_text = of.to_string();
     for host in 0..2 {
-        let socket = format!("{host}.sock");
+        let (socket, first) = (format!("{host}.sock"), host * each);
         let state = training.dir.path(&format!("{host}.state")).display().to_string();
-        let args = ["--of", "2", "--run", "two", "--state", &state];
-        let mut fetcher = training.fetcher("d", &socket, &host.to_string(), &args);
-        running.push(Background::start(&mut fetcher)?);
-        running.push(start_summed(training, &socket, (host, 2), "two")?);
-    }
-    (0..2).try_for_each(|rank| training.wait_for_checkpoint("d", rank, 50))?;
-    training.service.kill()?;
-    running.iter_mut().try_for_each(Background::kill)?;
-    let logs = [0, 1].map(|rank| training.log("d", rank));
-    for host in 0..2 {
-        for file in [
-            format!("{host}.state"),
-            format!("{host}.sock"),
-            format!("d-{host}.json"),
-            format!("d-{host}.log"),
-        ] {
-            fs::remove_file(training.dir.path(&file)).context(file)?;
+        let own = ["--of", &of_text, "--run", run, "--state", &state];
+        let ranks = format!("{first}-{}", first + each - 1);
+        let args = [&own, more].concat();
+        running.push(Background::start(&mut training.fetcher("d", &socket, &ranks, &args))?);
+        for rank in first..first + each {
+            running.push(start_summed(training, &socket, (rank, of), run)?);
         }
     }
+    Ok(running)
+}
+
+/// Kills the processes of two hosts of `of` ranks once all have saved batch 50, and removes the hosts' files. Returns the
+/// ranks' logs.
+fn lose_two_hosts(
+    training: &Training,
+    of: usize,
+    mut running: Vec<Background>,
+) -> Result<Vec<String>> {
+    (0..of).try_for_each(|rank| training.wait_for_checkpoint("d", rank, 50))?;
+    running.iter_mut().try_for_each(Background::kill)?;
+    let logs = (0..of).map(|rank| training.log("d", rank)).collect();
+    let hosts = (0..2).flat_map(|host| [format!("{host}.state"), format!("{host}.sock")]);
+    let ranks = (0..of).flat_map(|rank| [format!("d-{rank}.json"), format!("d-{rank}.log")]);
+    for file in hosts.chain(ranks) {
+        fs::remove_file(training.dir.path(&file)).context(file)?;
+    }
     Ok(logs)
+}
+
+/// The epoch and the next batch of a checkpoint in the first epoch.
+fn place_of(checkpoint: &str) -> Result<(u64, u64)> {
+    let parsed: Value = serde_json::from_str(checkpoint)?;
+    let (epoch, next) = (parsed["epoch"].as_u64().unwrap(), parsed["g"].as_u64().unwrap());
+    // The service learns what is durable a moment later.
+    assert!(epoch == 0 && (1..=125).contains(&next), "{checkpoint}");
+    Ok((epoch, next))
 }
 
 /// The lines of a log of batches before that of `epoch` and index `next`.
@@ -325,13 +347,12 @@ fn three_ranks_resume_from_the_checkpoint_that_status_prints_of_two_whose_disks_
     let pipeline = "source:\n  jsonl: data\n  features: { id: { dtype: i64 } }\n\
         ops: [{ shuffle: { blocks: 4 } }, { batch: { size: 8 } }]\n";
     fs::write(training.dir.path("p.yaml"), pipeline)?;
-    let logs = lose_two_hosts(&mut training)?;
+    let running = start_two_hosts(&training, 2, "two", &[])?;
+    let logs = lose_two_hosts(&training, 2, running)?;
+    training.service.kill()?;
     (training.service, training.endpoint) = start_service(&training.dir)?;
     let checkpoint = training.checkpoint("d")?;
-    let parsed: Value = serde_json::from_str(&checkpoint)?;
-    let (epoch, next) = (parsed["epoch"].as_u64().unwrap(), parsed["g"].as_u64().unwrap());
-    // The service learns what is durable a moment later.
-    assert!(epoch == 0 && (1..=125).contains(&next), "{checkpoint}");
+    let (epoch, next) = place_of(&checkpoint)?;
     let mut trained = Trained::default();
     logs.iter().try_for_each(|log| trained.add(&before((epoch, next), log)))?;
     assert_eq!(trained.epochs[&0].len() as u64, next, "{checkpoint}: a batch before is missing");
@@ -350,6 +371,45 @@ fn three_ranks_resume_from_the_checkpoint_that_status_prints_of_two_whose_disks_
     let mut sums = BTreeMap::new();
     for (run, of) in [("two", 2), ("three", 3)] {
         let mut paths = (0..of).map(|rank| training.dir.path(&format!("{run}-{rank}.sums")));
+        paths.try_for_each(|path| add_checksums(&mut sums, &path))?;
+    }
+    assert_eq!(sums.len(), 250);
+    Ok(())
+}
+
+/// The text of the first of each `each` neighbours, which all of them have.
+fn shared_by_replicas(texts: &[String], each: usize) -> Vec<&str> {
+    let shared = texts.chunks(each).map(|peers| {
+        assert!(peers.iter().all(|text| *text == peers[0]), "replicas differ: {peers:?}");
+        &*peers[0]
+    });
+    shared.collect()
+}
+
+#[test]
+fn eight_processes_are_four_ranks_with_two_replicas_and_resume_as_two_with_four() -> Result<()> {
+    let training = Training::start()?;
+    let running = start_two_hosts(&training, 8, "pairs", &["--replicas", "2"])?;
+    let logs = lose_two_hosts(&training, 8, running)?;
+    let checkpoint = training.checkpoint("d")?;
+    let (epoch, next) = place_of(&checkpoint)?;
+    let kept: Vec<_> = logs.iter().map(|log| before((epoch, next), log)).collect();
+    let mut trained = Trained::default();
+    shared_by_replicas(&kept, 2).into_iter().try_for_each(|log| trained.add(log))?;
+    assert_eq!(trained.epochs[&0].len() as u64, next, "{checkpoint}: a batch before is missing");
+
+    let more = ["--replicas", "4", "--resume", &checkpoint];
+    for program in &mut start_two_hosts(&training, 8, "fours", &more)? {
+        assert_eq!(program.wait()?, Some(0));
+    }
+    let logs: Vec<_> = (0..8).map(|rank| training.log("d", rank)).collect();
+    shared_by_replicas(&logs, 4).into_iter().try_for_each(|log| trained.add(log))?;
+    assert_eq!((trained.records(0), trained.records(1)), (1000, 1000));
+
+    // All replicas of both runs received the same bytes.
+    let mut sums = BTreeMap::new();
+    for run in ["pairs", "fours"] {
+        let mut paths = (0..8).map(|rank| training.dir.path(&format!("{run}-{rank}.sums")));
         paths.try_for_each(|path| add_checksums(&mut sums, &path))?;
     }
     assert_eq!(sums.len(), 250);

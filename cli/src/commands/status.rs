@@ -136,7 +136,7 @@ fn change_json(
 }
 
 fn run_json(RunStatus { run, readers, uncovered, .. }: &RunStatus) -> serde_json::Value {
-    let TrainingRun { ranks: RunRanks { count, from, tail }, epochs, .. } = *run;
+    let TrainingRun { ranks: RunRanks { count, from, tail, replicas }, epochs, .. } = *run;
     let reader = |reader: &ReaderStatus| {
         let ReaderProgress { ranks, delivered, durable, .. } = reader.progress;
         json!({
@@ -150,6 +150,7 @@ fn run_json(RunStatus { run, readers, uncovered, .. }: &RunStatus) -> serde_json
     json!({
         "token": run.token,
         "ranks": count,
+        "replicas": replicas,
         "from": from,
         "tail": tail,
         "epochs": epochs,
@@ -250,7 +251,7 @@ mod tests {
 
     fn run() -> RunStatus {
         let of = |count| NonZeroU32::new(count).unwrap();
-        let ranks = RunRanks { count: of(8), from: Cursor::new(0, 0), tail: TailPolicy::Drop };
+        let ranks = RunRanks::new(of(8), Cursor::new(0, 0), TailPolicy::Drop);
         let progress = ReaderProgress {
             generation: 1,
             reader: 2,

@@ -227,7 +227,7 @@ mod tests {
         let (item, scale) = (running_job(), ScaleState::default());
         let windows = |ranks: u32| {
             let count = NonZeroU32::new(ranks).unwrap();
-            let ranks = RunRanks { count, from: Cursor::default(), tail: TailPolicy::Drop };
+            let ranks = RunRanks::new(count, Cursor::default(), TailPolicy::Drop);
             let run = Some(TrainingRun { token: RunToken::from_name("run"), ranks, epochs: None });
             let progress = JobProgress { run, ..JobProgress::default() };
             let kicks = window(&item, &progress, &scale);

@@ -214,7 +214,9 @@ pub(crate) fn window(item: &JobItem, progress: &JobProgress, splits: u32) -> Opt
     let workers = item.spec.workers.saturating_add(progress.local_workers);
     let widest = plan.window_splits.max(window_splits(workers, plan.max_bundle_splits));
     let window = WindowBounds::new(widest, plan.window_bytes, max_bundle_splits);
-    let ranks = progress.run.map_or(1, |run| run.ranks.count.get());
+    // A reader may need the next steps before all readers of its replicas have come, as it does with ranks of other data.
+    let ranks =
+        progress.run.map_or(1, |run| run.ranks.data_ranks().max(run.ranks.count.get().min(2)));
     let window = window.for_ranks(ranks, plan.split_batches(), plan.batch_bytes);
     Some(if splits == 0 { window } else { window.at_most(splits) })
 }

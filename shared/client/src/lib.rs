@@ -36,7 +36,7 @@ pub use program::{
     Interruption, InterruptionSignals, ProgramFailure, interruption, log_to_stderr, printable,
     return_large_buffers, survive_size_limits, write_stderr,
 };
-pub use rank_options::{RankOptions, TailOption};
+pub use rank_options::{RankOptions, ReplicaOption, TailOption};
 pub use selection::LeftOutFiles;
 pub use service::{LocalService, NamedService, ServiceConnection, connect, needs_aws};
 pub use service_launcher::{ServiceLauncher, StartRefusal, start_local, start_own};

@@ -5,6 +5,7 @@ use clap::Args;
 use gristmill_model::splits::Cursor;
 use gristmill_model::splits::ranks::{RunRanks, TailPolicy};
 use gristmill_model::splits::readers::RankRange;
+use gristmill_model::splits::replicas::RankReplicas;
 use gristmill_model::splits::run::TrainingRun;
 use gristmill_model::{Checkpoint, RunToken};
 use gristmill_pipeline::Pipeline;
@@ -34,6 +35,27 @@ impl TailOption {
     }
 }
 
+/// Ranks that take the same batches.
+#[derive(Debug, Clone, Copy, Default, Args)]
+pub struct ReplicaOption {
+    /// Ranks that take the same batches, as tensor-, pipeline- and context-parallel peers do: R, or AxB
+    ///
+    /// R neighbouring ranks take the same batch: with 2, ranks 0 and 1, 2 and 3, and so on. In a mesh with the data
+    /// dimension elsewhere, the number of ranks before and after that dimension: 2x4 for pipeline 2, data, tensor 4.
+    /// Ranks are counted as launchers count them, replicas included. Default: 1.
+    #[arg(long, value_name = "R")]
+    pub replicas: Option<RankReplicas>,
+}
+
+impl ReplicaOption {
+    /// The replicas among `ranks` ranks, which they must divide.
+    pub fn resolve(self, ranks: NonZeroU32) -> Result<RankReplicas, ProgramFailure> {
+        let replicas = self.replicas.unwrap_or_default();
+        let refusal = replicas.refusal(ranks).map(|why| format!("--replicas {replicas}: {why}"));
+        refusal.map_or(Ok(replicas), |why| Err(ProgramFailure::Usage(why)))
+    }
+}
+
 /// The ranks of a training run that one process serves.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Several ranks")]
@@ -57,6 +79,8 @@ pub struct RankOptions {
     #[arg(long, value_name = "CHECKPOINT", requires = "ranks")]
     pub resume: Option<String>,
     #[command(flatten)]
+    pub replicas: ReplicaOption,
+    #[command(flatten)]
     pub tail: TailOption,
 }
 
@@ -66,20 +90,24 @@ impl RankOptions {
     pub fn own(&self, job: &JobHandle) -> Result<Option<ServedRanks>, ProgramFailure> {
         let Some((range, count)) = self.range()? else { return Ok(None) };
         let tail = self.tail.resolve(&job.pipeline().map_err(ProgramFailure::failed)?);
-        let ranks = RunRanks { count, from: Cursor::default(), tail };
+        let replicas = self.replicas.resolve(count)?;
+        let ranks = RunRanks { replicas, ..RunRanks::new(count, Cursor::default(), tail) };
         let run = TrainingRun { token: self.token()?, ranks, epochs: job.epochs };
         Ok(Some(ServedRanks { range, ..ServedRanks::all(run) }))
     }
 
-    /// The ranks to serve, and the number of all ranks; none to serve one trainer of all batches, for which --tail is an
-    /// error.
+    /// The ranks to serve, and the number of all ranks; none to serve one trainer of all batches, for which --tail and
+    /// --replicas are errors.
     pub fn range(&self) -> Result<Option<(RankRange, NonZeroU32)>, ProgramFailure> {
         let (Some(range), Some(of)) = (self.ranks, self.of) else {
-            return match self.tail.tail {
-                Some(_) => Err(ProgramFailure::usage(
+            return match (self.tail.tail, self.replicas.replicas) {
+                (Some(_), _) => Err(ProgramFailure::usage(
                     "--tail is about several ranks: give --ranks and --of",
                 )),
-                None => Ok(None),
+                (None, Some(_)) => Err(ProgramFailure::usage(
+                    "--replicas is about several ranks: give --ranks and --of",
+                )),
+                (None, None) => Ok(None),
             };
         };
         if of.get() > MAX_RANKS {
@@ -95,6 +123,7 @@ impl RankOptions {
                 of.get() - 1
             )));
         }
+        self.replicas.resolve(of)?;
         Ok(Some((range, of)))
     }
 
@@ -179,6 +208,23 @@ mod tests {
         let why = options("2-4", 4).range().unwrap_err().to_string();
         assert!(why.contains("--ranks names rank 4, and --of 4 has ranks 0 to 3"), "{why}");
         assert!(RankOptions::default().range().is_ok_and(|own| own.is_none()));
+    }
+
+    #[test]
+    fn replicas_are_part_of_all_ranks() {
+        let replicas = |text: &str| ReplicaOption { replicas: Some(text.parse().unwrap()) };
+        let options = |text| RankOptions {
+            ranks: Some(parse_range("2-3").unwrap()),
+            of: Some(count(8)),
+            replicas: replicas(text),
+            ..RankOptions::default()
+        };
+        assert!(options("2x2").range().is_ok_and(|own| own.is_some()));
+        let why = options("3").range().unwrap_err().to_string();
+        assert!(why.contains("--replicas 3: 8 ranks are no multiple of 3 replicas"), "{why}");
+        let alone = RankOptions { replicas: replicas("2"), ..RankOptions::default() };
+        let why = alone.range().unwrap_err().to_string();
+        assert!(why.contains("--replicas is about several ranks"), "{why}");
     }
 
     #[test]

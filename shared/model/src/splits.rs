@@ -26,6 +26,7 @@ pub mod ranges;
 pub mod ranks;
 pub mod readers;
 mod refusal;
+pub mod replicas;
 pub mod run;
 pub mod search;
 mod view;

@@ -46,6 +46,7 @@ use crate::cursor::{StreamIdentity, parse_object};
 use bytes::Bytes;
 use gristmill_model::Epoch;
 use gristmill_model::splits::Cursor;
+use gristmill_model::splits::replicas::RankReplicas;
 use serde::Deserialize;
 use std::io;
 use tokio::io::{AsyncRead, AsyncReadExt};
@@ -130,6 +131,8 @@ pub struct RankHello {
     pub of: u32,
     /// The run, as its launcher calls it.
     pub run: Option<String>,
+    /// Which ranks take the same batches, if it says so.
+    pub replicas: Option<RankReplicas>,
 }
 
 impl ClientHello {
@@ -297,8 +300,10 @@ mod tests {
             other => panic!("{other:?}"),
         };
         let hello = of_rank(r#""rank":3,"of":4,"run":"r-1","epoch":1,"batch_index":8"#);
-        let RankHello { rank, of, run } = hello.rank.clone().unwrap();
-        assert_eq!((rank, of, run.as_deref()), (3, 4, Some("r-1")));
+        let RankHello { rank, of, run, replicas } = hello.rank.clone().unwrap();
+        assert_eq!((rank, of, run.as_deref(), replicas), (3, 4, Some("r-1"), None));
+        let peer = of_rank(r#""rank":3,"of":4,"replicas":"2x1""#).rank.unwrap();
+        assert_eq!(peer.replicas, "2x1".parse().ok());
         assert_eq!(hello.at(), Some(Cursor::new(1, 8)));
         assert_eq!(of_rank(r#""rank":0,"of":1"#).rank.unwrap().run, None);
         for rest in [r#""rank":0"#, r#""rank":-1,"of":2"#, r#""rank":0,"of":2,"epoch":1"#] {

@@ -302,6 +302,7 @@ impl RankServer {
                 "first": range.first,
                 "count": range.count,
                 "of": run.ranks.count,
+                "replicas": run.ranks.replicas,
                 "tail": run.ranks.tail,
                 "run": run.token,
             },

@@ -38,7 +38,7 @@ const MAX_SKIPPED: u32 = 64;
 /// How many splits ahead of the trainer a reader of `part` goes: of every so many ranks it serves one, and has
 /// something to download.
 pub(crate) fn ahead(part: Option<ServedRanks>) -> usize {
-    let ranks_of = |own: ServedRanks| own.run.ranks.count.get() / own.range.count.get();
+    let ranks_of = |own: ServedRanks| own.run.ranks.data_ranks() / own.data_ranks();
     MAX_AHEAD * part.map_or(1, ranks_of).clamp(1, MAX_SKIPPED) as usize
 }
 

@@ -405,7 +405,7 @@ impl Fetcher {
             progress.acknowledge_always();
         }
         let FetcherConfig { prefetch, local_workers, object_sizes, patience, .. } = config;
-        let ranks = own.range.count.get();
+        let ranks = own.data_ranks();
         let bound = MemoryBound::new(prefetch, local_workers, ranks, object_sizes);
         let state = StreamState::new(ledger, progress, bound, is_shared, Arc::clone(&ports.clock));
         let (mut tasks, mut streaming) = (JoinSet::new(), JoinSet::new());

@@ -40,7 +40,7 @@ pub use observer::{
     RunObserver, SteadyPart, WorkerCpuMeter,
 };
 pub use served_ranks::ServedRanks;
-pub use steps::{RankBatch, StepDelivery, StepStream};
+pub use steps::{RankBatch, StepDelivery, StepStream, distinct_batches};
 
 #[cfg(test)]
 mod changed_files_tests;

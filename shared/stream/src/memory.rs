@@ -71,7 +71,7 @@ fn readers_here(own: Option<ServedRanks>, ranks: Option<u32>) -> u32 {
 pub(crate) struct MemoryBound {
     asked: PrefetchMemory,
     local_workers: u64,
-    /// Ranks served here.
+    /// Ranks served here, of which replicas count once.
     ranks: u64,
     sizes: ObjectSizes,
     bytes: AtomicU64,

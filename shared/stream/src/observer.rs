@@ -2,7 +2,9 @@
 
 mod counts;
 
-use crate::{DeliveredBatch, EpochTotals, FetchError, Fetcher, JobStatistics, StepDelivery};
+use crate::{
+    DeliveredBatch, EpochTotals, FetchError, Fetcher, JobStatistics, StepDelivery, distinct_batches,
+};
 use counts::VisitCounter;
 pub use counts::{EpochCounts, EpochReport, RankCounts, RankSteps, SteadyPart};
 use futures::future::BoxFuture;
@@ -144,9 +146,8 @@ impl RunObserver {
         self.look(run);
         match delivery {
             StepDelivery::Step { batches, .. } => {
-                let given = batches.iter().flatten();
-                for given in given.filter(|given| given.repeated_for.is_none()) {
-                    self.count(&given.batch)?;
+                for batch in distinct_batches(batches) {
+                    self.count(batch)?;
                 }
             }
             StepDelivery::EpochEnd { totals, left_out, left_batches } => {

@@ -350,7 +350,7 @@ mod tests {
 
     fn own(first: u32, count: u32, of: u32) -> ServedRanks {
         let count_of = |n| NonZeroU32::new(n).unwrap();
-        let ranks = RunRanks { count: count_of(of), from: batch(0, 0), tail: TailPolicy::Drop };
+        let ranks = RunRanks::new(count_of(of), batch(0, 0), TailPolicy::Drop);
         let run = TrainingRun { token: RunToken::from_name("t"), ranks, epochs: None };
         ServedRanks {
             run,

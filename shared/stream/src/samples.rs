@@ -66,7 +66,7 @@ pub fn view() -> JobView {
 /// The ranks `range` of `count`.
 pub fn own(count: u32, range: Range<u32>, from: Cursor, tail: TailPolicy) -> ServedRanks {
     let number = |count| NonZeroU32::new(count).unwrap();
-    let ranks = RunRanks { count: number(count), from, tail };
+    let ranks = RunRanks::new(number(count), from, tail);
     let run = TrainingRun { token: RunToken::from_name("run"), ranks, epochs: None };
     let range = RankRange { first: range.start, count: number(range.end - range.start) };
     ServedRanks { run, range, is_successor: false, local_workers: 0 }

@@ -44,9 +44,14 @@ impl ServedRanks {
     pub fn takes(&self, cursor: Cursor) -> Option<(TrainingStep, bool)> {
         let ranks = &self.run.ranks;
         let step = ranks.step_of(cursor)?;
-        let rank = cursor.batch_index.checked_sub(ranks.first_of(step))?;
-        let RankRange { first, .. } = self.range;
-        Some((step, (u64::from(first)..u64::from(self.range.end())).contains(&rank)))
+        let data_rank = cursor.batch_index.checked_sub(ranks.first_of(step))?;
+        let data_rank = u32::try_from(data_rank).ok();
+        Some((step, data_rank.is_some_and(|data_rank| ranks.takes(self.range, data_rank))))
+    }
+
+    /// Number of batches of a step that these ranks take: replicas take one together.
+    pub fn data_ranks(&self) -> u32 {
+        self.run.ranks.data_ranks_in(self.range)
     }
 
     /// Batches of other ranks that these ranks take again at the last step of `epoch`, which has `count` batches.
@@ -214,7 +219,7 @@ mod tests {
     #[test]
     fn each_batch_of_a_step_belongs_to_one_rank() {
         let (four, two) = (NonZeroU32::new(4).unwrap(), NonZeroU32::new(2).unwrap());
-        let ranks = RunRanks { count: four, from: Cursor::new(1, 3), tail: TailPolicy::Drop };
+        let ranks = RunRanks::new(four, Cursor::new(1, 3), TailPolicy::Drop);
         let run = TrainingRun { token: RunToken::from_name("t"), ranks, epochs: None };
         let range = RankRange { first: 2, count: two };
         let own = ServedRanks { run, range, is_successor: false, local_workers: 0 };
@@ -227,12 +232,30 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_without_a_batch_repeats_one_of_another_rank() {
-        let ranks = RunRanks {
-            count: NonZeroU32::new(4).unwrap(),
-            from: Cursor::default(),
-            tail: TailPolicy::Repeat,
+    fn replicas_of_one_fetcher_take_a_batch_together() {
+        let own = |range, replicas: &str| {
+            let own = crate::samples::own(8, range, Cursor::default(), TailPolicy::Drop);
+            let ranks = RunRanks { replicas: replicas.parse().unwrap(), ..own.run.ranks };
+            ServedRanks { run: TrainingRun { ranks, ..own.run }, ..own }
         };
+        let taken = |own: ServedRanks| {
+            let takes = |index| own.takes(Cursor::new(0, index)).unwrap().1;
+            (own.data_ranks(), (0..4).filter(|index| takes(*index)).collect::<Vec<_>>())
+        };
+        assert_eq!(taken(own(0..4, "2")), (2, vec![0, 1]));
+        assert_eq!(taken(own(3..6, "2")), (2, vec![1, 2]));
+        assert_eq!(
+            taken(own(4..8, "2x1")),
+            (4, vec![0, 1, 2, 3]),
+            "all data, for the second stage"
+        );
+        assert_eq!(taken(own(3..6, "2x1")), (3, vec![0, 1, 3]), "they go on with rank 0's batch");
+    }
+
+    #[test]
+    fn a_rank_without_a_batch_repeats_one_of_another_rank() {
+        let ranks =
+            RunRanks::new(NonZeroU32::new(4).unwrap(), Cursor::default(), TailPolicy::Repeat);
         let run = TrainingRun { token: RunToken::from_name("t"), ranks, epochs: None };
         let repeats = |first, count, batches| {
             let range = RankRange { first, count: NonZeroU32::new(count).unwrap() };
@@ -251,7 +274,7 @@ mod tests {
 
     /// Picks for rank `rank` of three, in an epoch of `n_splits` splits.
     fn picker(rank: u32, n_splits: Position, tail: TailPolicy) -> BatchPicker {
-        let ranks = RunRanks { count: NonZeroU32::new(3).unwrap(), from: Cursor::default(), tail };
+        let ranks = RunRanks::new(NonZeroU32::new(3).unwrap(), Cursor::default(), tail);
         let run = TrainingRun { token: RunToken::from_name("run"), ranks, epochs: None };
         let range = RankRange { first: rank, count: NonZeroU32::MIN };
         let own = ServedRanks { run, range, is_successor: false, local_workers: 0 };

@@ -7,7 +7,7 @@ use gristmill_model::splits::Cursor;
 use gristmill_model::splits::ranks::{KnownBatches, RankAssignment, RunRanks, TrainingStep};
 use gristmill_model::splits::readers::RankRange;
 use gristmill_model::splits::run::TrainingRun;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 /// A batch of one rank at one step.
 #[derive(Debug, Clone)]
@@ -15,6 +15,14 @@ pub struct RankBatch {
     pub batch: DeliveredBatch,
     /// The number of the batch that the epoch lacks, if this one is given again in its place.
     pub repeated_for: Option<u64>,
+}
+
+/// The batches that the ranks of one step take, each once: without those that are given again, and without those of
+/// further replicas.
+pub fn distinct_batches(batches: &[Option<RankBatch>]) -> impl Iterator<Item = &DeliveredBatch> {
+    let fresh = batches.iter().flatten().filter(|given| given.repeated_for.is_none());
+    let mut seen = BTreeSet::new();
+    fresh.map(|given| &given.batch).filter(move |batch| seen.insert(batch.batch_index))
 }
 
 /// The next item for the ranks of a run.

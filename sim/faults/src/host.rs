@@ -286,8 +286,7 @@ impl HostFetcher {
         let resume = resume.map(|text| checkpoint(text, view)).transpose().map_err(refused)?;
         let (first, each) = (self.host.index * run.per_host(), run.per_host());
         let range = RankRange { first, count: NonZeroU32::new(each).unwrap_or(NonZeroU32::MIN) };
-        let ranks =
-            RunRanks { count: run.ranks().count, from: Cursor::default(), tail: self.tail(run) };
+        let ranks = RunRanks { from: Cursor::default(), tail: self.tail(run), ..run.ranks() };
         let of = TrainingRun { token: run.token(), ranks, epochs: None };
         let local_workers = self.register.spec.settings.local_workers;
         let own = ServedRanks { range, local_workers, ..ServedRanks::all(of) };

@@ -5,7 +5,12 @@ use crate::FaultKind;
 use bytes::Bytes;
 use clap::ValueEnum;
 use gristmill_model::{
-    splits::{JobProgress, SplitPlace, ranks::TailPolicy, readers::ReaderProgress, run::PastRuns},
+    splits::{
+        JobProgress, SplitPlace,
+        ranks::TailPolicy,
+        readers::ReaderProgress,
+        run::{PastRuns, TrainingRun},
+    },
     stored::keys,
     wire::{AnyCall, FIRST_MS, PollCall, ScaleState},
 };
@@ -71,6 +76,8 @@ pub enum Mutant {
     MissingReaderIsDone,
     /// The job moves to the greatest of its readers' cursors.
     GreatestForLeast,
+    /// A step is durable once one of the ranks that take the same batch has saved it.
+    DurableForOneReplica,
     /// Tokens of superseded runs are forgotten.
     PastTokenLetIn,
     /// Each rank takes the last batches of an epoch if its own exists.
@@ -89,10 +96,11 @@ pub enum Mutant {
 
 impl Mutant {
     /// Bugs that only training with several ranks can show.
-    pub const OF_RANKS: [Self; 6] = [
+    pub const OF_RANKS: [Self; 7] = [
         Self::MergesAnyGeneration,
         Self::MissingReaderIsDone,
         Self::GreatestForLeast,
+        Self::DurableForOneReplica,
         Self::PastTokenLetIn,
         Self::TailPerRank,
         Self::JudgedBySlowest,
@@ -158,8 +166,12 @@ pub fn ranged(
     job: Option<&TableItem>,
     mut found: Vec<(String, TableItem)>,
 ) -> Vec<(String, TableItem)> {
-    let of_merge =
-        [Mutant::MergesAnyGeneration, Mutant::MissingReaderIsDone, Mutant::GreatestForLeast];
+    let of_merge = [
+        Mutant::MergesAnyGeneration,
+        Mutant::MissingReaderIsDone,
+        Mutant::GreatestForLeast,
+        Mutant::DurableForOneReplica,
+    ];
     if mutant.is_none_or(|mutant| !of_merge.contains(&mutant)) {
         return found;
     }
@@ -178,7 +190,8 @@ pub fn ranged(
             (cursor.max(Some(of)), place.max(report.delivered))
         });
     let end = job.run.map_or(1, |run| run.ranks.count.get());
-    let firsts: Vec<u32> = reports().iter().map(|report| report.ranks.first).collect();
+    let reports = reports();
+    let firsts: Vec<u32> = reports.iter().map(|report| report.ranks.first).collect();
     for (sk, item) in &mut found {
         if !sk.starts_with("R#") {
             continue;
@@ -195,6 +208,21 @@ pub fn ranged(
                 if let Some((durable, place)) = greatest {
                     (report.durable, report.durable_place) = (durable, place);
                     report.delivered = delivered;
+                }
+            }
+            Some(Mutant::DurableForOneReplica) if report.generation == job.generation => {
+                let Some(TrainingRun { ranks, .. }) = job.run else { return };
+                let has = |other: &ReaderProgress, data_rank| ranks.takes(other.ranks, data_rank);
+                let is_peer = |other: &&ReaderProgress| {
+                    let mut all = 0..ranks.data_ranks();
+                    let is_current = other.generation == job.generation;
+                    is_current && all.all(|rank| has(other, rank) || !has(report, rank))
+                };
+                let furthest = reports.iter().filter(is_peer).max_by_key(|other| other.durable);
+                if let Some(furthest) = furthest.copied() {
+                    (report.durable, report.durable_place) =
+                        (furthest.durable, furthest.durable_place);
+                    report.delivered = furthest.delivered;
                 }
             }
             _ => {}

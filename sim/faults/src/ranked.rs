@@ -1,5 +1,5 @@
 //! Training with several ranks as shipped: fetchers that serve ranks, ranks that meet at a barrier after
-//! each step, and a launcher that starts a new run, of any size, when a process dies.
+//! each step, some of which take the same batches, and a launcher that starts a new run, of any size, when a process dies.
 
 use crate::{
     FaultKind, ProcessKind, SimProcess,
@@ -244,6 +244,7 @@ impl RankProcess<'_> {
         hello["rank"] = self.rank.into();
         hello["of"] = self.run.ranks().count.get().into();
         hello["run"] = self.run.name.clone().into();
+        hello["replicas"] = self.run.ranks().replicas.to_string().into();
         if let Some(next) = next {
             set_place(&mut hello, next);
         }
@@ -296,7 +297,10 @@ impl RankProcess<'_> {
 
     /// The batch of this rank at `step`, or the one that its epoch lacks.
     fn slot(&self, step: TrainingStep) -> Cursor {
-        Cursor::new(step.epoch, self.run.ranks().first_of(step) + u64::from(self.rank))
+        Cursor::new(
+            step.epoch,
+            self.run.ranks().first_of(step) + u64::from(self.run.ranks().data_rank(self.rank)),
+        )
     }
 
     /// Tells the fetcher that the checkpoint of the whole job at `next` is durable.

@@ -220,8 +220,7 @@ const OBJECT_BYTES: u64 = 1 << 16;
 
 fn ranks_of(number: u32, readers: u32) -> Result<ServedRanks, BoxedError> {
     let positive = |n| NonZeroU32::new(n).ok_or("no ranks");
-    let ranks =
-        RunRanks { count: positive(RANKS)?, from: Cursor::default(), tail: TailPolicy::Repeat };
+    let ranks = RunRanks::new(positive(RANKS)?, Cursor::default(), TailPolicy::Repeat);
     let count = positive(RANKS / readers)?;
     Ok(ServedRanks {
         run: TrainingRun { token: RunToken::from_name("bench"), ranks, epochs: None },

@@ -8,14 +8,16 @@ use crate::{
     SyntheticTraining,
     trainer::{self, StepSource, TrainingView},
 };
-use gristmill_client::{JobHandle, ProgramFailure, ServiceLauncher};
+use gristmill_client::{JobHandle, ProgramFailure, ServiceLauncher, TailOption};
 use gristmill_model::Epoch;
 use gristmill_model::splits::Cursor;
-use gristmill_model::splits::ranks::{TailPolicy, TrainingStep};
+use gristmill_model::splits::ranks::{RunRanks, TailPolicy, TrainingStep};
+use gristmill_model::splits::replicas::RankReplicas;
 use gristmill_model::wire::{JobStatus, JobView, StatusCall};
 use gristmill_ports::call_with_retry;
 use gristmill_stream::{
-    DeliveryWaits, EpochCounts, EpochTotals, JobStatistics, ObservableRun, PolledJob, StepDelivery,
+    DeliveryWaits, EpochCounts, EpochTotals, JobStatistics, ObservableRun, PolledJob, RankBatch,
+    StepDelivery, distinct_batches,
     waiting::{WaitReason, while_saying},
 };
 pub use processes::RunningFetchers;
@@ -60,7 +62,7 @@ impl HostedSteps {
         let patience = training.stream.patience;
         let program = Arc::new(FetcherProgram::new(launcher, job, &training.stream));
         let pipeline = job.pipeline().map_err(ProgramFailure::failed)?;
-        let run = HostedRun::first(training.ranks, hosts, training.tail.tail, job);
+        let run = HostedRun::first(training, hosts, job)?;
         let hosts = FetcherProcesses::start(&program, &run, victims)?;
         Ok(Self {
             ranks: HostedRanks::start(&run, &hosts, patience),
@@ -128,10 +130,10 @@ impl StepSource for HostedSteps {
         }
         let step = TrainingStep { epoch, number: self.step };
         self.step += 1;
-        let next = came.next().map_err(ProgramFailure::Failed)?;
+        let next = came.next(&self.run.dealing()).map_err(ProgramFailure::Failed)?;
         let batches = came.into_batches()?;
-        self.batches +=
-            batches.iter().flatten().filter(|it| it.repeated_for.is_none()).count() as u64;
+        refuse_unequal(&batches).map_err(ProgramFailure::failed)?;
+        self.batches += distinct_batches(&batches).count() as u64;
         Ok(StepDelivery::Step { step, batches, next })
     }
 
@@ -185,6 +187,7 @@ impl StepSource for HostedSteps {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostedRun {
     pub ranks: NonZeroU32,
+    pub replicas: RankReplicas,
     pub hosts: NonZeroU32,
     /// The name, another one for each run.
     pub name: String,
@@ -198,21 +201,31 @@ pub struct HostedRun {
 impl HostedRun {
     /// The first run of a training.
     pub fn first(
-        ranks: NonZeroU32,
+        training: &SyntheticTraining,
         hosts: NonZeroU32,
-        tail: Option<TailPolicy>,
         job: &JobHandle,
-    ) -> Self {
+    ) -> Result<Self, ProgramFailure> {
+        let SyntheticTraining { ranks, tail: TailOption { tail }, .. } = *training;
+        let replicas = training.replicas.resolve(ranks)?;
         // A job of this name may have been trained on before.
         let prefix = format!("hosts-{}", job.service.ports.clock.nonce());
-        Self { ranks, hosts, name: format!("{prefix}-0"), tail, number: 0, resume: None, prefix }
+        let name = format!("{prefix}-0");
+        Ok(Self { ranks, replicas, hosts, name, tail, number: 0, resume: None, prefix })
+    }
+
+    /// The ranks as they are dealt with, from the first batch on.
+    pub fn dealing(&self) -> RunRanks {
+        let tail = self.tail.unwrap_or(TailPolicy::Uneven);
+        let ranks = RunRanks::new(self.ranks, Cursor::default(), tail);
+        RunRanks { replicas: self.replicas, ..ranks }
     }
 
     /// The run that goes on at a checkpoint of this one.
-    pub fn resumed(self, trainer::LaterRun { ranks, checkpoint }: trainer::LaterRun) -> Self {
+    pub fn resumed(self, run: trainer::LaterRun) -> Self {
+        let trainer::LaterRun { ranks, replicas, checkpoint } = run;
         let number = self.number + 1;
         let name = format!("{}-{number}", self.prefix);
-        Self { ranks, name, number, resume: Some(checkpoint), ..self }
+        Self { ranks, replicas, name, number, resume: Some(checkpoint), ..self }
     }
 
     fn ranks_per_host(&self) -> u32 {
@@ -236,6 +249,9 @@ impl HostedRun {
             "--run".to_owned(),
             self.name.clone(),
         ];
+        if !self.replicas.is_one() {
+            flags.extend(["--replicas".to_owned(), self.replicas.to_string()]);
+        }
         if let Some(resume) = &self.resume {
             flags.extend(["--resume".to_owned(), resume.clone()]);
         }
@@ -255,6 +271,22 @@ pub fn refuse_shares(ranks: NonZeroU32, hosts: NonZeroU32) -> Option<String> {
     }
     (!ranks.get().is_multiple_of(hosts.get()))
         .then(|| format!("--hosts {hosts} must divide the ranks evenly, and there are {ranks}"))
+}
+
+/// Why replicas, whose batches came from several fetchers, do not have the same bytes, if so. One that the epoch lacks is
+/// given again under its own number.
+fn refuse_unequal(batches: &[Option<RankBatch>]) -> Result<(), String> {
+    let mut seen: BTreeMap<u64, (usize, &RankBatch)> = BTreeMap::new();
+    let given =
+        batches.iter().enumerate().filter_map(|(rank, given)| Some((rank, given.as_ref()?)));
+    for (rank, given) in given {
+        let (first, known) = *seen.entry(given.batch.batch_index).or_insert((rank, given));
+        if known.batch.frame != given.batch.frame || known.repeated_for != given.repeated_for {
+            let at = given.batch.cursor();
+            return Err(format!("ranks {first} and {rank} were given other bytes of {at}"));
+        }
+    }
+    Ok(())
 }
 
 /// Interval of questions.
@@ -375,6 +407,7 @@ mod tests {
     fn each_host_has_its_share_of_the_ranks() {
         let run = HostedRun {
             ranks: number(6),
+            replicas: RankReplicas::default(),
             hosts: number(3),
             name: "r-0".to_owned(),
             tail: Some(TailPolicy::Drop),
@@ -384,11 +417,14 @@ mod tests {
         };
         assert_eq!((0..6).map(|rank| run.host_of(rank)).collect::<Vec<_>>(), [0, 0, 1, 1, 2, 2]);
         assert_eq!(run.flags(2).join(" "), "--ranks 4-5 --of 6 --run r-0 --tail drop");
-        let later =
-            run.resumed(trainer::LaterRun { ranks: number(3), checkpoint: "{}".to_owned() });
+        let later = run.resumed(trainer::LaterRun {
+            ranks: number(6),
+            replicas: "3x1".parse().unwrap(),
+            checkpoint: "{}".to_owned(),
+        });
         assert_eq!(
             later.flags(0).join(" "),
-            "--ranks 0-0 --of 3 --run r-1 --resume {} --tail drop"
+            "--ranks 0-1 --of 6 --run r-1 --replicas 3x1 --resume {} --tail drop"
         );
     }
 

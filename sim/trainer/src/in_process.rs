@@ -35,7 +35,9 @@ impl InProcessSteps {
             job.batches(from, &stream).await?
         } else {
             let tail = training.tail.resolve(&job.pipeline().map_err(ProgramFailure::failed)?);
-            begin_run(job, &stream, RunRanks { count: training.ranks, from, tail }).await?
+            let replicas = training.replicas.resolve(training.ranks)?;
+            let ranks = RunRanks { replicas, ..RunRanks::new(training.ranks, from, tail) };
+            begin_run(job, &stream, ranks).await?
         };
         Ok(Self { job: job.clone(), stream, steps: StepStream::new(fetcher) })
     }
@@ -85,7 +87,7 @@ impl StepSource for InProcessSteps {
 
     async fn resume(
         self,
-        LaterRun { ranks, checkpoint }: LaterRun,
+        LaterRun { ranks: count, replicas, checkpoint }: LaterRun,
     ) -> Result<Self, ProgramFailure> {
         let Self { job, stream, steps } = self;
         let tail = steps.ranks().tail;
@@ -94,7 +96,8 @@ impl StepSource for InProcessSteps {
         let checkpoint: Checkpoint = checkpoint.parse().map_err(ProgramFailure::failed)?;
         let from =
             job.place_of(&checkpoint, stream.patience).await.map_err(ProgramFailure::failed)?;
-        let fetcher = begin_run(&job, &stream, RunRanks { count: ranks, from, tail }).await?;
+        let ranks = RunRanks { replicas, ..RunRanks::new(count, from, tail) };
+        let fetcher = begin_run(&job, &stream, ranks).await?;
         Ok(Self { job, stream, steps: StepStream::new(fetcher) })
     }
 

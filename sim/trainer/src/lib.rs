@@ -16,8 +16,11 @@ pub use hosts::{RunningFetchers, refuse_shares};
 pub use stand_ins::BatchFileSink;
 pub use trainer::RankResize;
 
-use gristmill_client::{JobHandle, ProgramFailure, ServiceLauncher, StreamOptions, TailOption};
+use gristmill_client::{
+    JobHandle, ProgramFailure, ReplicaOption, ServiceLauncher, StreamOptions, TailOption,
+};
 use gristmill_model::splits::Cursor;
+use gristmill_model::splits::replicas::RankReplicas;
 use gristmill_stream::{RankSteps, RunObservations};
 use hosts::HostedSteps;
 use in_process::InProcessSteps;
@@ -41,16 +44,18 @@ pub struct SyntheticTraining {
     /// Write every delivered batch here, as e{epoch}-b{batch:06}.safetensors
     #[arg(long, value_name = "DIR")]
     pub sink: Option<PathBuf>,
-    /// Ranks that train together: each takes one batch a step, and all meet at the end of the step
+    /// Ranks that train together: each takes one batch a step, replicas the same, and all meet at the end of the step
     #[arg(long, default_value = "1", value_name = "N")]
     pub ranks: NonZeroU32,
     /// Fetcher processes on this machine, one for each of H hosts: each serves its share of the ranks
     #[arg(long, value_name = "H")]
     pub hosts: Option<NonZeroU32>,
     #[command(flatten)]
+    pub replicas: ReplicaOption,
+    #[command(flatten)]
     pub tail: TailOption,
     /// End the run at its checkpoint after that many steps of the job, and continue with N ranks; may be given
-    /// several times
+    /// several times. N/R@STEP: with R replicas
     #[arg(long, value_name = "N@STEP", value_parser = RankResize::parse)]
     pub resize: Vec<RankResize>,
     #[command(flatten)]
@@ -89,6 +94,14 @@ impl SyntheticTraining {
     /// Whether one rank takes every batch to the end.
     pub fn is_one_rank(&self) -> bool {
         self.ranks == NonZeroU32::MIN && self.resize.is_empty() && self.hosts.is_none()
+    }
+
+    /// Ranks and replicas of each run: the first, and those after each resize.
+    pub fn runs(&self) -> impl Iterator<Item = (NonZeroU32, RankReplicas)> {
+        let first = self.replicas.replicas.unwrap_or_default();
+        let later = self.resize.iter();
+        let later = later.map(move |resize| (resize.ranks, resize.replicas.unwrap_or(first)));
+        [(self.ranks, first)].into_iter().chain(later)
     }
 
     /// Opens the steps of `job` from `from` on. Fetchers that are processes run the program of `launcher`, and may be

@@ -42,19 +42,19 @@ impl RankStandIns {
         Self { first, idle: Vec::new() }
     }
 
-    /// Begins a step that came at `began`: a rank for each batch.
-    pub fn begin(
-        &mut self,
-        batches: impl IntoIterator<Item = RankBatch>,
-        began: Instant,
-    ) -> WorkingRanks {
+    /// Begins a step that came at `began`: a rank for each batch. Of replicas, the first stores the batch.
+    pub fn begin(&mut self, batches: Vec<Option<RankBatch>>, began: Instant) -> WorkingRanks {
         let mut working = JoinSet::new();
-        for RankBatch { batch, repeated_for } in batches {
+        let mut stored = 0;
+        for RankBatch { batch, repeated_for } in batches.into_iter().flatten() {
             let mut stand_in = self.idle.pop().unwrap_or_else(|| self.first.clone());
+            let is_first = repeated_for.is_none() && batch.batch_index >= stored;
+            stored = if is_first { batch.batch_index + 1 } else { stored };
             working.spawn(async move {
-                match repeated_for {
-                    None => stand_in.step(&batch, began).await?,
-                    Some(_) => stand_in.compute(&batch, began).await?,
+                if is_first {
+                    stand_in.step(&batch, began).await?;
+                } else {
+                    stand_in.compute(&batch, began).await?;
                 }
                 Ok(stand_in)
             });

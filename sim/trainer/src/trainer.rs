@@ -4,6 +4,7 @@ use crate::{BatchFileSink, SyntheticTraining, stand_ins::RankStandIns};
 use gristmill_client::{JobHandle, ProgramFailure};
 use gristmill_model::Checkpoint;
 use gristmill_model::splits::Cursor;
+use gristmill_model::splits::replicas::RankReplicas;
 use gristmill_model::wire::JobView;
 use gristmill_stream::{
     JobStatistics, ObservableRun, RankBatch, RankSteps, RunObservations, RunObserver, StepDelivery,
@@ -12,6 +13,7 @@ use gristmill_stream::{
 use indicatif::{ProgressBar, ProgressStyle};
 use std::{
     collections::VecDeque,
+    fmt,
     num::NonZeroU32,
     time::{Duration, Instant},
 };
@@ -22,6 +24,7 @@ const REDRAW: Duration = Duration::from_millis(200);
 /// A later run of a training.
 pub struct LaterRun {
     pub ranks: NonZeroU32,
+    pub replicas: RankReplicas,
     /// The text of the checkpoint that it begins at.
     pub checkpoint: String,
 }
@@ -88,6 +91,8 @@ pub struct SyntheticTrainer<'a> {
     job: &'a JobHandle,
     /// The resizes that are left, in order of their steps.
     resizes: VecDeque<RankResize>,
+    /// Replicas after a resize that names none.
+    replicas: RankReplicas,
     stand_ins: RankStandIns,
     view: TrainingView,
     /// Steps of the job so far.
@@ -117,6 +122,7 @@ impl<'a> SyntheticTrainer<'a> {
         let trainer = Self {
             job,
             resizes: resizes.into(),
+            replicas: training.replicas.replicas.unwrap_or_default(),
             stand_ins: RankStandIns::new(training, sink, source.observed().pipeline()),
             view: TrainingView { progress, observer, steps },
             step: 0,
@@ -134,7 +140,7 @@ impl<'a> SyntheticTrainer<'a> {
             if let StepDelivery::Step { .. } = delivery
                 && let Some(due) = self.resizes.pop_front_if(|resize| resize.step <= self.step)
             {
-                source = self.resume(source, due.ranks).await?;
+                source = self.resume(source, due).await?;
                 continue;
             }
             let began = Instant::now();
@@ -149,9 +155,9 @@ impl<'a> SyntheticTrainer<'a> {
             };
             source.checkpointed(self.next).await;
         }
-        for RankResize { ranks, step } in &self.resizes {
+        for resize in &self.resizes {
             gristmill_client::complain!(
-                "the job ended after {} steps, before --resize {ranks}@{step}",
+                "the job ended after {} steps, before --resize {resize}",
                 self.step
             );
         }
@@ -184,15 +190,16 @@ impl<'a> SyntheticTrainer<'a> {
     async fn resume<S: StepSource>(
         &mut self,
         mut source: S,
-        ranks: NonZeroU32,
+        RankResize { ranks, replicas, .. }: RankResize,
     ) -> Result<S, ProgramFailure> {
+        let replicas = replicas.unwrap_or(self.replicas);
         let job = source.observed().view().unwrap_or_else(|| self.job.view.clone());
         let checkpoint = Checkpoint::new(&job, self.next).to_string();
         gristmill_client::complain!(
             "after {} steps, {ranks} ranks continue from {checkpoint}",
             self.step
         );
-        let mut source = source.resume(LaterRun { ranks, checkpoint }).await?;
+        let mut source = source.resume(LaterRun { ranks, replicas, checkpoint }).await?;
         self.view.observer.resumes(source.observed());
         self.view.steps.begin_run(0..ranks.get());
         Ok(source)
@@ -207,7 +214,7 @@ impl<'a> SyntheticTrainer<'a> {
     ) -> Result<(), ProgramFailure> {
         self.view.steps.step(&batches);
         self.step += 1;
-        let mut working = self.stand_ins.begin(batches.into_iter().flatten(), began);
+        let mut working = self.stand_ins.begin(batches, began);
         let mut is_prepared = false;
         loop {
             tokio::select! {
@@ -283,17 +290,32 @@ impl ProgressLine {
 pub struct RankResize {
     /// The number of ranks.
     pub ranks: NonZeroU32,
+    /// Which of them take the same batches; none to keep that of the training.
+    pub replicas: Option<RankReplicas>,
     /// Steps of the job before it.
     pub step: u64,
 }
 
 impl RankResize {
-    /// Reads `3@40`. The error says what to give instead.
+    /// Reads `3@40`, or `8/2@40` with replicas. The error says what to give instead.
     pub fn parse(text: &str) -> Result<Self, String> {
         let parsed = text.split_once('@').and_then(|(ranks, step)| {
-            Some(Self { ranks: ranks.parse().ok()?, step: step.parse().ok()? })
+            let (ranks, replicas) = match ranks.split_once('/') {
+                Some((ranks, replicas)) => (ranks, Some(replicas.parse().ok()?)),
+                None => (ranks, None),
+            };
+            Some(Self { ranks: ranks.parse().ok()?, replicas, step: step.parse().ok()? })
         });
-        parsed.ok_or_else(|| "give N@STEP, such as 3@40".to_owned())
+        parsed.ok_or_else(|| "give N@STEP, such as 3@40, or N/R@STEP with R replicas".to_owned())
+    }
+}
+
+impl fmt::Display for RankResize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { ranks, replicas, step } = self;
+        write!(f, "{ranks}")?;
+        replicas.map_or(Ok(()), |replicas| write!(f, "/{replicas}"))?;
+        write!(f, "@{step}")
     }
 }
 
@@ -304,8 +326,12 @@ mod tests {
     #[test]
     fn a_resize_names_ranks_and_step() {
         let ranks = NonZeroU32::new(3).unwrap();
-        assert_eq!(RankResize::parse("3@40"), Ok(RankResize { ranks, step: 40 }));
-        for text in ["", "3", "@40", "0@40", "3@-1", "3@x"] {
+        let plain = RankResize { ranks, replicas: None, step: 40 };
+        assert_eq!(RankResize::parse("3@40"), Ok(plain));
+        for text in ["3@40", "8/2@40", "8/2x2@40"] {
+            assert_eq!(RankResize::parse(text).unwrap().to_string(), text);
+        }
+        for text in ["", "3", "8/@4", "8/0@4", "@40", "0@40", "3@-1", "3@x"] {
             assert!(RankResize::parse(text).is_err(), "{text}");
         }
     }

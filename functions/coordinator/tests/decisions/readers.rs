@@ -20,7 +20,7 @@ struct Reader<'a> {
 impl<'a> Reader<'a> {
     fn new(world: &'a World, (name, count): (&str, u32), rank: u32, over: u64) -> Self {
         let (count, from) = (NonZeroU32::new(count).unwrap(), Cursor::start_of(0));
-        let ranks = RunRanks { count, from, tail: TailPolicy::Drop };
+        let ranks = RunRanks::new(count, from, TailPolicy::Drop);
         let run = TrainingRun { token: RunToken::from_name(name), ranks, epochs: Some(1) };
         Self { world, run, ranks: RankRange { first: rank, count: NonZeroU32::MIN }, over }
     }

@@ -423,10 +423,10 @@ pub fn invariant_19_ranks_take_equal_steps(tail: TailPolicy, steps: &[u64]) -> I
     hold(19, equal, "a rank took a step that another lacks")
 }
 
-/// 20. A batch goes to one rank of a run, marked repeats aside. `earlier` is the rank that took it
-///     before.
-pub fn invariant_20_batch_goes_to_one_rank(earlier: Option<u32>, rank: u32) -> InvariantCheck {
-    hold(20, earlier.is_none_or(|earlier| earlier == rank), "two ranks took one batch")
+/// 20. A batch goes to one data rank of a run, marked repeats aside: to one rank and its replicas. `earlier`
+///     is the data rank that took it before.
+pub fn invariant_20_batch_goes_to_one_rank(earlier: Option<u32>, data_rank: u32) -> InvariantCheck {
+    hold(20, earlier.is_none_or(|earlier| earlier == data_rank), "two ranks took one batch")
 }
 
 /// 21. The job's durable cursor is at or below that of every rank of its generation. `durable` holds

@@ -1,6 +1,7 @@
 //! The ranks of a training run: which batch each of them takes at each step.
 //!
-//! A step is as many consecutive batches of one epoch as there are ranks. The order of an epoch's
+//! A step is as many consecutive batches of one epoch as there are data ranks: ranks, of which those that take the same
+//! batches count once. The order of an epoch's
 //! batches does not depend on the number of ranks, so a run with another number goes on at any
 //! cursor.
 //!
@@ -10,6 +11,8 @@
 
 use crate::splits::Cursor;
 use crate::splits::batches::BatchJoiner;
+use crate::splits::readers::RankRange;
+use crate::splits::replicas::RankReplicas;
 use crate::words::words;
 use crate::{Epoch, Position};
 use serde::{Deserialize, Serialize};
@@ -18,17 +21,21 @@ use std::{fmt, num::NonZeroU32};
 /// The ranks of one run of a training program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct RunRanks {
-    /// Number of ranks.
+    /// Number of ranks, replicas included.
     pub count: NonZeroU32,
     /// The batch that rank 0 takes at the first step. Later epochs begin at batch 0.
     pub from: Cursor,
     pub tail: TailPolicy,
+    /// Which of the ranks take the same batches.
+    #[serde(default, skip_serializing_if = "RankReplicas::is_one")]
+    pub replicas: RankReplicas,
 }
 
 impl fmt::Display for RunRanks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { count, from, tail } = self;
-        write!(f, "{count} ranks from {from} with tail {tail}")
+        let Self { count, from, tail, replicas } = self;
+        write!(f, "{count} ranks from {from} with tail {tail}")?;
+        if replicas.is_one() { Ok(()) } else { write!(f, " and replicas {replicas}") }
     }
 }
 
@@ -102,13 +109,46 @@ pub enum RankAssignment {
 
 impl RunRanks {
     /// One rank, which takes every batch from `from` on.
-    pub const fn one(from: Cursor) -> Self {
-        Self { count: NonZeroU32::MIN, from, tail: TailPolicy::Uneven }
+    pub fn one(from: Cursor) -> Self {
+        Self::new(NonZeroU32::MIN, from, TailPolicy::Uneven)
     }
 
-    /// The number of ranks, for arithmetic with batches.
+    /// Ranks each of which takes batches of its own.
+    pub fn new(count: NonZeroU32, from: Cursor, tail: TailPolicy) -> Self {
+        Self { count, from, tail, replicas: RankReplicas::default() }
+    }
+
+    /// Number of batches of a step. No run begins with replicas that do not divide the ranks.
+    pub fn data_ranks(&self) -> u32 {
+        self.replicas.data_ranks(self.count).unwrap_or(1).max(1)
+    }
+
+    /// The place of a rank's batch among those of a step. Replicas share it.
+    pub fn data_rank(&self, rank: u32) -> u32 {
+        rank / self.replicas.inner.get() % self.data_ranks()
+    }
+
+    /// Number of batches of a step that ranks in `range` take.
+    pub fn data_ranks_in(&self, range: RankRange) -> u32 {
+        let (first, last) = self.neighbours(range);
+        (last - first + 1).min(self.data_ranks())
+    }
+
+    /// Whether a rank in `range` takes the batch of `data_rank`.
+    pub fn takes(&self, range: RankRange, data_rank: u32) -> bool {
+        let ((first, _), width) = (self.neighbours(range), self.data_ranks());
+        (data_rank + width - first % width) % width < self.data_ranks_in(range)
+    }
+
+    /// The first and the last group of neighbours with one batch that have a rank in `range`.
+    fn neighbours(&self, range: RankRange) -> (u32, u32) {
+        let each = self.replicas.inner.get();
+        (range.first / each, (range.end() - 1) / each)
+    }
+
+    /// The number of batches of a step, for arithmetic with batches.
     fn width(&self) -> u64 {
-        u64::from(self.count.get())
+        u64::from(self.data_ranks())
     }
 
     fn first_batch(&self, epoch: Epoch) -> u64 {
@@ -128,14 +168,14 @@ impl RunRanks {
         Some(TrainingStep { epoch, number: passed / self.width() })
     }
 
-    /// Assigns `rank`, counted from 0, its batch at `step`.
+    /// Assigns `rank`, counted from 0, its batch at `step`: that of its replicas.
     ///
     /// The answer to one rank and step never changes once it is not [`RankAssignment::Wait`], and all
     /// ranks stop waiting for a step at the same knowledge.
     pub fn assign(&self, step: TrainingStep, rank: u32, known: KnownBatches) -> RankAssignment {
         let first = self.first_of(step);
-        let rank = u64::from(rank);
-        debug_assert!(rank < self.width(), "rank {rank} of {}", self.count);
+        debug_assert!(rank < self.count.get(), "rank {rank} of {}", self.count);
+        let rank = u64::from(self.data_rank(rank));
         let present = known.count.saturating_sub(first).min(self.width());
         let slot = first.saturating_add(rank);
         let is_whole = present == self.width();

@@ -41,7 +41,8 @@ impl TrainingRun {
     pub fn is_alike(&self, other: &Self) -> bool {
         let epochs = self.epochs.zip(other.epochs).is_none_or(|(own, other)| own == other);
         let (own, other) = (self.ranks, other.ranks);
-        epochs && (own.count, own.tail) == (other.count, other.tail)
+        let all = |ranks: RunRanks| (ranks.count, ranks.replicas, ranks.tail);
+        epochs && all(own) == all(other)
     }
 }
 
@@ -103,7 +104,10 @@ pub struct RunJoin {
 
 impl RunJoin {
     fn check(&self) -> Result<(), TransitionRefusal> {
-        let from = self.run.ranks.from;
+        let RunRanks { count, from, replicas, .. } = self.run.ranks;
+        if replicas.data_ranks(count).is_none() {
+            return Err(TransitionRefusal::Invalid { what: "replicas do not divide the ranks" });
+        }
         let next_epoch = Cursor::start_of(from.epoch.saturating_add(1));
         let is_first = [from, next_epoch].contains(&self.start.durable);
         if is_first || self.is_successor {

@@ -125,6 +125,7 @@ pub const OPTIONS: &[(&str, OptionMeaning)] = &[
     ("epochs", OfRun),
     ("ranks", OfRun),
     ("of", OfRun),
+    ("replicas", OfRun),
     ("hosts", OfRun),
     ("tail", OfRun),
     ("run", OfRun),

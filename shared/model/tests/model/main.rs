@@ -229,6 +229,14 @@ fn a_reader_that_dies() {
 }
 
 #[test]
+fn runs_whose_ranks_take_the_same_batches() {
+    let world = Runs::with_replicas();
+    explore_all("replicas", world, |state| state.violation.clone(), 50_000);
+    let world = Runs::with_replicas_that_die();
+    explore_all("replicas that die", world, |state| state.violation.clone(), 50_000);
+}
+
+#[test]
 fn a_run_that_goes_back_behind_what_was_collected() {
     explore_all("going back", Runs::rewound(), |state| state.violation.clone(), 50_000);
 }
@@ -238,6 +246,7 @@ fn every_mutation_of_runs_is_caught() {
     for (mutation, expected) in RunMutation::ALL {
         let world = match mutation {
             RunMutation::ReplacedReaderReports => Runs::with_a_reader_that_dies(),
+            RunMutation::DurableForOneReplica => Runs::with_replicas(),
             _ => Runs::resized(),
         };
         let world = Runs { mutation, ..world };

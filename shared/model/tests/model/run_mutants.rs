@@ -16,6 +16,8 @@ pub enum RunMutation {
     MissingReaderIsDone,
     /// The job moves to the greatest of its readers' cursors.
     GreatestForLeast,
+    /// A step is durable once one of the ranks that take the same batch has saved it.
+    DurableForOneReplica,
     /// Tokens of superseded runs are forgotten.
     PastTokenLetIn,
     /// Each rank takes the last batches if its own exists.
@@ -28,10 +30,11 @@ pub enum RunMutation {
 
 impl RunMutation {
     /// Each mutation, with the invariant that finds it.
-    pub const ALL: [(Self, u8); 7] = [
+    pub const ALL: [(Self, u8); 8] = [
         (Self::MergeIgnoresGeneration, 21),
         (Self::MissingReaderIsDone, 21),
         (Self::GreatestForLeast, 21),
+        (Self::DurableForOneReplica, 21),
         (Self::PastTokenLetIn, 22),
         (Self::TailPerRank, 19),
         (Self::StepReleasedInParts, 23),
@@ -92,7 +95,9 @@ impl RunMutation {
                     }
                 }
             }
-            (Self::GreatestForLeast, Some(job)) => {
+            (Self::DurableForOneReplica, Some(JobProgress { run: Some(run), .. }))
+                if run.ranks.data_ranks() > 1 => {}
+            (Self::GreatestForLeast | Self::DurableForOneReplica, Some(job)) => {
                 reports.retain(|report| report.generation == job.generation);
                 if let Some(most) = reports.iter().copied().max_by_key(|report| report.durable) {
                     for report in &mut reports {
@@ -112,7 +117,7 @@ impl RunMutation {
         rank: u32,
         known: KnownBatches,
     ) -> RankAssignment {
-        let batch_index = ranks.first_of(step) + u64::from(rank);
+        let batch_index = ranks.first_of(step) + u64::from(ranks.data_rank(rank));
         let has_own = batch_index < known.count;
         match (self, ranks.assign(step, rank, known)) {
             (Self::TailPerRank, RankAssignment::End)

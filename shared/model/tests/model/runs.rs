@@ -12,6 +12,7 @@ use gristmill_model::splits::ranks::{
     KnownBatches, RankAssignment, RunRanks, TailPolicy, TrainingStep,
 };
 use gristmill_model::splits::readers::{RankRange, ReaderProgress, ReaderReport};
+use gristmill_model::splits::replicas::RankReplicas;
 use gristmill_model::splits::run::{RunJoin, TrainingRun};
 use gristmill_model::splits::{
     Cursor, JobProgress, ProgressAck, SplitPlace, TransitionOutcome, TransitionRefusal, ack,
@@ -38,6 +39,8 @@ pub struct Runs {
     pub deaths: u8,
     /// Whether a run may begin at the first batch, even if that has been collected.
     pub rewinds: bool,
+    /// Whether all ranks of a run take the same batches.
+    pub replicas: bool,
 }
 
 impl Runs {
@@ -45,7 +48,7 @@ impl Runs {
     pub fn resized() -> Self {
         let sizes = vec![2, 1, 2];
         let mutation = RunMutation::None;
-        Self { mutation, sizes, copies: 0, wakes: 1, deaths: 0, rewinds: false }
+        Self { mutation, sizes, copies: 0, wakes: 1, deaths: 0, rewinds: false, replicas: false }
     }
 
     /// Two ranks and then one, with a call that arrives late.
@@ -56,6 +59,16 @@ impl Runs {
     /// Two ranks, one of which loses its reader, with a call that arrives late.
     pub fn with_a_reader_that_dies() -> Self {
         Self { sizes: vec![2], wakes: 0, deaths: 1, copies: 1, ..Self::resized() }
+    }
+
+    /// Two ranks that take the same batches, and then one.
+    pub fn with_replicas() -> Self {
+        Self { sizes: vec![2, 1], replicas: true, ..Self::resized() }
+    }
+
+    /// As [`Runs::with_replicas`], where one of the two loses its reader, and a call arrives late.
+    pub fn with_replicas_that_die() -> Self {
+        Self { replicas: true, ..Self::with_a_reader_that_dies() }
     }
 
     /// Two ranks, and then two that go back to the first batch.
@@ -159,10 +172,12 @@ pub struct Launched {
 }
 
 impl Launched {
-    fn new(number: usize, count: u32, from: Cursor) -> Self {
+    fn new(number: usize, count: u32, from: Cursor, replicas: bool) -> Self {
         let rank = Rank { steps: 0, saved: from, has_ended: false };
-        let ranks =
-            RunRanks { count: NonZeroU32::new(count).unwrap(), from, tail: TailPolicy::Drop };
+        let ranks = RunRanks::new(NonZeroU32::new(count).unwrap(), from, TailPolicy::Drop);
+        let inner = if replicas { ranks.count } else { NonZeroU32::MIN };
+        let replicas = RankReplicas { inner, ..RankReplicas::default() };
+        let ranks = RunRanks { replicas, ..ranks };
         let readers = (0..count).map(Reader::new).collect();
         let trainer = vec![rank; count as usize];
         Self { number, ranks, readers, trainer, goes_back: false, may_lack: SplitPlace::default() }
@@ -190,7 +205,7 @@ pub struct State {
     late: Option<Call>,
     /// Objects before this place are deleted.
     deleted: SplitPlace,
-    /// Batches taken in the current run, and by which rank.
+    /// Batches taken in the current run, and by which data rank.
     owners: BTreeMap<u64, u32>,
     /// Batches taken by earlier runs before the checkpoint at which the next one began.
     before: BTreeSet<u64>,
@@ -241,7 +256,7 @@ impl Model for Runs {
             job: None,
             reports: BTreeMap::new(),
             committed: 1,
-            runs: vec![Launched::new(0, self.sizes[0], Cursor::default())],
+            runs: vec![Launched::new(0, self.sizes[0], Cursor::default(), self.replicas)],
             read: None,
             late: None,
             deleted: SplitPlace::default(),
@@ -450,7 +465,7 @@ impl Runs {
         for rank in &mut ended.trainer {
             (rank.steps, rank.has_ended) = (0, false);
         }
-        state.runs.push(Launched::new(number, self.sizes[number], from));
+        state.runs.push(Launched::new(number, self.sizes[number], from, self.replicas));
     }
 
     fn join(&self, state: &mut State, r: usize, copy: bool) -> InvariantCheck {
@@ -498,8 +513,9 @@ impl Runs {
                     return Ok(());
                 }
                 invariants::invariant_23_step_is_released_whole(&ranks, step, committed)?;
-                let earlier = state.owners.insert(batch_index, reader.rank);
-                invariants::invariant_20_batch_goes_to_one_rank(earlier, reader.rank)?;
+                let data_rank = ranks.data_rank(reader.rank);
+                let earlier = state.owners.insert(batch_index, data_rank);
+                invariants::invariant_20_batch_goes_to_one_rank(earlier, data_rank)?;
                 state.current_mut().trainer[r].steps += 1;
             }
             RankAssignment::Repeat { .. } => {

@@ -105,7 +105,7 @@ impl RankServer {
             return Err(why);
         }
         let count = run.ranks.count.get();
-        let Some(RankHello { rank, of, run: name }) = rank else {
+        let Some(RankHello { rank, of, run: name, replicas }) = rank else {
             return match count {
                 1 => Ok(0),
                 _ => Err("this fetcher serves ranks: say hello with GMH1, which names the rank"
@@ -120,6 +120,13 @@ impl RankServer {
         if *of != count {
             return Err(format!(
                 "rank {rank} is of {of} ranks, and this fetcher's run has {count}: start all with the same number"
+            ));
+        }
+        let own = run.ranks.replicas;
+        if let Some(other) = replicas.filter(|replicas| *replicas != own) {
+            return Err(format!(
+                "rank {rank} says that replicas are {other}, and in this fetcher's run they are {own}: start all with \
+                 the same --replicas"
             ));
         }
         let token = name.as_deref().map(RunToken::from_name);

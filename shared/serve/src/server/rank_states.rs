@@ -146,6 +146,11 @@ impl RankStates {
         self.range.first.saturating_add(u32::try_from(rank_index).unwrap_or(u32::MAX))
     }
 
+    /// The place of the batch of the rank at `rank_index` among those of a step.
+    fn data_rank(&self, rank_index: usize) -> u32 {
+        self.ranks.data_rank(self.rank(rank_index))
+    }
+
     fn end(&self) -> Cursor {
         Cursor::start_of(self.epochs)
     }
@@ -278,7 +283,8 @@ impl RankStates {
         next: Cursor,
         batches: Vec<Option<RankBatch>>,
     ) -> bool {
-        let given = batches.iter().flatten().count();
+        let with_batch = (0..).zip(&batches).filter(|(_, batch)| batch.is_some());
+        let given = with_batch.map(|(index, _)| self.data_rank(index) + 1).max().unwrap_or(0);
         let step = PassedStep { start, next, given };
         let is_first = self.passed.push(step);
         self.kept.push_back(Kept { step, batches });
@@ -338,9 +344,10 @@ impl RankStates {
     /// Passes ranks over steps in which they have no batch, and forgets steps that all have taken.
     fn drop_taken(&mut self) {
         for index in 0..self.states.len() {
+            let data_rank = self.data_rank(index);
             let rank_index = &mut self.states[index];
             while let Some(step) = self.passed.find(self.passed.normal(rank_index.next))
-                && step.given <= index
+                && step.given <= data_rank
             {
                 rank_index.next = step.next;
                 rank_index.handed = rank_index.handed.max(step.next);
@@ -349,7 +356,7 @@ impl RankStates {
             let is_free = rank_index.is_known && !rank_index.may_return;
             while is_free
                 && let Some(step) = self.passed.find(self.passed.normal(rank_index.durable))
-                && step.given <= index
+                && step.given <= data_rank
                 && self.passed.normal(step.next) <= handed
             {
                 rank_index.durable = step.next;
@@ -407,7 +414,8 @@ impl RankStates {
         if batch < durable {
             return Ok(());
         }
-        let start = batch.batch_index.checked_sub(u64::from(rank));
+        let data_rank = self.data_rank(rank_index);
+        let start = batch.batch_index.checked_sub(u64::from(data_rank));
         let start = start.map(|batch_index| Cursor { batch_index, ..batch });
         let not_own = || format!("rank {rank} acknowledges {batch}, which is not one of its own");
         let start = start.ok_or_else(not_own)?;
@@ -418,7 +426,7 @@ impl RankStates {
             ));
         }
         match self.passed.find(start) {
-            Some(step) if rank_index < step.given => self.states[rank_index].durable = step.next,
+            Some(step) if data_rank < step.given => self.states[rank_index].durable = step.next,
             None if start >= self.passed.head() => self.states[rank_index].early_ack = Some(batch),
             _ => return Err(not_own()),
         }
@@ -580,8 +588,8 @@ impl RankStates {
 pub(super) struct PassedStep {
     pub start: Cursor,
     pub next: Cursor,
-    /// The first so many of the ranks have a batch.
-    pub given: usize,
+    /// The first so many data ranks have a batch.
+    pub given: u32,
 }
 
 /// Steps in order, and the ends of epochs.

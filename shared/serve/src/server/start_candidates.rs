@@ -140,7 +140,7 @@ mod tests {
         let at = |batch_index| Cursor::new(0, batch_index);
         let of = NonZeroU32::new(4).unwrap();
         let range = RankRange { first: 2, count: NonZeroU32::new(2).unwrap() };
-        let ranks = RunRanks { count: of, from: Cursor::default(), tail: TailPolicy::Drop };
+        let ranks = RunRanks::new(of, Cursor::default(), TailPolicy::Drop);
         let run = TrainingRun { token: RunToken::from_name("r"), ranks, epochs: None };
         let own = ServedRanks { range, ..ServedRanks::all(run) };
         let (new, begun) =
@@ -150,7 +150,7 @@ mod tests {
             StartCandidates::from_run_status(&status(None), own, None, None).unwrap();
         assert_eq!((new.known(), begun.run.ranks.from), (at(4), at(4)));
 
-        let ranks = RunRanks { count: of, from: at(8), tail: TailPolicy::Drop };
+        let ranks = RunRanks::new(of, at(8), TailPolicy::Drop);
         let run = TrainingRun { token: RunToken::from_name("r"), ranks, epochs: Some(3) };
         let begun = RunStatus { run, readers: Vec::new(), uncovered: None, ended: None };
         let known = status(Some(begun.clone()));
@@ -192,7 +192,7 @@ mod tests {
             {
                 let (end, at) = (Cursor::new(1, batches), Cursor::new(1, from));
                 let beginning = StartCandidates { ended: Some(end), ..StartCandidates::default() };
-                let own = RunRanks { count, from: at, tail };
+                let own = RunRanks::new(count, at, tail);
                 for rank in 0..count.get() {
                     let step = own.step_of(at).unwrap();
                     let is_over = own.assign(step, rank, known(batches)) == RankAssignment::End;

@@ -33,7 +33,7 @@ impl Serving {
         let from = beginning.resume.unwrap_or_default();
         let run = TrainingRun {
             token: RunToken::from_name("r"),
-            ranks: RunRanks { count, from, tail },
+            ranks: RunRanks::new(count, from, tail),
             epochs: None,
         };
         let is_successor = beginning.is_successor();

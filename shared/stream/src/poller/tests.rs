@@ -85,7 +85,7 @@ async fn a_fetcher_that_is_refused_first_takes_over_once_and_then_asks_again() {
 /// `config` for `count` ranks from `first` on of a run of two ranks that begins at batch `from`.
 fn run_config(config: &FetcherConfig, (first, count): (u32, u32), from: u64) -> FetcherConfig {
     let count_of = |count| NonZeroU32::new(count).unwrap();
-    let ranks = RunRanks { count: count_of(2), from: batch(0, from), tail: TailPolicy::Drop };
+    let ranks = RunRanks::new(count_of(2), batch(0, from), TailPolicy::Drop);
     let run = TrainingRun { token: RunToken::from_name("t"), ranks, epochs: None };
     let range = RankRange { first, count: count_of(count) };
     let own = Some(ServedRanks { run, range, is_successor: false, local_workers: 0 });

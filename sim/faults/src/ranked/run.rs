@@ -6,6 +6,7 @@ use gristmill_model::{
     splits::{
         Cursor, JobProgress, ProgressAck, invariants,
         ranks::{KnownBatches, RankAssignment, RunRanks, TailPolicy, TrainingStep},
+        replicas::RankReplicas,
         run::TrainingRun,
     },
 };
@@ -62,7 +63,7 @@ pub struct LaunchedRun {
 
 #[derive(Default)]
 struct State {
-    /// Batches taken, each with the rank that took it.
+    /// Batches taken, each with the data rank that took it.
     owners: BTreeMap<Cursor, u32>,
     /// The text of the checkpoint after each step.
     texts: BTreeMap<Cursor, String>,
@@ -81,6 +82,17 @@ struct State {
 /// The least number of ranks, and the greatest.
 pub const RANKS: (u32, u32) = (1, 6);
 
+/// Draws which of `count` ranks take the same batches: in half of the runs, none.
+fn draw_replicas(sim: &FaultSimulation, count: NonZeroU32) -> RankReplicas {
+    if sim.below(2) == 0 {
+        return RankReplicas::default();
+    }
+    let sizes = || (1..=count.get()).filter_map(NonZeroU32::new);
+    let all = sizes().flat_map(|outer| sizes().map(move |inner| RankReplicas { outer, inner }));
+    let whole: Vec<_> = all.filter(|replicas| replicas.data_ranks(count).is_some()).collect();
+    whole[sim.below(whole.len() as u64) as usize]
+}
+
 impl LaunchedRun {
     /// Draws a run that begins at `from`.
     pub fn draw(
@@ -96,7 +108,8 @@ impl LaunchedRun {
         let count = NonZeroU32::new((hosts * per_host).clamp(RANKS.0, RANKS.1));
         let tail =
             [TailPolicy::Drop, TailPolicy::Repeat, TailPolicy::Uneven][sim.below(3) as usize];
-        let ranks = RunRanks { count: count.unwrap_or(NonZeroU32::MIN), from, tail };
+        let ranks = RunRanks::new(count.unwrap_or(NonZeroU32::MIN), from, tail);
+        let ranks = RunRanks { replicas: draw_replicas(sim, ranks.count), ..ranks };
         Self {
             name,
             ranks,
@@ -189,8 +202,9 @@ impl LaunchedRun {
             sim.violated(format_args!("invariant 7: rank {rank} was given another {cursor}"));
         }
         if !is_repeat {
-            let earlier = self.state.lock().owners.insert(cursor, rank);
-            sim.check(invariants::invariant_20_batch_goes_to_one_rank(earlier, rank));
+            let data_rank = ranks.data_rank(rank);
+            let earlier = self.state.lock().owners.insert(cursor, data_rank);
+            sim.check(invariants::invariant_20_batch_goes_to_one_rank(earlier, data_rank));
         }
         step
     }
@@ -219,12 +233,13 @@ impl LaunchedRun {
         }
         *self.state.lock().met.entry(step).or_default() += 1;
         let left = self.known(step.epoch).count.saturating_sub(self.ranks().first_of(step));
-        let count = self.ranks.count.get();
-        let takers = match self.ranks.tail {
-            TailPolicy::Uneven => u32::try_from(left).unwrap_or(count).min(count),
-            TailPolicy::Drop | TailPolicy::Repeat => count,
+        let takes = |rank: &u32| {
+            self.ranks.tail != TailPolicy::Uneven || u64::from(self.ranks.data_rank(*rank)) < left
         };
-        self.wait_until(|state| state.met.get(&step).is_some_and(|met| *met >= takers)).await;
+        let takers = (0..self.ranks.count.get()).filter(takes).count();
+        let have_met =
+            |state: &State| state.met.get(&step).is_some_and(|met| *met as usize >= takers);
+        self.wait_until(have_met).await;
     }
 
     /// Waits until every rank has reached the end of the job, or no fetcher is left for those that have not.

@@ -8,6 +8,7 @@ use super::{
 use gristmill_chunk::{ChunkFrame, ChunkLimits};
 use gristmill_client::ProgramFailure;
 use gristmill_model::splits::Cursor;
+use gristmill_model::splits::ranks::RunRanks;
 use gristmill_pipeline::KEY_FIELD;
 use gristmill_stream::{DeliveredBatch, MemoryShare, RankBatch};
 use std::time::Duration;
@@ -23,15 +24,21 @@ pub struct ArrivedStep {
 }
 
 impl ArrivedStep {
-    /// The start of a later run that goes on after this step. Only the last ranks may have no batch, at the end of an
-    /// epoch. It is an error if others have none.
-    pub fn next(&self) -> Result<Cursor, String> {
-        let given = self.batches.iter().take_while(|batch| batch.is_some()).count();
-        if let Some(rank) = self.batches.iter().skip(given).position(Option::is_some) {
+    /// The start of a later run that goes on after this step of `ranks`. Only the last data ranks may have no batch, at
+    /// the end of an epoch. It is an error if others have none.
+    pub fn next(&self, ranks: &RunRanks) -> Result<Cursor, String> {
+        let of_rank = |has: bool| {
+            let ranks = (0..).zip(&self.batches).filter(move |(_, batch)| batch.is_some() == has);
+            ranks.map(|(rank, _)| rank)
+        };
+        let without = of_rank(false).min_by_key(|rank| ranks.data_rank(*rank));
+        let after = |rank: &u32| {
+            without.is_some_and(|without| ranks.data_rank(*rank) >= ranks.data_rank(without))
+        };
+        if let (Some(without), Some(rank)) = (without, of_rank(true).find(after)) {
             return Err(format!(
-                "rank {given} got no batch at the step that begins at {}, and rank {} got one",
+                "rank {without} got no batch at the step that begins at {}, and rank {rank} got one",
                 self.start.unwrap_or_default(),
-                given + rank
             ));
         }
         // At the end of an epoch some fetchers know that no step follows, and others do not yet.
@@ -66,6 +73,7 @@ struct HostedRankState {
 
 /// The ranks of a run. Dropping it ends them.
 pub struct HostedRanks {
+    ranks: RunRanks,
     states: Vec<HostedRankState>,
     /// Those whose batch is missing.
     pub missing: Vec<u32>,
@@ -90,7 +98,7 @@ impl HostedRanks {
             tasks.spawn(rank::run(place, to, acks));
             states.push(HostedRankState { received, trained, pending: None, trains: false });
         }
-        Self { states, missing: Vec::new(), tasks }
+        Self { ranks: run.dealing(), states, missing: Vec::new(), tasks }
     }
 
     /// The next step of all ranks, or the end of the job. Cancel safe.
@@ -106,7 +114,7 @@ impl HostedRanks {
             self.missing.remove(0);
         }
         let pending = self.states.iter().filter_map(|state| state.pending.as_ref());
-        let came = step(&pending.collect::<Vec<_>>());
+        let came = step(&self.ranks, &pending.collect::<Vec<_>>());
         for (state, batch) in self.states.iter_mut().zip(&came.batches) {
             state.pending.take_if(|_| batch.is_some());
             state.trains = batch.is_some();
@@ -141,16 +149,16 @@ impl HostedRanks {
     }
 }
 
-/// The first batch of the step that a rank's batch belongs to.
-fn start_of(rank: u32, given: &RankStepBatch) -> Cursor {
+/// The first batch of the step that a data rank's batch belongs to.
+fn start_of(data_rank: u32, given: &RankStepBatch) -> Cursor {
     let Cursor { epoch, batch_index } = given.at;
-    Cursor { epoch, batch_index: batch_index.saturating_sub(rank.into()) }
+    Cursor { epoch, batch_index: batch_index.saturating_sub(data_rank.into()) }
 }
 
-/// The first step of what the ranks have received.
-fn step(pending: &[&RankDelivery]) -> ArrivedStep {
+/// The first step of what `ranks` have received.
+fn step(ranks: &RunRanks, pending: &[&RankDelivery]) -> ArrivedStep {
     let given = (0..).zip(pending).map(|(rank, received)| match received {
-        RankDelivery::Step(given) => Some((start_of(rank, given), given)),
+        RankDelivery::Step(given) => Some((start_of(ranks.data_rank(rank), given), given)),
         RankDelivery::End(_) => None,
     });
     let start = given.clone().flatten().map(|(start, _)| start).min();
@@ -162,6 +170,8 @@ fn step(pending: &[&RankDelivery]) -> ArrivedStep {
 mod tests {
     use super::*;
     use bytes::Bytes;
+    use gristmill_model::splits::ranks::TailPolicy;
+    use std::num::NonZeroU32;
 
     fn given(epoch: u32, batch_index: u64, next: Cursor) -> RankDelivery {
         let at = Cursor { epoch, batch_index };
@@ -174,11 +184,22 @@ mod tests {
 
     /// Which ranks have a batch of the next step, and the start of a later run.
     fn next_of(pending: &[RankDelivery]) -> Result<Option<(Vec<bool>, Cursor)>, String> {
-        let came = step(&pending.iter().collect::<Vec<_>>());
+        next_of_replicas("1", pending)
+    }
+
+    /// As [`next_of`], where some of the ranks take the same batches.
+    fn next_of_replicas(
+        replicas: &str,
+        pending: &[RankDelivery],
+    ) -> Result<Option<(Vec<bool>, Cursor)>, String> {
+        let count = NonZeroU32::new(pending.len() as u32).unwrap();
+        let ranks = RunRanks::new(count, Cursor::default(), TailPolicy::Drop);
+        let ranks = RunRanks { replicas: replicas.parse().unwrap(), ..ranks };
+        let came = step(&ranks, &pending.iter().collect::<Vec<_>>());
         if came.start.is_none() {
             return Ok(None);
         }
-        let next = came.next()?;
+        let next = came.next(&ranks)?;
         Ok(Some((came.batches.iter().map(Option::is_some).collect(), next)))
     }
 
@@ -198,6 +219,16 @@ mod tests {
             [given(0, 3, cursor(0, 6)), given(1, 1, cursor(1, 3)), given(0, 5, cursor(0, 6))];
         let why = next_of(&hole).unwrap_err();
         assert!(why.contains("rank 1 got no batch") && why.contains("rank 2 got one"), "{why}");
+    }
+
+    #[test]
+    fn replicas_have_the_batch_of_their_data_rank() {
+        let (last, after) = (cursor(1, 0), cursor(1, 3));
+        let apart = [given(0, 2, last), given(1, 1, after), given(0, 2, last), given(1, 1, after)];
+        let some = Ok(Some((vec![true, false, true, false], last)));
+        assert_eq!(next_of_replicas("2x1", &apart), some);
+        let hole = [given(1, 1, after), given(0, 3, last), given(1, 1, after), given(0, 3, last)];
+        assert!(next_of_replicas("2x1", &hole).unwrap_err().contains("rank 0 got no batch"));
     }
 
     #[test]

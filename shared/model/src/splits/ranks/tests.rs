@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 fn ranks(count: u32, from: (Epoch, u64), tail: TailPolicy) -> RunRanks {
     let from = Cursor { epoch: from.0, batch_index: from.1 };
-    RunRanks { count: NonZeroU32::new(count).unwrap(), from, tail }
+    RunRanks::new(NonZeroU32::new(count).unwrap(), from, tail)
 }
 
 fn all(count: u64) -> KnownBatches {
@@ -296,6 +296,86 @@ proptest! {
                 let next = Cursor::start_of(epoch + 1);
                 prop_assert!(after == next || run.past_end(rank, after, end) == next);
             }
+        }
+    }
+}
+
+/// Eight ranks in a mesh with so many ranks before and after its data dimension.
+fn meshed(replicas: &str, tail: TailPolicy) -> RunRanks {
+    RunRanks { replicas: replicas.parse().unwrap(), ..ranks(8, (0, 0), tail) }
+}
+
+#[test]
+fn replicas_take_the_batch_of_their_place_in_the_mesh() {
+    let given = |replicas| {
+        let run = meshed(replicas, TailPolicy::Drop);
+        let assigned = run.assign_batches(step(0, 1), some(64)).unwrap();
+        let first = run.first_of(step(0, 1));
+        assigned
+            .iter()
+            .map(|assigned| match assigned {
+                RankAssignment::Batch { batch_index } => batch_index - first,
+                other => panic!("{other:?}"),
+            })
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(given("1"), [0, 1, 2, 3, 4, 5, 6, 7]);
+    assert_eq!(given("2"), [0, 0, 1, 1, 2, 2, 3, 3], "tensor parallelism, the last dimension");
+    assert_eq!(given("2x1"), [0, 1, 2, 3, 0, 1, 2, 3], "pipeline parallelism, the first one");
+    assert_eq!(given("2x2"), [0, 0, 1, 1, 0, 0, 1, 1], "data in the middle");
+    assert_eq!(given("8"), [0; 8]);
+}
+
+#[test]
+fn a_step_has_a_batch_for_each_data_rank_and_its_tail_goes_by_them() {
+    let run = meshed("2", TailPolicy::Repeat);
+    assert_eq!((run.data_ranks(), run.first_of(step(0, 3)), run.steps(0, 13)), (4, 12, 4));
+    assert_eq!(run.step_of(Cursor::new(0, 13)), Some(step(0, 3)));
+    let tail = run.assign_batches(step(0, 3), all(14)).unwrap();
+    let repeat = |batch_index, slot| RankAssignment::Repeat { batch_index, slot };
+    let of_data = [batch(12), batch(13), repeat(13, 14), repeat(12, 15)];
+    assert_eq!(tail, of_data.map(|of| [of; 2]).concat());
+    let uneven = meshed("2x1", TailPolicy::Uneven).assign_batches(step(0, 3), all(13)).unwrap();
+    let end = RankAssignment::End;
+    assert_eq!(uneven, [batch(12), end, end, end, batch(12), end, end, end]);
+    assert_eq!(meshed("2x2", TailPolicy::Drop).left_out(0, 13), 1);
+}
+
+#[test]
+fn a_checkpoint_is_the_same_for_any_replicas() {
+    let after = |count, replicas: &str, number| {
+        let run = RunRanks {
+            replicas: replicas.parse().unwrap(),
+            ..ranks(count, (0, 0), TailPolicy::Drop)
+        };
+        run.cursor_after(step(0, number), some(64))
+    };
+    assert_eq!(after(4, "1", 1), after(8, "2", 1));
+    assert_eq!(after(8, "2", 1), after(8, "4", 3), "4 x 2 and 2 x 4 ranks");
+}
+
+#[test]
+fn ranks_without_replicas_are_stored_as_before() {
+    let stored = serde_json::to_string(&ranks(2, (0, 0), TailPolicy::Drop)).unwrap();
+    assert!(!stored.contains("replicas"), "{stored}");
+    let meshed = meshed("2x2", TailPolicy::Drop);
+    let stored = serde_json::to_value(meshed).unwrap();
+    assert_eq!(stored["replicas"], "2x2");
+    assert_eq!(serde_json::from_value::<RunRanks>(stored).unwrap(), meshed);
+}
+
+proptest! {
+    #[test]
+    fn a_range_takes_what_its_ranks_take(outer in 1u32..4, data in 1u32..6, inner in 1u32..4, at in any::<(u32, u32)>()) {
+        let count = outer * data * inner;
+        let first = at.0 % count;
+        let range = RankRange { first, count: NonZeroU32::new(1 + at.1 % (count - first)).unwrap() };
+        let replicas = format!("{outer}x{inner}").parse().unwrap();
+        let run = RunRanks { replicas, ..ranks(count, (0, 0), TailPolicy::Drop) };
+        let taken: std::collections::BTreeSet<_> = (first..range.end()).map(|rank| run.data_rank(rank)).collect();
+        prop_assert_eq!(run.data_ranks_in(range) as usize, taken.len());
+        for rank in 0..data {
+            prop_assert_eq!(run.takes(range, rank), taken.contains(&rank));
         }
     }
 }

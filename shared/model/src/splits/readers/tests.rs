@@ -35,7 +35,7 @@ fn ack(generation: u64, durable: u64, delivered: u32) -> ProgressAck {
 }
 
 fn started(ranks: u32, generation: u64) -> JobProgress {
-    let ranks = RunRanks { count: count(ranks), from: cursor(0), tail: TailPolicy::Drop };
+    let ranks = RunRanks::new(count(ranks), cursor(0), TailPolicy::Drop);
     let run = TrainingRun { token: RunToken([1; 16]), ranks, epochs: None };
     let start = ack(generation, 0, 0);
     join(None, &RunJoin { run, start, is_successor: false }, 0).unwrap().into_item()

@@ -18,7 +18,7 @@ fn place(position: u32) -> SplitPlace {
 /// `over` and takes `generation`.
 fn reader(name: &str, count: u32, from: u64, (over, generation): (u64, u64)) -> RunJoin {
     let count = NonZeroU32::new(count).unwrap();
-    let ranks = RunRanks { count, from: at(from), tail: TailPolicy::Drop };
+    let ranks = RunRanks::new(count, at(from), TailPolicy::Drop);
     let place = place(from as u32);
     let start = ProgressAck {
         generation,
@@ -213,4 +213,20 @@ fn an_item_with_a_run_and_eight_past_ones_is_one_write_unit() {
     // Before the first run there is nothing to store of it.
     let stored = serde_json::to_string(&JobProgress::default()).unwrap();
     assert!(!stored.contains("run") && !stored.contains("past"), "{stored}");
+}
+
+#[test]
+fn readers_of_one_run_agree_on_its_replicas() {
+    let meshed = |replicas: &str, number| {
+        let command = reader("a", 4, 0, number);
+        let replicas = replicas.parse().unwrap();
+        let ranks = RunRanks { replicas, ..command.run.ranks };
+        RunJoin { run: TrainingRun { ranks, ..command.run }, ..command }
+    };
+    let first = joined(None, &meshed("2", (0, 5)));
+    assert!(join(Some(&first), &meshed("2", (5, 6)), 0).is_ok());
+    let why = join(Some(&first), &meshed("2x1", (5, 6)), 0).unwrap_err().to_string();
+    assert!(why.contains("and replicas 2") && why.contains("and replicas 2x1"), "{why}");
+    let why = join(None, &meshed("3", (0, 5)), 0).unwrap_err().to_string();
+    assert!(why.contains("replicas do not divide the ranks"), "{why}");
 }

@@ -3,6 +3,7 @@
 use super::*;
 use bytes::Bytes;
 use gristmill_model::splits::ranks::TailPolicy;
+use gristmill_model::splits::run::TrainingRun;
 use gristmill_stream::samples::batch;
 use gristmill_stream::{DeliveredBatch, MemoryShare};
 
@@ -350,4 +351,56 @@ fn a_trainer_computes_between_the_waits_that_it_announces() {
     let computes = |announced, sent| WaitCounts { announced, sent }.trainer_computes();
     assert!(!computes(0, 0) && !computes(0, 5), "it announces nothing");
     assert!(!computes(1, 0) && computes(1, 1) && !computes(2, 1) && computes(2, 2));
+}
+
+/// Four ranks in two pairs of replicas, which lie as `replicas` says.
+fn pairs(replicas: &str) -> RankStates {
+    let own = gristmill_stream::samples::own(4, 0..4, batch(0, 0), TailPolicy::Uneven);
+    let ranks = RunRanks { replicas: replicas.parse().unwrap(), ..own.run.ranks };
+    let own = ServedRanks { run: TrainingRun { ranks, ..own.run }, ..own };
+    let mut states = RankStates::new(own, EPOCHS, batch(0, 0), AckTiming::Said);
+    for rank_index in 0..4 {
+        states.sit(rank_index, None, rank_index as RankLinkId).unwrap();
+    }
+    states
+}
+
+/// Releases the step at `start` to ranks that take the batches of these data ranks.
+fn release_to(states: &mut RankStates, start: u64, data_ranks: [Option<u64>; 4]) {
+    let given = data_ranks.map(|data_rank| {
+        let (batch_index, room) = (start + data_rank?, MemoryShare::default());
+        let batch = DeliveredBatch { epoch: 0, batch_index, rows: 8, frame: Bytes::new(), room };
+        Some(RankBatch { batch, repeated_for: None })
+    });
+    states.release(batch(0, start), batch(0, start + 2), given.to_vec());
+}
+
+#[test]
+fn a_step_is_durable_once_every_replica_has_saved_it() {
+    let mut states = pairs("2");
+    release_to(&mut states, 0, [Some(0), Some(0), Some(1), Some(1)]);
+    let given = taken(&mut states);
+    let of = |link, index| (link, Some(batch(0, index)));
+    assert_eq!(given, [of(0, 0), of(1, 0), of(2, 1), of(3, 1)]);
+    for (rank_index, index) in [(0, 0), (2, 1), (3, 1)] {
+        states.acknowledge(rank_index, batch(0, index)).unwrap();
+        assert_eq!(states.durable(), batch(0, 0), "rank 1 has not saved it");
+    }
+    let why = states.acknowledge(1, batch(0, 1)).unwrap_err();
+    assert!(why.contains("rank 1 acknowledges") && why.contains("not one of its own"), "{why}");
+    states.acknowledge(1, batch(0, 0)).unwrap();
+    assert_eq!(states.durable(), batch(0, 2));
+}
+
+#[test]
+fn replicas_have_none_of_an_uneven_last_step_together() {
+    let mut states = pairs("2x1");
+    release_to(&mut states, 0, [Some(0), None, Some(0), None]);
+    states.end_epoch(0);
+    let given = taken(&mut states);
+    assert_eq!(given, [(0, Some(batch(0, 0))), (2, Some(batch(0, 0)))]);
+    states.acknowledge(0, batch(0, 0)).unwrap();
+    assert_eq!(states.durable(), batch(0, 0));
+    states.acknowledge(2, batch(0, 0)).unwrap();
+    assert_eq!(states.passed.normal(states.durable()), batch(1, 0));
 }
