@@ -8,7 +8,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypedDict, TypeVar, cast
@@ -100,6 +100,10 @@ class Loader(Generic[Item]):
         world_size: Number of ranks. Default: torch.distributed's, else WORLD_SIZE, else 1.
         run: Name of this run of all ranks, another one whenever they start again. Default: that of
             torch.distributed, torchrun or Slurm.
+        replicas: Ranks that take the same batches, as tensor-, pipeline- and context-parallel peers do: a number of
+            neighbours, or "2x4" with 2 ranks in the mesh before its data dimension and 4 after it. Default: 1.
+        mesh: The `DeviceMesh` of all ranks, which says rank, world_size and replicas. Default: none.
+        mesh_data: Name of the data dimension of `mesh`, or names of several that follow one another. Default: none.
         tail: What becomes of last batches that are fewer than the ranks. Default: "drop" if the pipeline drops its
             remainder, else "repeat".
         prefetch_mib: Memory for objects that are fetched ahead, and as much for those made by local workers, in
@@ -175,6 +179,9 @@ class Loader(Generic[Item]):
         rank: int | None = None,
         world_size: int | None = None,
         run: str | None = None,
+        replicas: int | str | None = None,
+        mesh: object = None,
+        mesh_data: str | Sequence[str] | None = None,
         tail: Literal["drop", "repeat", "uneven"] | None = None,
         prefetch_mib: int | None = None,
         patience: float | str | None = None,
@@ -196,7 +203,7 @@ class Loader(Generic[Item]):
     ) -> None:
         self._given: dict[str, Any]
         self._pipeline = Pipeline._of(pipeline)
-        self._ranks = _ranks.find(rank, world_size, run)
+        self._ranks = _ranks.find(rank, world_size, run, replicas, mesh, mesh_data)
         self._service = service
         self._job_name = job
         given = dict(
@@ -771,7 +778,8 @@ def _refuse_empty(ranks: _ranks.Ranks, allow_empty: bool, end: _native.EpochEnd,
     """Raises OptionError for an epoch without batches."""
     why = end.why_empty
     if why is None:
-        why = f"its {end.batches} batches are fewer than the {ranks.world_size} ranks"
+        each = "ranks" if ranks.replicas is None else "data ranks"
+        why = f"its {end.batches} batches are fewer than the {ranks.data_ranks} {each}"
         if end.left_out == 0:
             # The tail is uneven, and other ranks have them.
             _LOG.warning("epoch %d has no batch for rank %d: %s", epoch, ranks.rank, why)

@@ -8,7 +8,7 @@ import inspect
 import operator
 import os
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypedDict, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -66,6 +66,13 @@ class SharedOptions(TypedDict, total=False):
     run: str | None
     """Name of this run of all ranks, another one whenever they start again. Default: that of torch.distributed,
     torchrun or Slurm."""
+    replicas: int | str | None
+    """Ranks that take the same batches, as tensor-, pipeline- and context-parallel peers do: a number of neighbours, or
+    "2x4" with 2 ranks in the mesh before its data dimension and 4 after it. Default: 1."""
+    mesh: object
+    """The `DeviceMesh` of all ranks, which says rank, world_size and replicas. Default: none."""
+    mesh_data: str | Sequence[str] | None
+    """Name of the data dimension of `mesh`, or names of several that follow one another. Default: none."""
     tail: Literal["drop", "repeat", "uneven"] | None
     """What becomes of last batches that are fewer than the ranks. Default: "drop" if the pipeline drops its remainder,
     else "repeat"."""
@@ -178,7 +185,13 @@ _ELSEWHERE = {
     "channels_first": "it is an option of gm.torch.Loader",
     "normalise": "it is an option of gm.torch.Loader; or write .normalise(...) before .batch(...) in the pipeline",
 }
-_KINDS: dict[Any, str] = {int: "a whole number", float: "a number", str: "a text", bool: "True or False"}
+_KINDS: dict[Any, str] = {
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    bool: "True or False",
+    Sequence[str]: "names",
+}
 # The parameters of a loader that has no others.
 _all: dict[str, inspect.Parameter] = {}
 

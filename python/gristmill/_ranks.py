@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ._flags import flags_of
 from .errors import OptionError
@@ -17,26 +20,50 @@ _made: Counter[str] = Counter()
 
 @dataclass(frozen=True)
 class Ranks:
-    """The rank of this process, the number of ranks, and the name of their run."""
+    """The rank of this process, the number of ranks, the name of their run, and which take the same batches."""
 
     rank: int
     world_size: int
     run: str | None
+    replicas: str | None = None
+
+    @property
+    def data_ranks(self) -> int:
+        """Batches of a step: ranks that take the same one count once."""
+        each = math.prod(int(size) for size in (self.replicas or "1").split("x"))
+        return self.world_size // each
 
     def flags(self, tail: str | None) -> list[str]:
         """The flags of `gristmill-fetcher` for these ranks; none for one, whose steps are its batches."""
         if self.world_size == 1:
             return []
-        return flags_of({"ranks": self.rank, "of": self.world_size, "run": self.run, "tail": tail})
+        return flags_of(
+            {"ranks": self.rank, "of": self.world_size, "run": self.run, "replicas": self.replicas, "tail": tail}
+        )
 
 
-def find(rank: int | None, world_size: int | None, run: str | None) -> Ranks:
+def find(
+    rank: int | None,
+    world_size: int | None,
+    run: str | None,
+    replicas: int | str | None = None,
+    mesh: Any = None,
+    mesh_data: str | Sequence[str] | None = None,
+) -> Ranks:
     """The ranks by arguments, else by torch.distributed, else by RANK and WORLD_SIZE; one rank if none names them.
+
+    `replicas` says which ranks take the same batches, or else the dimensions `mesh_data` of a device mesh.
 
     The run of ranks that torch.distributed has brought together is that of their process group.
 
     Raises OptionError if they contradict each other, or nothing names the run of several ranks.
     """
+    if (mesh is None) != (mesh_data is None):
+        raise OptionError("mesh and mesh_data go together: give both")
+    if mesh is not None:
+        if rank is not None or world_size is not None or replicas is not None:
+            raise OptionError("mesh says what rank, world_size and replicas say: leave these out")
+        rank, world_size, replicas = place_in_mesh(mesh, mesh_data)
     if (rank is None) != (world_size is None):
         raise OptionError("rank and world_size go together: give both")
     if rank is None or world_size is None:
@@ -44,6 +71,8 @@ def find(rank: int | None, world_size: int | None, run: str | None) -> Ranks:
     if not 0 <= rank < world_size:
         raise OptionError(f"rank={rank} is not between 0 and world_size={world_size}, exclusive")
     if world_size == 1:
+        if replicas not in (None, 1, "1", "1x1"):
+            raise OptionError(f"replicas={replicas!r} is about several ranks, and there is one")
         return Ranks(0, 1, None)
     name = run or run_of_launcher() or _run_of_torch(world_size)
     if not name:
@@ -52,7 +81,40 @@ def find(rank: int | None, world_size: int | None, run: str | None) -> Ranks:
             "give all ranks the same run=..., and another one whenever they start again (torchrun and Slurm name it in "
             "the environment)"
         )
-    return Ranks(rank, world_size, name)
+    return Ranks(rank, world_size, name, None if replicas is None else str(replicas))
+
+
+def place_in_mesh(mesh: Any, data: str | Sequence[str] | None) -> tuple[int, int, str]:
+    """This process's rank in a `torch.distributed.device_mesh.DeviceMesh`, the number of ranks, and which of them take
+    the same batches: those that differ in other dimensions than `data`, one or several neighbours.
+
+    Raises OptionError if the mesh has no such dimensions, or is not of all processes.
+    """
+    names = [data] if isinstance(data, str) else list(data or ())
+    known = list(mesh.mesh_dim_names or ())
+    if not names or any(name not in known for name in names):
+        raise OptionError(f"mesh_data={data!r} names no dimensions of this mesh, which has {known}")
+    sizes = list(mesh.mesh.shape)
+    places = [known.index(name) for name in names]
+    if places != list(range(places[0], places[0] + len(places))):
+        raise OptionError(
+            f"mesh_data={data!r}: the dimensions of data follow one another in the mesh, which has {known}"
+        )
+    everybody = _of_torch()
+    count = math.prod(sizes)
+    if everybody is not None and everybody[1] != count:
+        raise OptionError(
+            f"this mesh has {count} processes of {everybody[1]}: give the whole mesh, because a part of it does not "
+            "say how many processes take the same batch"
+        )
+    at = mesh.get_coordinate()
+    if at is None:
+        raise OptionError("this process is in no place of the mesh")
+    rank = 0
+    for place, size in zip(at, sizes, strict=True):
+        rank = rank * size + place
+    outer, inner = math.prod(sizes[: places[0]]), math.prod(sizes[places[-1] + 1 :])
+    return rank, count, f"{outer}x{inner}"
 
 
 def job(ranks: Ranks, pipeline: str, flags: list[str]) -> str | None:

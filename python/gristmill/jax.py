@@ -67,7 +67,7 @@ class Loader(_loader.Loader[dict[str, Any]]):
             raise OptionError("device and sharding exclude each other")
         if ahead is not None and ahead < 0:
             raise OptionError(f"ahead must be 0 or more, not {ahead}")
-        if not {"rank", "world_size"} & options.keys() and jax.distributed.is_initialized():
+        if not {"rank", "world_size", "mesh"} & options.keys() and jax.distributed.is_initialized():
             options["rank"], options["world_size"] = jax.process_index(), jax.process_count()
         self._device = device
         self._sharding = sharding

@@ -101,7 +101,7 @@ class _Epochs:
             steps = len(self)
         except TypeError:
             return 0
-        return self._resumed["g"] // self.loader._ranks.world_size % steps if steps > 0 else 0
+        return self._resumed["g"] // self.loader._ranks.data_ranks % steps if steps > 0 else 0
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         if self.is_over:

@@ -175,7 +175,8 @@ fn in_python(text: &str) -> String {
 /// Checks the options of a loader, given as flags.
 #[pyfunction]
 pub fn check_options(py: Python<'_>, flags: Vec<String>) -> PyResult<()> {
-    let LoaderOptions { job, .. } = LoaderOptions::read(py, &flags)?;
+    let LoaderOptions { ranks, job, .. } = LoaderOptions::read(py, &flags)?;
+    ranks.range().map_err(|why| errors::error(py, "OptionError", why))?;
     job.check().map_err(|why| errors::error(py, "OptionError", why))
 }
 

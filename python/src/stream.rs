@@ -91,7 +91,7 @@ impl PyStream {
             StreamOpenError::Failed(error) => errors::fetch_error(py, &error),
         })?;
         let all = steps.fetcher().batches_per_epoch();
-        let count = u64::from(steps.ranks().count.get());
+        let count = u64::from(steps.ranks().data_ranks());
         let batches_per_epoch = all.map(|all| match steps.ranks().tail {
             TailPolicy::Drop => all / count,
             TailPolicy::Repeat | TailPolicy::Uneven => all.div_ceil(count),

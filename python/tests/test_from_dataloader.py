@@ -132,6 +132,11 @@ def test_ranks_and_seeds_are_the_samplers(folder: Path, monkeypatch: pytest.Monk
     loader = gm.from_dataloader(DataLoader(dataset, shuffle=True, generator=generator), seed=5)
     assert "--seed=5" in loader._flags
 
+    monkeypatch.setenv("RANK", "5")
+    monkeypatch.setenv("WORLD_SIZE", "6")
+    loader = gm.from_dataloader(DataLoader(dataset, batch_size=2, sampler=sampler), run="test", replicas=2)
+    assert (loader._ranks.rank, loader._ranks.world_size, loader._ranks.data_ranks) == (5, 6, 3)
+
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert problems_of(dataset, shuffle=True) == ["sampler: "]

@@ -32,6 +32,9 @@ TABLES: dict[str, str | dict[str, str]] = {
     "docs/training.md: frame | payload": f"{FRAMES}: test_frames",
     "docs/training.md: frame | epoch, batch_index | payload": f"{FRAMES}: test_frames_of_ranks",
     "docs/training.md: option | meaning": f"{HERE}: test_options_of_ranks",
+    "docs/training.md: mesh, slowest dimension first | `--replicas` | ranks of the first batch": (
+        "shared/model/src/splits/ranks/tests.rs: replicas_take_the_batch_of_their_place_in_the_mesh"
+    ),
     "docs/training.md: what | then": {
         "a rank": f"{SERVE}/server/tests.rs: a_rank_that_returns_gets_the_same_bytes_and_no_other_rank_a_step_twice",
         "a fetcher": f"{SERVE}/server/tests.rs: ranks_go_on_with_the_fetcher_that_succeeds_theirs",
@@ -166,7 +169,7 @@ def test_options_of_ranks(row: str, place: Place) -> None:
     helped = place.run("gristmill-fetcher --help").out
     assert f"{flag} <" in helped, row
     tails = {"drop", "repeat", "uneven"}
-    cases = {"A-B": set(), "C": set(), "NAME": set(), "CHECKPOINT": set(), "TAIL": tails}
+    cases = {"A-B": set(), "C": set(), "NAME": set(), "CHECKPOINT": set(), "R": set(), "TAIL": tails}
     named = set(re.findall(r"`(\w+)`:", rows("docs/training.md", "option")[row][0]))
     assert named == case("test_options_of_ranks", cases, value)
     assert all(f"{name}:" in helped for name in named)

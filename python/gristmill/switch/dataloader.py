@@ -208,8 +208,10 @@ def _sampling(
     found: dict[str, Any] = {}
     if type(sampler) is DistributedSampler:
         is_shuffled = sampler.shuffle
-        found |= {"seed": sampler.seed, "rank": sampler.rank, "world_size": sampler.num_replicas}
-        found["tail"] = "drop" if sampler.drop_last else "repeat"
+        found |= {"seed": sampler.seed, "tail": "drop" if sampler.drop_last else "repeat"}
+        # A sampler is of data ranks, and the loader counts their replicas too.
+        if not {"mesh", "replicas"} & options.keys():
+            found |= {"rank": sampler.rank, "world_size": sampler.num_replicas}
     elif type(sampler) is data.RandomSampler:
         if sampler.replacement or sampler.num_samples != len(sampler.data_source):
             problems.add("every epoch has each image once", "leave it out", "replacement or num_samples")
@@ -225,7 +227,7 @@ def _sampling(
             "without shuffling, images come in one order that mixes classes, and not in that of dataset.samples",
             "give order='any' to from_dataloader if nothing matches batches to dataset.samples",
         )
-    if "rank" not in found and "rank" not in options and world_size() > 1:
+    if "rank" not in found and not {"rank", "mesh", "replicas"} & options.keys() and world_size() > 1:
         problems.add(
             "every rank would get all images, though there are several",
             "use a DistributedSampler, or give rank and world_size to from_dataloader",

@@ -97,7 +97,7 @@ def from_webdataset(
     problems.where = "batches"
     if samples.batch_size is None:
         problems.add("there are none", "put .batched(n) at the end")
-    if not samples.is_split and "rank" not in options and world_size() > 1:
+    if not samples.is_split and not {"rank", "mesh", "replicas"} & options.keys() and world_size() > 1:
         problems.add("every rank would get all records", "use split_by_node, or give rank and world_size")
     problems.check("from_webdataset")
     size = samples.batch_size or 1
