@@ -47,9 +47,9 @@ class SharedOptions(TypedDict, total=False):
     profiles one worker and stays. Default: "coverage"."""
     placement: str | os.PathLike[str] | None
     """Where batches are made: "auto" where it costs least, by workers and by at most `local_workers`, both as the
-    trainer's pace asks for; "remote" by workers alone; "local" by this process alone; the path of a file that `gristmill
-    plan --json` printed: by both, as many as it says, with its share of local splits. Default: by both, as many as
-    `workers` and `local_workers` say."""
+    trainer's pace asks for; "remote" by workers alone; "local" by this process alone; the path of a file that
+    `gristmill plan --json` printed: by both, as many as it says, with its share of local splits. Default: by both, as
+    many as `workers` and `local_workers` say."""
     budget_usd: float | None
     """Dollars that the job may spend on functions, requests, storage and transfer, at list prices, over all its runs.
     When they are spent, `local_workers` finish; without any, reading raises DataError, and a loader with more goes on.

@@ -456,7 +456,7 @@ fn settle_target(
     state.throttled = 0;
     let was_stored = std::mem::replace(&mut state.metrics, policy.origin());
     if let Some(stored) = placement.as_mut().filter(|_| was_stored != state.metrics) {
-        // What earlier jobs tried says nothing about this one.
+        // Trials of earlier jobs say nothing about this one.
         *stored = PlacementState::begin(stored.target);
     }
     let measured = measured(policy.metrics(&settings), placement.as_ref())
@@ -541,7 +541,8 @@ fn begin_placement(
     Some(kept.unwrap_or_else(begun))
 }
 
-/// What is to be kept for later jobs, with the local workers of a job that is placed: once no other count is worth a trial.
+/// Measurements to be kept for later jobs, with the local workers of a job that is placed: once no other count is
+/// worth a trial.
 fn measured(
     remote: Option<WorkerMetrics>,
     placement: Option<&PlacementState>,

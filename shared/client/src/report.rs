@@ -54,7 +54,7 @@ pub struct RunReport {
     files: LeftOutFiles,
     timeline: Timeline,
     cost: RunCost,
-    /// What a plan predicts of an epoch, if the workers were placed.
+    /// The epoch that a plan predicts, if the workers were placed.
     predicted: Option<PlacedEpoch>,
     /// Why buckets have no effect, if they have none.
     idle_buckets: Option<String>,

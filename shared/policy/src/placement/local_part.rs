@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 /// Part of what local workers could make that they are counted on for.
 pub(super) const RELIED_ON: f64 = 0.98;
 
-/// Local workers' time for a batch, measured from report to report. By it a scaling policy sees what they leave, whoever
-/// decides on them; no policy looks at their share itself.
+/// Local workers' time for a batch, measured from report to report. By it a scaling policy sees what they leave, also
+/// where it does not decide on them; no policy looks at their share itself.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LocalPart {
