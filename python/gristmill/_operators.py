@@ -1493,6 +1493,31 @@ class Operators:
         """
         return self._op("flat_map", locals())
 
+    def unbatch(
+        self,
+        *,
+        fields: str | Sequence[str] | None = None,
+        keep_position: bool = False,
+        assume_commutes: bool = False,
+    ) -> Self:
+        """Lists `[n, ..shape]` -> n elements of `[..shape]`, item i of each list side by side: of a record
+        with a batch of rows, its rows. All fields, or those of `fields`; the others are repeated. Lists of
+        different lengths are an error of their record; without items there is no element. As
+        `tf.data.Dataset.unbatch`, which takes all fields. Rows of one record have its `__key__` and the
+        `__copy__` 0, 1, 2 and so on. Splits remain runs of records: a split of `[n, ..shape]` of a fixed `n`
+        has n rows a record, which is allowed for in its size; of `[?, ..shape]` it has what the lists have.
+        `take`, `skip`, `shard` and `select` count records and come before.
+
+        Args:
+            fields: The lists, of equally many items; all fields if left out.
+
+        Example:
+            >>> pairs = gm.jsonl("texts.jsonl", tokens=gm.i64(shape=[-1])).copy("tokens", into="again")
+            >>> pairs.add("again", value=10).unbatch().batch(3).peek()["again"]
+            array([11, 12, 13])
+        """
+        return self._op("unbatch", locals())
+
     def batch(
         self,
         size: int,
@@ -1554,7 +1579,8 @@ class Operators:
         *,
         field: str,
         boundaries: int | Sequence[int],
-        size: int,
+        size: int | None = None,
+        sizes: int | Sequence[int] | None = None,
         drop_remainder: bool = False,
         pad_to_bucket_boundary: bool = False,
         lengths: Mapping[str, int] | None = None,
@@ -1564,17 +1590,22 @@ class Operators:
     ) -> Self:
         """Elements -> batches of `size` whose sequences in `field` have like lengths, padded as
         `padded_batch` pads; with `pad_to_bucket_boundary` `field` is padded to the longest its bucket can
-        hold. As `tf.data.Dataset.bucket_by_sequence_length` with one batch size. Buckets are filled within a
-        split, which has four batches to a bucket or more, as far as the dataset has so many and
-        `split_batches` says nothing else; what is left in them at its end is batched with its neighbours in
-        length, so that every batch is full but the last of an epoch. Where splits are one batch, buckets do
-        nothing: `explain data`, `plan` and `run` say so, and what helps.
+        hold. As `tf.data.Dataset.bucket_by_sequence_length`; `sizes` are its `bucket_batch_sizes`, so that
+        batches of long sequences have fewer rows. Buckets are filled within a split, which has four batches
+        to a bucket or more, as far as the dataset has so many and `split_batches` says nothing else; what is
+        left in them at its end is batched with its neighbours in length, so that every batch is full but the
+        last of an epoch. With `sizes` one batch of a split may have fewer rows than its bucket says, none has
+        more than that of its longest sequence, and rows for less than the smallest size are joined with those
+        of later splits. Batches of several sizes cannot be cached whole, and `batch_size` is refused. Where
+        splits are one batch, buckets do nothing: `explain data`, `plan` and `run` say so, and what helps.
 
         Args:
             field: The sequence whose length decides.
             boundaries: Ascending, in items: bucket `i` ends before boundary `i`; the last bucket has no end.
                 Each: from 2 to 16777216.
-            size: Elements of a batch. From 1 to 1048576.
+            size: Elements of a batch; else `sizes` says it. From 1 to 1048576.
+            sizes: Elements of a batch of each bucket: one more than `boundaries`, in their order. Each: from
+                1 to 1048576.
             drop_remainder: Leave the last batch of an epoch out if it is short.
             pad_to_bucket_boundary: Pad `field` to the longest its bucket can hold (its boundary - 1), not to
                 the longest of the batch.
@@ -1587,8 +1618,51 @@ class Operators:
             >>> buckets = tokens.bucket_by_sequence_length(field="tokens", boundaries=[3], size=2)
             >>> buckets.peek()["tokens"].tolist()
             [[1, 2], [6, 0]]
+            >>> sizes = tokens.bucket_by_sequence_length(field="tokens", boundaries=[3], sizes=[2, 1])
+            >>> sizes.peek()["tokens"].tolist()
+            [[3, 4, 5]]
         """
         return self._op("bucket_by_sequence_length", locals())
+
+    def group_by_window(
+        self,
+        field: str,
+        *,
+        boundaries: int | Sequence[int] | None = None,
+        size: int | None = None,
+        sizes: int | Sequence[int] | None = None,
+        lengths: Mapping[str, int] | None = None,
+        values: Mapping[str, float] | None = None,
+        keep_position: bool = False,
+        assume_commutes: bool = False,
+    ) -> Self:
+        """Elements -> batches of elements of one key alone: the whole number in `field`, or the length of a
+        sequence. With `boundaries` a key is what is between two of them, and `sizes` may say the elements of
+        a batch of each. A batch comes as soon as its key has enough elements; sequences are padded as
+        `padded_batch` pads. As `tf.data.Dataset.group_by_window` with `key_func` as said and `padded_batch`
+        as `reduce_func`. Groups are filled within a split, and what is left of each key at its end is a short
+        batch, as at the end of a dataset in tf.data: a split has 64 batches or more, with `boundaries` four
+        to a key, as far as the dataset has so many and `split_batches` says nothing else. Its batches cannot
+        be cached whole, and `batch_size` is refused.
+
+        Args:
+            field: The key: a whole number, or a sequence by its length.
+            boundaries: Ascending: key `i` ends before boundary `i`; the last key has no end. Left out, each
+                number is a key. Each: from 1 to 16777216.
+            size: Elements of a batch; else `sizes` says it. From 1 to 1048576.
+            sizes: Elements of a batch of each key: one more than `boundaries`, in their order. Each: from 1
+                to 1048576.
+            lengths: Items each of these fields is padded to, such as `{ tokens: 128 }`. Each: from 1 to
+                16777216.
+            values: What each of these fields is padded with; floats also with `.nan`, `.inf` and `-.inf`.
+
+        Example:
+            >>> numbers = gm.jsonl("numbers.jsonl", x=gm.i64()).shuffle()
+            >>> halves = numbers.group_by_window(field="x", boundaries=[32], size=4).peek()["x"] // 32
+            >>> len(set(halves.tolist()))
+            1
+        """
+        return self._op("group_by_window", locals())
 
     def autocache(
         self,

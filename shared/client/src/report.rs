@@ -576,7 +576,8 @@ fn timeline(
     });
     let epochs = epochs.collect();
     let ops = pipeline.stages().iter().map(|stage| stage.op.name().to_owned());
-    let records = view.plan.map(|plan| plan.records);
+    let has_sizes = pipeline.batching().has_sizes();
+    let records = view.plan.filter(|_| !has_sizes).map(|plan| plan.records);
     Timeline {
         job: TimelineJob {
             name: view.job.to_string(),

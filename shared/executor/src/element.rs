@@ -2,7 +2,7 @@
 
 use crate::{
     split_execution::{ElementFault, ExecutorScratch, SplitExecution, too_many},
-    step::{CompiledStep, StepAction},
+    step::{CompiledStep, ListCells, StepAction},
 };
 
 use gristmill_kernel::{DrawKey, MAX_ITEMS, ValueView};
@@ -38,11 +38,9 @@ impl SplitExecution<'_> {
         let program = self.program;
         for (i, step) in program.steps.iter().enumerate().skip(from) {
             *at = step.blame;
-            match step.action {
-                StepAction::Duplicate { copies } => return self.duplicate(i, copies, element, at),
-                StepAction::FlatMap { field, item_bytes } => {
-                    return self.flat_map(i, field, item_bytes, element, at);
-                }
+            match &step.action {
+                StepAction::Duplicate { copies } => return self.duplicate(i, *copies, element, at),
+                StepAction::FlatMap { lists } => return self.flat_map(i, lists, element, at),
                 StepAction::Point(_) if self.is_captured(i) => return self.put(i, element),
                 _ => {}
             }
@@ -84,27 +82,47 @@ impl SplitExecution<'_> {
     fn flat_map(
         &mut self,
         i: usize,
-        field: usize,
-        item_bytes: usize,
+        lists: &[ListCells],
         element: ElementContext<'_>,
         at: &mut &'static str,
     ) -> Result<(), ElementFault> {
         let saved = self.hold(element.level);
-        let bytes = self.scratch.cells[field].place.bytes();
-        let items = u32::try_from(bytes / item_bytes).unwrap_or(u32::MAX);
-        if items > MAX_ITEMS {
-            let reason = format!("a list of {items} items; the most is {MAX_ITEMS}");
-            return Err(ElementFault::Record { op: self.program.steps[i].name, reason });
-        }
+        let (items, bytes) = self
+            .count_items(lists)
+            .map_err(|reason| ElementFault::Record { op: self.program.steps[i].name, reason })?;
         let active_ns = self.lap();
         self.split.metrics[i + 1].add(active_ns, u64::from(items), bytes, bytes);
         for item in 0..items {
             let element = self.branch(i, saved, element, item)?;
-            self.scratch.cells[field].narrow(item as usize * item_bytes, item_bytes);
+            for (_, field, item_bytes) in lists {
+                self.scratch.cells[*field].narrow(item as usize * item_bytes, *item_bytes);
+            }
             self.steps(i + 1, element, at)?;
         }
         self.scratch.places.truncate(saved);
         Ok(())
+    }
+
+    /// Items of each of the lists, which must have equally many, and the bytes of all.
+    fn count_items(&self, lists: &[ListCells]) -> Result<(u32, usize), String> {
+        let (mut items, mut bytes) = (None, 0);
+        for (name, field, item_bytes) in lists {
+            let list_bytes = self.scratch.cells[*field].place.bytes();
+            let found = u32::try_from(list_bytes / item_bytes).unwrap_or(u32::MAX);
+            let (first, expected) = *items.get_or_insert((name, found));
+            if found != expected {
+                return Err(format!(
+                    "`{first}` has {expected} items and `{name}` {found}: lists that are unbatched have equally many"
+                ));
+            }
+            bytes += list_bytes;
+        }
+        match items.map_or(0, |(_, items)| items) {
+            items if items > MAX_ITEMS => {
+                Err(format!("a list of {items} items; the most is {MAX_ITEMS}"))
+            }
+            items => Ok((items, bytes)),
+        }
     }
 
     /// Saves all values as the start of several elements. Returns the index in `places` of the

@@ -11,7 +11,7 @@ use gristmill_chunk::{FrameSchema, TensorDType, TensorSpec};
 use gristmill_kernel::{AssetLoader, NoAssets};
 use gristmill_pipeline::{Batching, COPY_FIELD, FieldSchema, KEY_FIELD, Pipeline};
 use gristmill_sources::RecordReader;
-use std::sync::Arc;
+use std::{ops::RangeInclusive, sync::Arc};
 
 /// A compiled pipeline. Threads share it; each has its own [`ExecutorScratch`].
 pub struct CompiledPipeline {
@@ -155,6 +155,11 @@ impl CompiledPipeline {
     /// Names of the steps without batching. Fused operators are one step, `a+b`.
     pub fn steps(&self) -> impl Iterator<Item = &'static str> {
         self.steps.iter().map(|step| step.name)
+    }
+
+    /// Rows that the whole batches of a split may have.
+    pub fn batch_rows(&self) -> RangeInclusive<u32> {
+        self.batching.smallest_size()..=self.batching.largest_size()
     }
 
     /// Creates the buffers that one thread needs to run splits of this program.

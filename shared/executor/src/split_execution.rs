@@ -195,6 +195,7 @@ impl<'a> SplitExecution<'a> {
     pub(crate) fn finish(mut self) -> Result<SplitOutput, ExecError> {
         self.lap = Instant::now();
         let mut remainder_rows = self.split.row as u32;
+        let staged_rows = self.program.stages().then(|| self.scratch.staging.rows());
         match (self.split.open, self.split.row) {
             (true, 0) => self.scratch.writer.abandon_frame(),
             (true, _) => self.end_frame(ChunkFrameKind::Remainder)?,
@@ -217,7 +218,7 @@ impl<'a> SplitExecution<'a> {
         }
         let object = scratch.writer.finish()?;
         let batched = batches.saturating_mul(program.batching.size);
-        let rows = batched.saturating_add(remainder_rows);
+        let rows = staged_rows.unwrap_or_else(|| batched.saturating_add(remainder_rows));
         Ok(SplitOutput {
             object,
             rows,

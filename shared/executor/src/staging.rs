@@ -4,13 +4,19 @@ use crate::program::{CompiledPipeline, DeliveredField};
 use bytes::BytesMut;
 use gristmill_chunk::{
     ChunkFormatError, ChunkFrame, ChunkFrameKind, ChunkLimits, ChunkWriter, FrameSchema,
-    TensorSpec, TensorView,
+    TensorDType, TensorSpec, TensorView,
 };
+use gristmill_pipeline::KeyGroups;
+use std::collections::BTreeMap;
 
 /// The open batches of a split, one per bucket.
 #[derive(Debug, Default)]
 pub(crate) struct BatchStaging {
     buckets: Vec<StagedRows>,
+    /// The index in `buckets` of each key.
+    keys: BTreeMap<i128, usize>,
+    /// Rows staged in this split, written ones included.
+    staged: u32,
     /// Rows left in the buckets at the end of the split.
     rest: StagedRows,
 }
@@ -34,6 +40,11 @@ impl Column {
     fn row(&self, row: usize) -> &[u8] {
         let start = row.checked_sub(1).map_or(0, |before| self.ends[before]);
         &self.values[start..self.ends[row]]
+    }
+
+    fn truncate(&mut self, rows: usize) {
+        self.ends.truncate(rows);
+        self.values.truncate(self.ends.last().copied().unwrap_or(0));
     }
 
     fn longest_bytes(&self) -> usize {
@@ -66,6 +77,19 @@ impl StagedRows {
         let column = &mut self.fields[field];
         column.values.extend_from_slice(value);
         column.ends.push(column.values.len());
+    }
+
+    /// Adds the row `row` of `from`.
+    fn copy_row(&mut self, from: &StagedRows, row: usize) {
+        self.begin(from.origins[row], from.fields.len());
+        for (field, column) in from.fields.iter().enumerate() {
+            self.push(field, column.row(row));
+        }
+    }
+
+    fn truncate(&mut self, rows: usize) {
+        self.origins.truncate(rows);
+        self.fields.iter_mut().for_each(|column| column.truncate(rows));
     }
 
     fn write(
@@ -211,6 +235,13 @@ impl BatchStaging {
     pub(crate) fn reset(&mut self) {
         self.buckets.iter_mut().for_each(StagedRows::clear);
         self.rest.clear();
+        self.keys.clear();
+        self.staged = 0;
+    }
+
+    /// Rows of the split so far.
+    pub(crate) fn rows(&self) -> u32 {
+        self.staged
     }
 
     /// Adds a row; `value` returns the bytes of a delivered field. Writes the batch if the row
@@ -234,6 +265,14 @@ impl BatchStaging {
                 bucket = buckets.bucket_index(items);
             }
         }
+        let mut size = program.batching.size_in(bucket);
+        if let Some(groups) = &program.batching.groups {
+            let key = program.group_key(groups, &value).map_err(RowRefusal::Row)?;
+            let next = self.keys.len();
+            bucket = *self.keys.entry(key).or_insert(next);
+            // Keys between boundaries are their indices; others have one size.
+            size = program.batching.size_in(usize::try_from(key).unwrap_or(usize::MAX));
+        }
         if self.buckets.len() <= bucket {
             self.buckets.resize_with(bucket + 1, StagedRows::default);
         }
@@ -242,7 +281,8 @@ impl BatchStaging {
         for (i, field) in program.delivered.iter().enumerate() {
             rows.push(i, value(field));
         }
-        write_if_full(rows, program, writer)
+        self.staged += 1;
+        write_if_full(rows, size, program, writer)
     }
 
     /// Writes the remaining rows: full batches across neighbouring buckets, then the remainder.
@@ -252,14 +292,17 @@ impl BatchStaging {
         program: &CompiledPipeline,
         writer: &mut ChunkWriter,
     ) -> Result<(u32, u32), ChunkFormatError> {
-        let BatchStaging { buckets, rest } = self;
+        if program.batching.groups.is_some() {
+            return self.finish_groups(program, writer);
+        }
+        if program.batching.has_sizes() {
+            return self.finish_sizes(program, writer);
+        }
+        let BatchStaging { buckets, rest, .. } = self;
         let mut batches = 0;
         for rows in buckets {
             for row in 0..rows.len() {
-                rest.begin(rows.origins[row], rows.fields.len());
-                for field in 0..rows.fields.len() {
-                    rest.push(field, rows.fields[field].row(row));
-                }
+                rest.copy_row(rows, row);
                 if rest.len() == program.batching.size as usize {
                     rest.write(program, writer, ChunkFrameKind::Batch)?;
                     rest.clear();
@@ -277,6 +320,103 @@ impl BatchStaging {
     }
 }
 
+impl BatchStaging {
+    /// As [`finish`](Self::finish) for buckets of several batch sizes. Goes from the longest rows to the shortest, so that
+    /// no batch has more rows than the bucket of its longest row allows. The last batch may have fewer, and only rows for
+    /// less than the smallest size are the remainder.
+    fn finish_sizes(
+        &mut self,
+        program: &CompiledPipeline,
+        writer: &mut ChunkWriter,
+    ) -> Result<(u32, u32), ChunkFormatError> {
+        let BatchStaging { buckets, rest, .. } = self;
+        let (mut batches, mut size) = (0, 0);
+        for (bucket, rows) in buckets.iter_mut().enumerate().rev() {
+            for row in 0..rows.len() {
+                if rest.len() == 0 {
+                    size = program.batching.size_in(bucket) as usize;
+                }
+                rest.copy_row(rows, row);
+                if rest.len() == size {
+                    rest.write(program, writer, ChunkFrameKind::Batch)?;
+                    rest.clear();
+                    batches += 1;
+                }
+            }
+            rows.clear();
+        }
+        let left = rest.len() % program.batching.size.max(1) as usize;
+        let whole = rest.len() - left;
+        let mut tail = StagedRows::default();
+        (whole..rest.len()).for_each(|row| tail.copy_row(rest, row));
+        rest.truncate(whole);
+        if whole > 0 {
+            rest.write(program, writer, ChunkFrameKind::Batch)?;
+            batches += 1;
+        }
+        rest.clear();
+        if left > 0 {
+            tail.write(program, writer, ChunkFrameKind::Remainder)?;
+        }
+        Ok((batches, left as u32))
+    }
+}
+
+impl BatchStaging {
+    /// Writes a short batch of each key that has rows left, by key. Rows of two keys are never in one batch, so there is no
+    /// remainder.
+    fn finish_groups(
+        &mut self,
+        program: &CompiledPipeline,
+        writer: &mut ChunkWriter,
+    ) -> Result<(u32, u32), ChunkFormatError> {
+        let mut batches = 0;
+        for bucket in self.keys.values() {
+            // A bad record may have taken a number without leaving a row.
+            let Some(rows) = self.buckets.get_mut(*bucket).filter(|rows| rows.len() > 0) else {
+                continue;
+            };
+            rows.write(program, writer, ChunkFrameKind::Batch)?;
+            rows.clear();
+            batches += 1;
+        }
+        self.keys.clear();
+        Ok((batches, 0))
+    }
+}
+
+impl CompiledPipeline {
+    /// The key of an element, of which `value` returns the bytes of a delivered field.
+    fn group_key<'v>(
+        &self,
+        groups: &KeyGroups,
+        value: impl Fn(&DeliveredField) -> &'v [u8],
+    ) -> Result<i128, String> {
+        let missing = || format!("`{}` is missing: please report this", groups.field);
+        let field = self.delivered.iter().find(|field| field.name == groups.field);
+        let field = field.ok_or_else(missing)?;
+        let bytes = value(field);
+        let number = match &field.sequence {
+            Some(sequence) => Some((bytes.len() / sequence.item_bytes.max(1)) as i128),
+            None => whole_number(self.schema.tensors()[field.tensor].dtype, bytes),
+        };
+        number.map(|number| groups.key(number)).ok_or_else(missing)
+    }
+}
+
+/// The whole number that `bytes` are; none of another type.
+fn whole_number(dtype: TensorDType, bytes: &[u8]) -> Option<i128> {
+    Some(match dtype {
+        TensorDType::U8 => u8::from_le_bytes(bytes.try_into().ok()?).into(),
+        TensorDType::U16 => u16::from_le_bytes(bytes.try_into().ok()?).into(),
+        TensorDType::U32 => u32::from_le_bytes(bytes.try_into().ok()?).into(),
+        TensorDType::U64 => u64::from_le_bytes(bytes.try_into().ok()?).into(),
+        TensorDType::I32 => i32::from_le_bytes(bytes.try_into().ok()?).into(),
+        TensorDType::I64 => i64::from_le_bytes(bytes.try_into().ok()?).into(),
+        _ => return None,
+    })
+}
+
 /// Reason why a row was not added.
 pub(crate) enum RowRefusal {
     Row(String),
@@ -285,10 +425,11 @@ pub(crate) enum RowRefusal {
 
 fn write_if_full(
     rows: &mut StagedRows,
+    size: u32,
     program: &CompiledPipeline,
     writer: &mut ChunkWriter,
 ) -> Result<bool, RowRefusal> {
-    if rows.len() < program.batching.size as usize {
+    if rows.len() < size as usize {
         return Ok(false);
     }
     rows.write(program, writer, ChunkFrameKind::Batch).map_err(RowRefusal::Fatal)?;

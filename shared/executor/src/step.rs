@@ -46,10 +46,9 @@ pub(crate) enum StepAction {
     Duplicate {
         copies: u32,
     },
-    /// Makes one element of each item of a field.
+    /// Makes one element of each item of these lists, side by side.
     FlatMap {
-        field: usize,
-        item_bytes: usize,
+        lists: Vec<ListCells>,
     },
     /// Extracts several values from one, in the order of `outputs`.
     Parse {
@@ -273,6 +272,9 @@ fn combine(
     Ok((bytes_in, made.bytes))
 }
 
+/// A list: its name, its cell, and the bytes of an item.
+pub(crate) type ListCells = (String, usize, usize);
+
 /// A field of labels: its name, its cell, and the bytes of one label.
 pub(crate) type LabelCells = (String, usize, usize);
 
@@ -491,7 +493,18 @@ fn action(
         }
         Kernel::Shorten { most_bytes } => StepAction::Shorten { field, most_bytes },
         Kernel::Duplicate { copies } => StepAction::Duplicate { copies },
-        Kernel::FlatMap { item_bytes } => StepAction::FlatMap { field, item_bytes },
+        Kernel::FlatMap { item_bytes } => {
+            let name = op.field().unwrap_or_default().to_owned();
+            StepAction::FlatMap { lists: vec![(name, field, item_bytes)] }
+        }
+        Kernel::Unbatch => {
+            let list = |name: &String| {
+                let item_bytes = input.field(name)?.item_bytes()?.max(1) as usize;
+                Some((name.clone(), cell(name)?, item_bytes))
+            };
+            let lists = op.lists().iter().map(list).collect::<Option<Vec<_>>>();
+            StepAction::FlatMap { lists: lists.ok_or_else(|| cannot(op, "a list is missing"))? }
+        }
         Kernel::Wait(duration) => StepAction::Wait(duration),
         Kernel::Nothing => StepAction::Nothing,
     })

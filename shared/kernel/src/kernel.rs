@@ -31,6 +31,8 @@ pub enum Kernel {
     Duplicate { copies: u32 },
     /// Makes an element of each item of a field.
     FlatMap { item_bytes: usize },
+    /// Makes an element of each item of all lists of the operator, side by side.
+    Unbatch,
     /// Waits, without using the CPU.
     Wait(Duration),
     /// Leaves the value as it is.

@@ -64,7 +64,7 @@ impl Operator for PlainBatch {
 
     fn batching(&self) -> Option<Batching> {
         let PlainBatch { size, drop_remainder, .. } = *self;
-        Some(Batching { size, drop_remainder, padding: None, buckets: None })
+        Some(Batching { size, drop_remainder, padding: None, buckets: None, groups: None })
     }
 
     fn set_batch_size(&mut self, size: u32) {
@@ -135,7 +135,13 @@ impl Operator for PaddedBatch {
 
     fn batching(&self) -> Option<Batching> {
         let PaddedBatch { size, drop_remainder, ref padding } = *self;
-        Some(Batching { size, drop_remainder, padding: Some(padding.clone()), buckets: None })
+        Some(Batching {
+            size,
+            drop_remainder,
+            padding: Some(padding.clone()),
+            buckets: None,
+            groups: None,
+        })
     }
 
     fn set_batch_size(&mut self, size: u32) {
@@ -210,17 +216,22 @@ const MAX_BOUNDARY: u32 = 1 << 24;
 
 /// Elements -> batches of `size` whose sequences in `field` have similar lengths, padded as in
 /// `padded_batch`; with `pad_to_bucket_boundary`, `field` is padded to the longest its bucket can hold. As
-/// `tf.data.Dataset.bucket_by_sequence_length` with one batch size.
+/// `tf.data.Dataset.bucket_by_sequence_length`. With `sizes` (tf.data's `bucket_batch_sizes`) each bucket has its own batch
+/// size.
 ///
 /// Buckets fill within a split. A split has at least four batches per bucket, if the dataset has that many
 /// and `--split-batches` does not say otherwise. Elements left in buckets at the end of a split are batched
-/// with their neighbours in length, so every batch except the last of an epoch is full. If a split is one
+/// with their neighbours in length, so every batch except the last of an epoch is full; with `sizes`, one batch of a split
+/// may have fewer, and no batch has more than the bucket of its longest sequence allows. If a split is one
 /// batch, buckets have no effect; `explain --data`, `plan` and `run` then report it and suggest a remedy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct BucketBySequenceLength {
     pub field: String,
     pub boundaries: Vec<u32>,
-    pub size: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub size: Option<u32>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub sizes: Vec<u32>,
     pub drop_remainder: bool,
     pub pad_to_bucket_boundary: bool,
     #[serde(flatten)]
@@ -237,7 +248,12 @@ impl OperatorDefinition for BucketBySequenceLength {
             ParameterKind::List(&from_to(2, MAX_BOUNDARY)),
             "Ascending, in items: bucket `i` ends before boundary `i`; the last bucket has no end.",
         ),
-        batch_size_parameter(),
+        absent("size", from_to(1, MAX_BATCH_SIZE), "Elements of a batch; else `sizes` says it."),
+        absent(
+            "sizes",
+            ParameterKind::List(&from_to(1, MAX_BATCH_SIZE)),
+            "Elements of a batch of each bucket: one more than `boundaries`, in their order.",
+        ),
         DROP_REMAINDER,
         switch(
             "pad_to_bucket_boundary",
@@ -249,21 +265,63 @@ impl OperatorDefinition for BucketBySequenceLength {
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         let field = required_field(params)?;
-        let node = params.require("boundaries")?;
-        let boundaries = params.read_wholes("boundaries")?;
-        if boundaries.is_empty()
-            || boundaries.len() > MAX_BOUNDARIES
-            || !boundaries.is_sorted_by(|a, b| a < b)
-        {
-            return Err(node.error(format!(
-                "`bucket_by_sequence_length` `boundaries` must be 1 to {MAX_BOUNDARIES} ascending \
-                 lengths, such as [33, 65, 129]"
-            )));
-        }
-        let (size, drop_remainder) = size(params)?;
+        params.require("boundaries")?;
+        let boundaries = boundaries(params)?;
+        let (size, sizes) = bucket_sizes(params, boundaries.len() + 1)?;
+        let drop_remainder = params.read_flag("drop_remainder")?;
         let pad_to_bucket_boundary = params.read_flag("pad_to_bucket_boundary")?;
         let padding = padding(params)?;
-        Ok(Self { field, boundaries, size, drop_remainder, pad_to_bucket_boundary, padding })
+        Ok(Self { field, boundaries, size, sizes, drop_remainder, pad_to_bucket_boundary, padding })
+    }
+}
+
+/// Parses `boundaries`.
+fn boundaries(params: &mut MappingReader<'_>) -> Result<Vec<u32>, PipelineError> {
+    let Some(node) = params.given("boundaries") else { return Ok(Vec::new()) };
+    let boundaries = params.wholes("boundaries", node, params.wholes_of("boundaries"))?;
+    if boundaries.is_empty()
+        || boundaries.len() > MAX_BOUNDARIES
+        || !boundaries.is_sorted_by(|a, b| a < b)
+    {
+        return Err(node.error(format!(
+            "{} `boundaries` must be 1 to {MAX_BOUNDARIES} ascending lengths, such as [33, 65, 129]",
+            params.name()
+        )));
+    }
+    Ok(boundaries)
+}
+
+/// Parses `size` or `sizes`, of which one is given. Equal sizes are one size.
+fn bucket_sizes(
+    params: &mut MappingReader<'_>,
+    buckets: usize,
+) -> Result<(Option<u32>, Vec<u32>), PipelineError> {
+    let range = params.wholes_of("size");
+    let size = params.given("size").map(|node| params.whole("size", node, range.clone()));
+    let size = size.transpose()?;
+    let Some(node) = params.given("sizes") else {
+        let missing = || {
+            let op = params.name();
+            params.error(format!(
+                "{op} needs `size`, or `sizes` with one number for each of its {buckets} buckets"
+            ))
+        };
+        return Ok((Some(size.ok_or_else(missing)?), Vec::new()));
+    };
+    let op = params.name();
+    let sizes = params.wholes("sizes", node, range)?;
+    if size.is_some() {
+        return Err(node.error(format!("{op} has `size` and `sizes`; leave one of them out")));
+    }
+    if sizes.len() != buckets {
+        return Err(node.error(format!(
+            "{op} has {} `sizes` for {buckets} buckets: one more than it has `boundaries`",
+            sizes.len()
+        )));
+    }
+    match sizes[..] {
+        [first, ..] if sizes.iter().all(|size| *size == first) => Ok((Some(first), Vec::new())),
+        _ => Ok((None, sizes)),
     }
 }
 
@@ -275,7 +333,8 @@ impl Operator for BucketBySequenceLength {
             return Err(flow.needs(op, "a sequence", &self.field));
         }
         check(flow, op, &self.padding)?;
-        check_bytes(flow, self.size, |_, _| None)
+        let largest = self.sizes.iter().copied().max().or(self.size);
+        check_bytes(flow, largest.unwrap_or(1), |_, _| None)
     }
 
     fn fields(&self) -> TouchedFields<'_> {
@@ -284,16 +343,118 @@ impl Operator for BucketBySequenceLength {
 
     fn batching(&self) -> Option<Batching> {
         let Self { size, drop_remainder, .. } = *self;
+        let size = self.sizes.iter().copied().min().or(size).unwrap_or(1);
         let buckets = LengthBuckets {
             field: self.field.clone(),
             boundaries: self.boundaries.clone(),
             pad_to_boundary: self.pad_to_bucket_boundary,
+            sizes: self.sizes.clone(),
         };
         let padding = Some(self.padding.clone());
-        Some(Batching { size, drop_remainder, padding, buckets: Some(buckets) })
+        Some(Batching { size, drop_remainder, padding, buckets: Some(buckets), groups: None })
     }
 
     fn set_batch_size(&mut self, size: u32) {
-        self.size = size;
+        (self.size, self.sizes) = (Some(size), Vec::new());
+    }
+}
+
+/// Elements -> batches of elements of one key alone: the whole number in `field`, or the length of a sequence. With
+/// `boundaries` a key is what is between two of them, and `sizes` may say the elements of a batch of each. A batch comes
+/// when its key has enough elements; sequences are padded as in `padded_batch`. As `tf.data.Dataset.group_by_window` whose
+/// reduce function is `padded_batch`.
+///
+/// Groups fill within a split, and what is left of each key at its end is a short batch, as at the end of tf.data's
+/// dataset. A split has at least 64 batches, or with `boundaries` four of each key, if the dataset has that many and
+/// `--split-batches` does not say otherwise.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct GroupByWindow {
+    pub field: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub boundaries: Vec<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub size: Option<u32>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub sizes: Vec<u32>,
+    #[serde(flatten)]
+    pub padding: SequencePadding,
+}
+
+impl OperatorDefinition for GroupByWindow {
+    const DECLARATION: OperatorDeclaration = declaration("group_by_window");
+
+    const PARAMETERS: &'static [Parameter] = &[
+        required(
+            "field",
+            ParameterKind::Field,
+            "The key: a whole number, or a sequence by its length.",
+        ),
+        absent(
+            "boundaries",
+            ParameterKind::List(&from_to(1, MAX_BOUNDARY)),
+            "Ascending: key `i` ends before boundary `i`; the last key has no end. Left out, each number is a key.",
+        ),
+        absent("size", from_to(1, MAX_BATCH_SIZE), "Elements of a batch; else `sizes` says it."),
+        absent(
+            "sizes",
+            ParameterKind::List(&from_to(1, MAX_BATCH_SIZE)),
+            "Elements of a batch of each key: one more than `boundaries`, in their order.",
+        ),
+        LENGTHS,
+        VALUES,
+    ];
+
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
+        let field = required_field(params)?;
+        let boundaries = boundaries(params)?;
+        if boundaries.is_empty()
+            && let Some(node) = params.given("sizes")
+        {
+            return Err(node.error(
+                "`group_by_window` `sizes` are those between `boundaries`, which it lacks",
+            ));
+        }
+        let (size, sizes) = bucket_sizes(params, boundaries.len() + 1)?;
+        Ok(GroupByWindow { field, boundaries, size, sizes, padding: padding(params)? })
+    }
+}
+
+impl Operator for GroupByWindow {
+    fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
+        use FieldDType::{I32, I64, U8, U16, U32, U64};
+        let op = Self::DECLARATION.name;
+        let field = flow.field(op, &self.field)?;
+        let is_whole =
+            field.shape.is_empty() && [U8, U16, U32, U64, I32, I64].contains(&field.dtype);
+        if !is_whole && !field.is_sequence() {
+            let needs = flow.needs(op, "a whole number or a sequence", &self.field);
+            return Err(format!("{needs}; `cast` it to i64 before"));
+        }
+        check(flow, op, &self.padding)?;
+        let largest = self.sizes.iter().copied().max().or(self.size);
+        check_bytes(flow, largest.unwrap_or(1), |_, _| None)
+    }
+
+    fn fields(&self) -> TouchedFields<'_> {
+        TouchedFields::Reads(&self.field)
+    }
+
+    fn batching(&self) -> Option<Batching> {
+        let groups = KeyGroups {
+            field: self.field.clone(),
+            boundaries: self.boundaries.clone(),
+            sizes: self.sizes.clone(),
+        };
+        Some(Batching {
+            size: self.sizes.iter().copied().min().or(self.size).unwrap_or(1),
+            drop_remainder: false,
+            padding: Some(self.padding.clone()),
+            buckets: None,
+            groups: Some(groups),
+        })
+    }
+
+    fn set_batch_size(&mut self, size: u32) {
+        (self.size, self.sizes) = (Some(size), Vec::new());
     }
 }

@@ -79,10 +79,10 @@ mod prelude {
     pub(crate) use gristmill_model::{DatasetOp, DeclaredCost};
     pub(crate) use gristmill_pipeline::{
         AssetReference, AuthoredNumber, Batching, Cardinality, ExactEffect, Feature, FieldDType,
-        FieldSchema, ImageFields, ImageInput, LengthBuckets, MAX_BATCH_BYTES, MAX_BATCH_SIZE,
-        MAX_SIDE, MappingReader, Operator, OperatorDeclaration, OperatorDefinition, OperatorEffect,
-        OperatorScope, Parameter, ParameterKind, PipelineError, SchemaFlow, SequencePadding,
-        TouchedFields, ValueRange, check_field_name,
+        FieldSchema, ImageFields, ImageInput, KeyGroups, LengthBuckets, MAX_BATCH_BYTES,
+        MAX_BATCH_SIZE, MAX_SIDE, MappingReader, Operator, OperatorDeclaration, OperatorDefinition,
+        OperatorEffect, OperatorScope, Parameter, ParameterKind, PipelineError, SchemaFlow,
+        SequencePadding, TouchedFields, ValueRange, check_field_name,
         node::{NodeValue, SyntaxNode, shown},
         table::{absent, nearest, or, required},
         widened,
@@ -127,8 +127,8 @@ operators! {
     parse: ParseJson, ParseCsv, ParseExample, ParseRaw;
     element::whole: CopyField, DropFields;
     element::filter: Filter;
-    element::whole: Duplicate, FlatMap;
-    batch: PlainBatch, PaddedBatch, BucketBySequenceLength;
+    element::whole: Duplicate, FlatMap, Unbatch;
+    batch: PlainBatch, PaddedBatch, BucketBySequenceLength, GroupByWindow;
     element::whole: Autocache, Sleep, Inflate;
 }
 

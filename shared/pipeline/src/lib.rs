@@ -25,7 +25,9 @@ pub use gristmill_syntax::{node, schema::widened, table};
 
 pub use asset::{AssetReference, MAX_ASSET_BYTES};
 pub use authored_number::{AuthoredNumber, value_bytes};
-pub use batching::{Batching, DeliveryOperators, LengthBuckets, MAX_BATCH_SIZE, SequencePadding};
+pub use batching::{
+    Batching, DeliveryOperators, KeyGroups, LengthBuckets, MAX_BATCH_SIZE, SequencePadding,
+};
 pub use cache_point::{CachePoint, DescribedOp, DescribedPrefix};
 pub use declaration::{
     Cardinality, ExactEffect, OperatorDeclaration, OperatorEffect, OperatorScope, Randomness,

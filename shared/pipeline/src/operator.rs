@@ -171,6 +171,9 @@ pub trait Operator: OperatorFacts {
         false
     }
 
+    /// Records its input schema before [`infer`](Self::infer).
+    fn record_input(&mut self, _: &SchemaFlow) {}
+
     /// Records its output schema after [`infer`](Self::infer).
     fn record_output(&mut self, _: &SchemaFlow) {}
 
@@ -222,6 +225,8 @@ pub enum TouchedFields<'a> {
     Parses { field: &'a str, into: Vec<&'a str> },
     /// It moves these images, masks and boxes with one draw.
     Together(&'a ImageFields),
+    /// It replaces each of these lists, at least one, by its items.
+    Items(&'a [String]),
 }
 
 impl dyn Operator {
@@ -234,6 +239,15 @@ impl dyn Operator {
             | TouchedFields::Derives { field, .. }
             | TouchedFields::Parses { field, .. } => Some(field),
             TouchedFields::Together(fields) => Some(&fields.field),
+            TouchedFields::Items(fields) => fields.first().map(String::as_str),
+        }
+    }
+
+    /// The lists that it replaces by their items, all of which it reads.
+    pub fn lists(&self) -> &[String] {
+        match self.fields() {
+            TouchedFields::Items(fields) => fields,
+            _ => &[],
         }
     }
 
@@ -251,10 +265,13 @@ impl dyn Operator {
     }
 
     /// The field it writes in place of the one it reads, or from it. `None` if it parses several
-    /// out of one.
+    /// out of one, or replaces several.
     pub fn output(&self) -> Option<&str> {
         match self.fields() {
-            TouchedFields::Nothing | TouchedFields::Reads(_) | TouchedFields::Parses { .. } => None,
+            TouchedFields::Nothing
+            | TouchedFields::Reads(_)
+            | TouchedFields::Parses { .. }
+            | TouchedFields::Items(_) => None,
             TouchedFields::Replaces(field) | TouchedFields::Combines { field, .. } => Some(field),
             TouchedFields::Derives { into, .. } => Some(into),
             TouchedFields::Together(fields) => Some(&fields.field),
@@ -266,6 +283,7 @@ impl dyn Operator {
         match self.fields() {
             TouchedFields::Parses { into, .. } => into,
             TouchedFields::Together(fields) => fields.all().collect(),
+            TouchedFields::Items(fields) => fields.iter().map(String::as_str).collect(),
             _ => self.output().into_iter().collect(),
         }
     }

@@ -186,6 +186,7 @@ impl Pipeline {
                 flow.comes_before_caches(stage.op.name()).map_err(at)?;
             }
             stage.op.settle(&flow);
+            stage.op.record_input(&flow);
             stage.op.infer(&mut flow).map_err(at)?;
             // Files are files after it.
             if !matches!(stage.op.dataset(), Some(DatasetOp::ShardFiles { .. })) {
@@ -199,14 +200,8 @@ impl Pipeline {
             let message = "the pipeline has no `batch`; end `ops` with `- batch: { size: 64 }`";
             return Err(PipelineError::at_line(ops_line, message));
         };
-        if batching.buckets.is_some()
-            && let Some(stage) = stages.iter().find(|stage| is_in_order(stage))
-        {
-            let message = "`in_order` keeps the order of records, and `bucket_by_sequence_length` \
-                           puts like lengths together; leave one of them out, or batch with \
-                           `padded_batch`";
-            return Err(PipelineError::at_line(stage.line, message));
-        }
+        check_batch_order(&stages, &batching)?;
+        check_cached_batches(&stages, &batching)?;
         let output = flow.schema().with_implicit();
         let finishing = deliver.infer(&mut flow);
         let finishing = finishing.map_err(|m| PipelineError::at_line(deliver_line, m))?;
@@ -313,6 +308,11 @@ impl Pipeline {
         })
     }
 
+    /// Whether the number of an epoch's batches follows from that of its records.
+    pub fn counts_batches(&self) -> bool {
+        self.is_one_to_one() && !self.batching.has_sizes()
+    }
+
     /// Operators on the sequence of records, in order. They apply before records are read.
     pub fn dataset_ops(&self) -> Vec<DatasetOp> {
         self.stages.iter().filter_map(|stage| stage.op.dataset()).collect()
@@ -369,6 +369,12 @@ impl Pipeline {
                 "the batch size must be 1 to {most}, not {size}"
             )));
         }
+        if self.batching.has_sizes() {
+            let op = self.stages[self.batch_stage()].op.name();
+            return Err(PipelineError::general(format!(
+                "a batch size was given, and batches of `{op}` differ in size; change its own"
+            )));
+        }
         let mut stages = self.stages.clone();
         for stage in &mut stages {
             stage.op.set_batch_size(size);
@@ -416,6 +422,38 @@ fn check_sequence(
             *is_shuffled |= matches!(op, Some(DatasetOp::Shuffle { .. }));
             Ok(())
         }
+    }
+}
+
+/// Refuses batches of like elements in the order of the dataset.
+fn check_batch_order(stages: &[PipelineStage], batching: &Batching) -> Result<(), PipelineError> {
+    if batching.buckets.is_none() && batching.groups.is_none() {
+        return Ok(());
+    }
+    let Some(in_order) = stages.iter().find(|stage| is_in_order(stage)) else { return Ok(()) };
+    let batch = stages.iter().rev().find(|stage| stage.op.batching().is_some());
+    let name = batch.map_or("the batch", |stage| stage.op.name());
+    let together = if batching.groups.is_some() { "like keys" } else { "like lengths" };
+    let message = format!(
+        "`in_order` keeps the order of records, and `{name}` puts {together} together; leave one of \
+         them out, or batch with `padded_batch`"
+    );
+    Err(PipelineError::at_line(in_order.line, message))
+}
+
+/// Refuses a cache of batches of several sizes: a cache counts its rows, and the number of batches follows from them.
+fn check_cached_batches(
+    stages: &[PipelineStage],
+    batching: &Batching,
+) -> Result<(), PipelineError> {
+    let batch = stages.iter().rposition(|stage| stage.op.batching().is_some());
+    let after = stages.iter().skip(batch.map_or(stages.len(), |batch| batch + 1));
+    match after.into_iter().next().filter(|_| batching.has_sizes()) {
+        None => Ok(()),
+        Some(stage) => Err(PipelineError::at_line(
+            stage.line,
+            "`autocache` after batches of several sizes cannot count them; put it before the batch",
+        )),
     }
 }
 

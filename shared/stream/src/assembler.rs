@@ -17,7 +17,11 @@ use gristmill_model::splits::{Cursor, SplitKind, SplitPlace};
 use gristmill_model::wire::{EpochPlan, ReadySplit};
 use gristmill_model::{Epoch, Position};
 use gristmill_ports::BufferPool;
-use std::{collections::BTreeMap, ops::Range, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    ops::{Range, RangeInclusive},
+    sync::Arc,
+};
 use tokio::sync::mpsc;
 
 pub(crate) enum AssembledItem {
@@ -48,6 +52,8 @@ pub(crate) struct BatchAssembler {
     /// Runs the work that workers leave to the fetcher, on every batch.
     finisher: Option<BatchFinisher>,
     plan: EpochPlan,
+    /// Rows that whole batches may have.
+    sizes: RangeInclusive<u32>,
     epochs: Epoch,
     /// The batch that the stream begins with.
     from: Cursor,
@@ -71,6 +77,7 @@ impl BatchAssembler {
     ) -> Self {
         let buffers = BufferPool::default();
         Self {
+            sizes: program.batch_rows(),
             program,
             finisher,
             rows: LeftoverRows::new(plan.batch_size, buffers.clone()),
@@ -110,7 +117,7 @@ impl BatchAssembler {
             for content in contents {
                 let gone = |_| FetchError::BadObject("a download was cut off".into());
                 let chunk = content.chunk.await.map_err(gone)??;
-                check_counts(&content.entry, &chunk, self.plan.batch_size)?;
+                check_counts(&content.entry, &chunk, &self.sizes)?;
                 chunks.insert(content.entry.place.position, chunk);
                 rooms.insert(content.entry.place.position, content.room);
             }
@@ -181,7 +188,7 @@ impl BatchAssembler {
         rooms: &Rooms,
         resume_place: Option<SplitPlace>,
     ) -> Result<bool, FetchError> {
-        let PlannedBatch { batch_index, rows, source } = batch;
+        let PlannedBatch { batch_index, mut rows, source } = batch;
         let epoch = entry.place.epoch;
         // Reserve room first: a joined batch that waits would exceed the memory budget.
         let Ok(room) = self.queue.reserve().await else { return Ok(false) };
@@ -191,6 +198,7 @@ impl BatchAssembler {
             BatchLocation::Whole { position, frame } => {
                 let lacks = || bad(entry, &"it has no content");
                 let chunk = chunks.get(&position).ok_or_else(lacks)?;
+                rows = chunk.frames().get(frame as usize).map_or(rows, |frame| frame.rows);
                 held = rooms.get(&position).cloned().unwrap_or_default();
                 let (take, lend) = (|bytes| self.buffers.take(bytes), |raw| self.buffers.lend(raw));
                 let frame = chunk.frame_with(frame as usize, take, lend);
@@ -253,11 +261,15 @@ fn finished(
 }
 
 /// Checks the object's counts against its entry: a difference would shift batch numbers.
-fn check_counts(entry: &ReadySplit, chunk: &Chunk, size: u32) -> Result<(), FetchError> {
+fn check_counts(
+    entry: &ReadySplit,
+    chunk: &Chunk,
+    sizes: &RangeInclusive<u32>,
+) -> Result<(), FetchError> {
     let remainder = chunk.remainder().map_or(0, |i| chunk.frames()[i].rows);
     let batches = chunk.frames().len() - usize::from(chunk.remainder().is_some());
     let promised = entry.outcome.kind != SplitKind::Poison
-        && chunk.frames()[..batches].iter().all(|frame| frame.rows == size)
+        && chunk.frames()[..batches].iter().all(|frame| sizes.contains(&frame.rows))
         && batches == entry.outcome.batches as usize
         && remainder == entry.outcome.remainder_rows;
     if promised { Ok(()) } else { Err(bad(entry, &"it holds other batches than were committed")) }
@@ -365,8 +377,8 @@ mod tests {
     fn an_object_holds_what_its_entry_promises() {
         let mut writer = gristmill_chunk::ChunkWriter::new(gristmill_chunk::FrameCodec::Stored);
         let chunk = Chunk::open(writer.finish().unwrap().into(), &ChunkLimits::default()).unwrap();
-        assert!(check_counts(&entry(0, 0, 0), &chunk, 8).is_ok());
-        let error = check_counts(&entry(0, 0, 4), &chunk, 8).unwrap_err();
+        assert!(check_counts(&entry(0, 0, 0), &chunk, &(8..=8)).is_ok());
+        let error = check_counts(&entry(0, 0, 4), &chunk, &(8..=8)).unwrap_err();
         assert!(error.to_string().contains("other batches than were committed"), "{error}");
     }
 }

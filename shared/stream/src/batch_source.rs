@@ -81,8 +81,9 @@ impl BatchSource {
         let view = state.ledger.planned().await?;
         let Some(plan) = view.plan else { return Ok(()) };
         known.get_or_init(|| plan);
-        // Operators may drop elements or repeat them; then the number of batches is known at the end of an epoch.
-        let most = downloader.context.pipeline.is_one_to_one().then(|| plan.most_batches());
+        // Operators may drop elements or repeat them, and batches have several sizes; then the number of batches is known at
+        // the end of an epoch.
+        let most = downloader.context.pipeline.counts_batches().then(|| plan.most_batches());
         let epochs = view.spec.epochs;
         let start = StreamStart::seek(&state.ledger, &plan, epochs, at, most).await?;
         let (durable, needed) = start.durable_at(at, plan.n_splits);
@@ -242,6 +243,7 @@ pub(crate) fn cut(plan: &EpochPlan) -> BatchRules {
 
 pub(crate) fn add(totals: &mut EpochTotals, entry: &ReadySplit) {
     totals.rows += u64::from(entry.outcome.rows);
+    totals.remainder_rows += u64::from(entry.outcome.remainder_rows);
     totals.skipped += u64::from(entry.outcome.skipped_records);
     totals.splits += 1;
     let is_local = entry.outcome.kind == SplitKind::Local;

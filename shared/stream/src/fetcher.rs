@@ -259,8 +259,8 @@ impl Fetcher {
     pub fn batches_per_epoch(&self) -> Option<u64> {
         let view = self.state.ledger.view()?;
         let plan = view.plan?;
-        let one_to_one = self.source.downloader.context.pipeline.is_one_to_one();
-        (one_to_one && view.spec.settings.on_error == ErrorPolicy::Fail)
+        let counts_batches = self.source.downloader.context.pipeline.counts_batches();
+        (counts_batches && view.spec.settings.on_error == ErrorPolicy::Fail)
             .then(|| plan.most_batches())
     }
 

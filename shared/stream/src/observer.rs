@@ -85,6 +85,8 @@ pub struct RunObserver {
     left_out: (u64, u64),
     /// Whether the totals of some epoch are not known.
     lacks_totals: bool,
+    /// Whether the rows of batches that no rank got are not known.
+    lacks_rows: bool,
     /// The trainer's waits up to the last delivery.
     waited: Duration,
     /// Why the latest epoch had no batch, if it had none.
@@ -118,6 +120,7 @@ impl RunObserver {
             taken: 0,
             left_out: (0, 0),
             lacks_totals: false,
+            lacks_rows: false,
             waited: Duration::ZERO,
             empty: None,
             looked: began,
@@ -189,6 +192,8 @@ impl RunObserver {
             };
             epoch.known = *counts;
             let EpochCounts { totals, left_out } = counts;
+            // Batches of several sizes do not tell how many rows were in those that are missing.
+            self.lacks_rows |= *left_out > 0 && self.pipeline.batching().has_sizes();
             let size = plan.map_or(0, |plan| u64::from(plan.batch_size));
             let taken = totals.batches.saturating_sub(*left_out) * size;
             let left_rows = totals.rows.min(totals.batches * size).saturating_sub(taken);
@@ -302,14 +307,16 @@ impl RunObserver {
             totals().map(|totals| totals.rows + totals.skipped).sum()
         };
         let dropped: u64 = plan.filter(|plan| plan.drop_last).map_or(0, |plan| {
-            totals().map(|totals| totals.rows % u64::from(plan.batch_size)).sum()
+            let size = u64::from(plan.batch_size);
+            let has_sizes = self.pipeline.batching().has_sizes();
+            totals().map(|all| if has_sizes { all.remainder_rows } else { all.rows } % size).sum()
         });
         let (left_out_batches, left_out_rows) = self.left_out;
         RunObservations {
             pipeline: self.pipeline,
             epochs,
             began,
-            elements_expected: (is_from_start && is_known && !self.is_part)
+            elements_expected: (is_from_start && is_known && !self.is_part && !self.lacks_rows)
                 .then_some(elements_expected),
             dropped: dropped + left_out_rows,
             left_out_batches,

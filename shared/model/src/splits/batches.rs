@@ -47,6 +47,7 @@ pub enum BatchLocation {
 pub struct PlannedBatch {
     /// Its number in the epoch, from 0.
     pub batch_index: u64,
+    /// Rows of a joined batch. A whole one of a pipeline with several batch sizes has as many as its frame says.
     pub rows: u32,
     pub source: BatchLocation,
 }
@@ -74,7 +75,8 @@ pub struct SplitCounts {
 /// How the rows of an epoch are cut into batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct BatchRules {
-    /// Rows of a batch, at least 1.
+    /// Rows of a joined batch, at least 1. Complete batches of a split may have more; of every split
+    /// fewer rows than this are left over.
     pub size: u32,
     /// Whether a last partial batch is left out.
     pub drop_last: bool,

@@ -113,15 +113,28 @@ pub fn seal(
         let (skipped, max) = (totals.skipped, command.max_skipped);
         return Err(TransitionRefusal::TooManySkipped { skipped, max });
     }
+    let (whole, left) = match command.cached {
+        Some(totals) => (0, totals.rows),
+        None => batches_and_rest(bundles),
+    };
     let batch_size = u64::from(command.batch_size.max(1));
     totals.batches =
-        if command.drop_last { totals.rows / batch_size } else { totals.rows.div_ceil(batch_size) };
+        whole + if command.drop_last { left / batch_size } else { left.div_ceil(batch_size) };
     let after = EpochItem { state: EpochState::Sealed, totals: Some(totals), ..*before };
     if command.cached.is_none() {
         let bundles = bundles.iter().copied();
         invariants::assert_holds(|| invariants::invariant_10_sealed_is_complete(&after, bundles));
     }
     Ok(TransitionOutcome::Write(after))
+}
+
+/// Whole batches of committed splits, and the rows that are left over to be joined. Whole batches may have several sizes.
+fn batches_and_rest(bundles: &[Option<&Bundle>]) -> (u64, u64) {
+    let entries = bundles.iter().flatten().flat_map(|bundle| bundle.entries.iter().flatten());
+    let counts = entries.map(|entry| entry.outcome.counts());
+    counts.fold((0, 0), |(batches, rows), counts| {
+        (batches + u64::from(counts.batches), rows + u64::from(counts.remainder_rows))
+    })
 }
 
 /// CLOSE: refused while the job's durable cursor is not past the last batch of `epoch`. Refuses

@@ -59,19 +59,28 @@ impl OperatorDefinition for DropFields {
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         let node: &SyntaxNode = params.require("fields")?;
-        let fields: Vec<String> = match &node.value {
-            NodeValue::Str(_) => vec![params.text("fields", node)?],
-            NodeValue::Seq(items) if !items.is_empty() => {
-                items.iter().map(|item| params.text("fields", item)).collect::<Result<_, _>>()?
-            }
-            _ => return Err(node.error("`drop` `fields` must be a list of field names")),
-        };
-        if let Some((_, twice)) =
-            fields.iter().enumerate().find(|(i, field)| fields[..*i].contains(field))
-        {
-            return Err(node.error(format!("`drop` `fields` names {} twice", shown(twice))));
+        Ok(DropFields { fields: named_fields(params, "drop", node)? })
+    }
+}
+
+/// The names of at least one field, each once.
+fn named_fields(
+    params: &MappingReader<'_>,
+    op: &str,
+    node: &SyntaxNode,
+) -> Result<Vec<String>, PipelineError> {
+    let fields: Vec<String> = match &node.value {
+        NodeValue::Str(_) => vec![params.text("fields", node)?],
+        NodeValue::Seq(items) if !items.is_empty() => {
+            items.iter().map(|item| params.text("fields", item)).collect::<Result<_, _>>()?
         }
-        Ok(DropFields { fields })
+        _ => return Err(node.error(format!("`{op}` `fields` must be a list of field names"))),
+    };
+    match fields.iter().enumerate().find(|(i, field)| fields[..*i].contains(field)) {
+        Some((_, twice)) => {
+            Err(node.error(format!("`{op}` `fields` names {} twice", shown(twice))))
+        }
+        None => Ok(fields),
     }
 }
 
@@ -184,6 +193,90 @@ impl Operator for FlatMap {
     fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
         let given = input.field()?;
         Ok(Kernel::FlatMap { item_bytes: item_bytes_of(given) })
+    }
+}
+
+/// Lists `[n, ..shape]` -> n elements of `[..shape]`, item i of each list side by side: of a record with a batch of
+/// rows its rows. The other fields are repeated. As `tf.data.Dataset.unbatch`, which takes all fields. Splits are runs of
+/// records: a split of lists has more rows, n times as many where `n` is fixed, which its size allows for. Rows of
+/// one record are `__copy__` 0 to n - 1 of its key.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Unbatch {
+    pub fields: Option<Vec<String>>,
+    /// The lists: those of `fields`, or all fields of the element.
+    #[serde(skip)]
+    lists: Vec<String>,
+    /// Items of every list, if the schema has them.
+    #[serde(skip)]
+    items: Option<u32>,
+}
+
+impl OperatorDefinition for Unbatch {
+    const DECLARATION: OperatorDeclaration = OperatorDeclaration {
+        cardinality: Cardinality::OneToMany,
+        pins_position: true,
+        ..element_wise("unbatch", 1).costs(300, 100)
+    };
+
+    const PARAMETERS: &'static [Parameter] = &[absent(
+        "fields",
+        ParameterKind::List(&ParameterKind::Field),
+        "The lists, of equally many items; all fields if left out.",
+    )];
+
+    fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
+        let fields = params.given("fields").map(|node| named_fields(params, "unbatch", node));
+        Ok(Unbatch { fields: fields.transpose()?, lists: Vec::new(), items: None })
+    }
+}
+
+impl Operator for Unbatch {
+    fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
+        let mut fixed: Option<(&String, u32)> = None;
+        for name in &self.lists {
+            let input = flow.field("unbatch", name)?;
+            let items = input.shape.split_first().filter(|_| input.item_bytes().is_some());
+            let Some((items, item)) = items.filter(|_| input.dtype != FieldDType::Bytes) else {
+                let advice = match self.fields {
+                    None => "; name the lists with `fields`, and the other fields are repeated",
+                    Some(_) => "",
+                };
+                let needs = flow.needs("unbatch", "lists of items of one shape", name);
+                return Err(needs + advice);
+            };
+            let output = FieldSchema { shape: item.to_vec(), ..input.clone() };
+            if let Some(items) = *items {
+                let (first, expected) = *fixed.get_or_insert((name, items));
+                if items != expected {
+                    return Err(format!(
+                        "`unbatch` takes lists of equally many items, but `{first}` has {expected} and \
+                         `{name}` {items}"
+                    ));
+                }
+            }
+            flow.write("unbatch", name, output);
+        }
+        Ok(())
+    }
+
+    fn record_input(&mut self, flow: &SchemaFlow) {
+        let fields = &flow.schema().fields;
+        self.lists = self.fields.clone().unwrap_or_else(|| fields.keys().cloned().collect());
+        let dimension = |name: &String| *fields.get(name)?.shape.first()?;
+        self.items = self.lists.iter().find_map(dimension);
+    }
+
+    fn fields(&self) -> TouchedFields<'_> {
+        TouchedFields::Items(&self.lists)
+    }
+
+    fn copies(&self) -> u32 {
+        self.items.unwrap_or(1).max(1)
+    }
+
+    #[cfg(feature = "kernels")]
+    fn kernel(&self, _: &KernelInput<'_>) -> Result<Kernel, String> {
+        Ok(Kernel::Unbatch)
     }
 }
 

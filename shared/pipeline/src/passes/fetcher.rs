@@ -68,8 +68,12 @@ fn widening(pipeline: &Pipeline) -> BTreeSet<usize> {
 
 /// Indices, in order, of the last operators on `field` that the fetcher could apply.
 fn last_on(pipeline: &Pipeline, field: &str) -> Vec<usize> {
-    let stages = &pipeline.stages()[..pipeline.batch_stage()];
+    let (stages, batch) = pipeline.stages().split_at(pipeline.batch_stage());
     let mut last: Vec<usize> = Vec::new();
+    // The batch depends on what they make.
+    if batch.first().is_some_and(|batch| batch.op.field() == Some(field)) {
+        return last;
+    }
     for (i, stage) in stages.iter().enumerate().rev() {
         let of_field = stage.op.touched().contains(&field);
         if !of_field && touches_nothing_else(&stage.op) {

@@ -241,6 +241,7 @@ fn find(optimised: &OptimisedPipeline) -> Option<(usize, String)> {
         }
         // A dropped field is used only if an earlier operator reads it.
         seen.extend(stage.op.field().into_iter().chain(stage.op.by()));
+        seen.extend(stage.op.lists().iter().map(String::as_str));
         seen.extend(stage.op.together().into_iter().flat_map(ImageFields::all));
     }
     None

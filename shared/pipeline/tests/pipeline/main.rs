@@ -8,7 +8,7 @@ use gristmill_operators::{
 };
 use gristmill_pipeline::{
     AssetReference, CachePoint, FeatureDType, FieldDType, FieldSchema, MAX_TEXT_BYTES,
-    OperatorEffect, Pipeline, Randomness, ValueRange,
+    OperatorEffect, Pipeline, Randomness, ValueRange, passes,
 };
 use proptest::prelude::*;
 use std::collections::BTreeSet;

@@ -182,3 +182,108 @@ fn ordered_pipelines_refuse_buckets() {
     assert!(parse("in_order\npadded_batch: { size: 4 }").unwrap().is_in_order());
     assert!(!parse("padded_batch: { size: 4 }").unwrap().is_in_order());
 }
+
+#[test]
+fn buckets_have_one_size_or_one_each() {
+    let buckets = |sizes: &str| {
+        parse(&format!(
+            "bucket_by_sequence_length: {{ field: tokens, boundaries: [8, 16], {sizes} }}"
+        ))
+    };
+    let several = buckets("sizes: [9, 4, 2]").unwrap();
+    assert_eq!((several.batch_size(), several.batching().largest_size()), (2, 9));
+    assert!(several.canonical_json().contains(r#""boundaries":[8,16],"sizes":[9,4,2],"drop"#));
+    let again = gristmill_operators::from_canonical(&several.canonical_json()).unwrap();
+    assert_eq!(again.canonical_json(), several.canonical_json());
+    // Equal sizes are one, and the same job.
+    let one = buckets("size: 4").unwrap().canonical_json();
+    assert_eq!(buckets("sizes: [4, 4, 4]").unwrap().canonical_json(), one);
+    for (sizes, why) in [
+        (
+            "drop_remainder: true",
+            "needs `size`, or `sizes` with one number for each of its 3 buckets",
+        ),
+        ("size: 4, sizes: [1, 2, 3]", "has `size` and `sizes`; leave one of them out"),
+        ("sizes: [1, 2]", "has 2 `sizes` for 3 buckets"),
+        ("sizes: [1, 2, 0]", "`sizes` must be a whole number from 1"),
+    ] {
+        let error = buckets(sizes).unwrap_err();
+        assert!(error.contains(why), "{sizes}: {error}");
+    }
+    let error = several.clone().with_batch_size(8).unwrap_err().to_string();
+    assert!(
+        error.contains("batches of `bucket_by_sequence_length` differ in size; change its own"),
+        "{error}"
+    );
+    let error = buckets("sizes: [9, 4, 2] }\nautocache: { reuse_random: true").unwrap_err();
+    assert!(error.contains("cannot count them; put it before the batch"), "{error}");
+}
+
+#[test]
+fn lists_of_one_length_are_unbatched() {
+    let lists = "drop: { fields: [id, score, label, name] }\n";
+    let padded = format!("{lists}pad_sequence: {{ field: tokens, length: 8, truncate: true }}\n");
+    let twice = "copy: { field: tokens, into: again }\n";
+    let shorter = "pad_sequence: { field: again, length: 4, truncate: true }\n";
+    let all = element(&format!("{padded}{twice}unbatch")).unwrap();
+    assert!(all.output_schema().field("again").unwrap().shape.is_empty());
+    assert!(all.canonical_json().contains(r#""fields":null"#));
+    let again = gristmill_operators::from_canonical(&all.canonical_json()).unwrap();
+    assert_eq!(again.canonical_json(), all.canonical_json());
+    // A split of as many bytes has an eighth of the records.
+    let one = element(&format!("{padded}unbatch: {{ fields: tokens }}")).unwrap();
+    assert_eq!(one.bytes_per_record(1), 8 * (8 + 8 + 4));
+    for (ops, why) in [
+        ("unbatch".to_owned(), "`id` is i64 in the source; name the lists with `fields`"),
+        (
+            "unbatch: { fields: [tokens, label] }".to_owned(),
+            "`unbatch` needs lists of items of one shape, but `label`",
+        ),
+        ("unbatch: { fields: name }".to_owned(), "but `name` is bytes"),
+        ("unbatch: { fields: [tokens, tokens] }".to_owned(), "names `tokens` twice"),
+        (
+            format!("{lists}{twice}{}{shorter}unbatch", &padded[lists.len()..]),
+            "`again` has 4 and `tokens` 8",
+        ),
+        (
+            "unbatch: { fields: tokens }\ntake: { count: 3 }".to_owned(),
+            "`take` counts records, but comes after `unbatch`",
+        ),
+    ] {
+        let error = element(&ops).expect_err(&ops);
+        assert!(error.contains(why), "{ops}: {error}");
+    }
+}
+
+#[test]
+fn groups_are_of_numbers_or_lengths() {
+    let groups = |more: &str| parse(&format!("group_by_window: {{ {more} }}"));
+    let labels = groups("field: label, size: 8").unwrap();
+    assert_eq!((labels.batch_size(), labels.batching().smallest_size()), (8, 1));
+    assert!(labels.batching().has_sizes() && !labels.drop_remainder());
+    let lengths = groups("field: tokens, boundaries: [1, 16], sizes: [9, 4, 2]").unwrap();
+    assert_eq!(lengths.batching().batches_together(), 32);
+    let again = gristmill_operators::from_canonical(&lengths.canonical_json()).unwrap();
+    assert_eq!(again.canonical_json(), lengths.canonical_json());
+    for (more, why) in [
+        ("field: score, size: 8", "a whole number or a sequence, but `score` is f32"),
+        ("field: label", "needs `size`"),
+        ("field: label, sizes: [1, 2]", "are those between `boundaries`, which it lacks"),
+        ("field: label, boundaries: [4, 3], size: 2", "ascending"),
+        ("field: label, boundaries: [4], sizes: [1]", "has 1 `sizes` for 2 buckets"),
+    ] {
+        let error = groups(more).unwrap_err();
+        assert!(error.contains(why), "{more}: {error}");
+    }
+    let error = parse("in_order\ngroup_by_window: { field: label, size: 2 }").unwrap_err();
+    assert!(error.contains("`group_by_window` puts like keys together"), "{error}");
+    // The fetcher does not take over what decides the key.
+    let cast = "cast: { field: label, dtype: i32 }\nclip: { field: label, min: 0, max: 9 }\ncast: { field: label, dtype: i64 }";
+    let ordered = |batch: &str| {
+        let pipeline = parse(&format!("{cast}\n{batch}")).unwrap();
+        let optimised = passes::optimise(&pipeline, &passes::MeasuredBytes::new());
+        optimised.pipeline.deliver().stages.len()
+    };
+    assert_eq!(ordered("group_by_window: { field: label, size: 2 }"), 0);
+    assert!(ordered("padded_batch: { size: 2 }") > 0);
+}

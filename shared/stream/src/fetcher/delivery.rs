@@ -47,6 +47,9 @@ pub struct EpochTotals {
     pub epoch: Epoch,
     pub batches: u64,
     pub rows: u64,
+    /// Those of them that the batches of splits left over.
+    #[serde(default)]
+    pub remainder_rows: u64,
     pub skipped: u64,
     pub splits: u32,
     /// Those of them that workers on the trainer's host made.

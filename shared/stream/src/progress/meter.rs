@@ -1,6 +1,7 @@
 //! Measurements of a trainer: its means for people, and the reports on which scaling decides.
 
 use gristmill_model::Epoch;
+use gristmill_model::splits::batches::SplitCounts;
 use gristmill_model::splits::{SplitKind, WorkerTimes};
 use gristmill_model::wire::{PollReply, ReadySplit, TrainerMetrics, TrainingReport};
 use std::{
@@ -37,7 +38,8 @@ struct MadeBatches {
 
 impl MadeBatches {
     fn add(&mut self, entry: &ReadySplit, batch_size: f64) {
-        let batches = f64::from(entry.outcome.rows) / batch_size;
+        let SplitCounts { batches, remainder_rows } = entry.outcome.counts();
+        let batches = f64::from(batches) + f64::from(remainder_rows) / batch_size;
         match entry.outcome.kind {
             SplitKind::Object => {
                 self.times = self.times.plus(entry.times);

@@ -177,3 +177,45 @@ fn buckets_bring_like_lengths_together() {
     assert_eq!(ids, (0..21).collect::<Vec<_>>());
     assert_eq!(output.object, words(ops, 21).object);
 }
+
+#[test]
+fn each_bucket_has_its_batch_size() {
+    let ops = "- drop: { fields: [three] }
+         - bucket_by_sequence_length: { field: text, boundaries: [3, 6], sizes: [6, 4, 2] }";
+    let output = words(ops, 21);
+    // Nine below 3, nine below 6 and three of 6 make one of six, two of four and one of two. The rest, longest first: the
+    // only one of 6 allows a batch of two, and three short ones are a batch and a remainder for less than the smallest size.
+    assert_eq!((output.rows, output.batches, output.remainder_rows), (21, 6, 1));
+    let frames = frames(&output);
+    let shape = |frame: &ChunkFrame| (frame.rows(), frame.get("text").unwrap().shape()[1]);
+    let shapes: Vec<_> = frames.iter().take(6).map(shape).collect();
+    assert_eq!(shapes, [(6, 2), (4, 5), (2, 6), (4, 5), (2, 6), (2, 1)]);
+    let mut ids: Vec<i64> = frames.iter().flat_map(|frame| longs(frame, "id")).collect();
+    ids.sort_unstable();
+    assert_eq!(ids, (0..21).collect::<Vec<_>>());
+    assert_eq!(output.object, words(ops, 21).object);
+}
+
+#[test]
+fn a_batch_has_one_key() {
+    // Keys 0 to 6, three times each: lengths of the text.
+    let ops = "- drop: { fields: [three] }\n- group_by_window: { field: text, size: 2 }";
+    let output = words(ops, 21);
+    assert_eq!((output.rows, output.batches, output.remainder_rows), (21, 14, 0));
+    let ids = |output: &SplitOutput| -> Vec<Vec<i64>> {
+        frames(output).iter().map(|frame| longs(frame, "id")).collect()
+    };
+    // Whole windows come as they fill, and what is left by key.
+    let whole = (0..7).map(|key| vec![key, key + 7]);
+    let expected: Vec<Vec<i64>> = whole.chain((14..21).map(|id| vec![id])).collect();
+    assert_eq!(ids(&output), expected);
+    assert_eq!(output.object, words(ops, 21).object);
+
+    let ops = "- drop: { fields: [three] }
+         - group_by_window: { field: id, boundaries: [2, 15], sizes: [4, 10, 3] }";
+    let output = words(ops, 21);
+    assert_eq!((output.rows, output.batches, output.remainder_rows), (21, 5, 0));
+    let left = [(0..2), (12..15)].map(|ids| ids.collect::<Vec<i64>>());
+    let expected = [(2..12).collect(), (15..18).collect(), (18..21).collect()];
+    assert_eq!(ids(&output), [expected.to_vec(), left.to_vec()].concat());
+}

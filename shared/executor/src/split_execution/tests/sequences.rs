@@ -148,3 +148,34 @@ fn rows_left_over_are_padded_as_a_batch_is() {
     let batch = chunk(&whole.all()).frame(0).unwrap();
     assert_eq!(padded.unwrap(), batch, "the same bytes");
 }
+
+#[test]
+fn lists_are_unbatched_side_by_side() {
+    let ops = "  - length: { field: any, into: n }
+  - unbatch: { fields: [rows, any] }
+  - batch: { size: 3 }\n";
+    let output = Bench::new(&format!("{SOURCE}{ops}"), &records(4)).all();
+    assert_eq!((output.rows, output.batches), (6, 2), "the record without items makes none");
+    assert_eq!(numbers(&output), [1, 1, 2, 1, 2, 3]);
+    let frames = frames(&output);
+    let of = |name: &str| -> Vec<i64> {
+        let all = frames.iter().flat_map(|frame| values::<8>(frame, name));
+        all.map(i64::from_le_bytes).collect()
+    };
+    assert_eq!(of("n"), [1, 2, 2, 3, 3, 3], "other fields are repeated");
+    let rows = frames.iter().flat_map(|frame| values::<4>(frame, "rows"));
+    let rows: Vec<f32> = rows.map(f32::from_le_bytes).collect();
+    assert_eq!(rows, [0., 1., 0., 1., 2., 3., 0., 1., 2., 3., 4., 5.]);
+    let copies = frames.iter().flat_map(|frame| values::<4>(frame, "__copy__"));
+    assert_eq!(copies.map(u32::from_le_bytes).collect::<Vec<_>>(), [0, 0, 1, 0, 1, 2]);
+
+    let ops = "  - truncate: { field: rows, length: 2 }\n  - unbatch\n  - batch: { size: 3 }\n";
+    let bench = Bench::new(&format!("{SOURCE}{ops}"), &records(4)).policy(ErrorPolicy::Skip);
+    let output = bench.all();
+    assert_eq!((numbers(&output), output.skipped.len()), (vec![1, 1, 2], 1));
+    assert_eq!(output.skipped[0].op, "unbatch");
+    assert_eq!(
+        output.skipped[0].reason,
+        "`any` has 3 items and `rows` 2: lists that are unbatched have equally many"
+    );
+}
