@@ -22,6 +22,7 @@ from ._batches import Arrays, Batches, Cursor, Mark, Place
 from ._flags import flags_of
 from ._options import checks_options, name_of
 from ._progress import Progress
+from ._ranks import DeviceMesh
 from ._service import Service
 from ._states import VERSION, State, text_of
 from .errors import CheckpointError, Error, OptionError, PipelineError
@@ -180,7 +181,7 @@ class Loader(Generic[Item]):
         world_size: int | None = None,
         run: str | None = None,
         replicas: int | str | None = None,
-        mesh: object = None,
+        mesh: DeviceMesh | None = None,
         mesh_data: str | Sequence[str] | None = None,
         tail: Literal["drop", "repeat", "uneven"] | None = None,
         prefetch_mib: int | None = None,

@@ -13,6 +13,7 @@ from typing import Any, Literal, TypedDict, TypeVar, Union, get_args, get_origin
 
 import numpy as np
 
+from ._ranks import DeviceMesh
 from ._service import Service
 from .errors import OptionError
 
@@ -69,7 +70,7 @@ class SharedOptions(TypedDict, total=False):
     replicas: int | str | None
     """Ranks that take the same batches, as tensor-, pipeline- and context-parallel peers do: a number of neighbours, or
     "2x4" with 2 ranks in the mesh before its data dimension and 4 after it. Default: 1."""
-    mesh: object
+    mesh: DeviceMesh | None
     """The `DeviceMesh` of all ranks, which says rank, world_size and replicas. Default: none."""
     mesh_data: str | Sequence[str] | None
     """Name of the data dimension of `mesh`, or names of several that follow one another. Default: none."""
@@ -191,6 +192,7 @@ _KINDS: dict[Any, str] = {
     str: "a text",
     bool: "True or False",
     Sequence[str]: "names",
+    DeviceMesh: "a torch.distributed.device_mesh.DeviceMesh",
 }
 # The parameters of a loader that has no others.
 _all: dict[str, inspect.Parameter] = {}

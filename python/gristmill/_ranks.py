@@ -8,7 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from ._flags import flags_of
 from .errors import OptionError
@@ -16,6 +16,20 @@ from .errors import OptionError
 _RUN_KEY = "gristmill-run"
 # Loaders that this process has made for ranks, by what they read.
 _made: Counter[str] = Counter()
+
+
+@runtime_checkable
+class DeviceMesh(Protocol):
+    """The part of `torch.distributed.device_mesh.DeviceMesh` that says which ranks there are."""
+
+    mesh_dim_names: tuple[str, ...] | None
+
+    @property
+    def mesh(self) -> Any:
+        """The ranks, as a tensor with the mesh's dimensions."""
+
+    def get_coordinate(self) -> Sequence[int] | None:
+        """The place of this process."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +61,7 @@ def find(
     world_size: int | None,
     run: str | None,
     replicas: int | str | None = None,
-    mesh: Any = None,
+    mesh: DeviceMesh | None = None,
     mesh_data: str | Sequence[str] | None = None,
 ) -> Ranks:
     """The ranks by arguments, else by torch.distributed, else by RANK and WORLD_SIZE; one rank if none names them.
@@ -84,7 +98,7 @@ def find(
     return Ranks(rank, world_size, name, None if replicas is None else str(replicas))
 
 
-def place_in_mesh(mesh: Any, data: str | Sequence[str] | None) -> tuple[int, int, str]:
+def place_in_mesh(mesh: DeviceMesh, data: str | Sequence[str] | None) -> tuple[int, int, str]:
     """This process's rank in a `torch.distributed.device_mesh.DeviceMesh`, the number of ranks, and which of them take
     the same batches: those that differ in other dimensions than `data`, one or several neighbours.
 

@@ -55,6 +55,7 @@ MISTAKES: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: load(timeout=30), OPTION, "write patience=30"),
     (lambda: load(device="cuda"), OPTION, "device is no option: it is an option of gm.torch.Loader"),
     (lambda: load(something=1), OPTION, "something is no option; there are service, job, data"),
+    (lambda: load(mesh="dp"), OPTION, "it is a torch.distributed.device_mesh.DeviceMesh"),
     (lambda: load(seed="x"), OPTION, "seed='x': it is a whole number"),
     (lambda: load(batch_size=0), OPTION, "batch_size=0: it is 1 or more"),
     (lambda: load(batch_size=10**6), OPTION, "batch_size=1000000: it is not in 1 to 65536"),
