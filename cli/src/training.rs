@@ -209,11 +209,7 @@ async fn train_on(
         while_saying(starting, || Some(service.link.waiting()), say).await?;
     let chaos =
         ProcessKiller::new(service, options.chaos, options.chaos_interval, fetchers.clone());
-    // The killer stops with the training.
-    let trained = tokio::select! {
-        trained = options.training.train(opened, &job, sink, began) => trained,
-        never = chaos.run() => match never {},
-    };
+    let trained = chaos.run_beside(options.training.train(opened, &job, sink, began)).await;
     let (observed, ranks) = match trained {
         Ok(trained) => trained,
         Err(failure) => {

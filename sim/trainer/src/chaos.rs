@@ -4,10 +4,10 @@ use crate::hosts::RunningFetchers;
 use clap::ValueEnum;
 use gristmill_client::{LocalService, ServiceConnection, complain};
 use std::{
-    convert::Infallible,
     sync::atomic::{AtomicU64, Ordering},
     time::{Duration, Instant},
 };
+use tokio::sync::Notify;
 
 /// Mean life of a worker that works alone: killed at the pace of a whole fleet, it would never
 /// finish the last split of an epoch.
@@ -35,6 +35,7 @@ pub struct ProcessKiller<'a> {
     fetchers: RunningFetchers,
     mean: Duration,
     kills: AtomicU64,
+    is_done: Notify,
 }
 
 impl<'a> ProcessKiller<'a> {
@@ -46,7 +47,7 @@ impl<'a> ProcessKiller<'a> {
         mean: Duration,
         fetchers: RunningFetchers,
     ) -> Self {
-        Self { service, chaos, fetchers, mean, kills: AtomicU64::new(0) }
+        Self { service, chaos, fetchers, mean, kills: AtomicU64::new(0), is_done: Notify::new() }
     }
 
     /// Processes killed so far.
@@ -54,49 +55,61 @@ impl<'a> ProcessKiller<'a> {
         self.kills.load(Ordering::Relaxed) + self.fetchers.kills()
     }
 
-    /// Kills one busy process after another, at random times around the mean. Never returns.
-    pub async fn run(&self) -> Infallible {
+    /// Kills one busy process after another, at random times around the mean, until `work` is done; returns its
+    /// output. A service that was killed has started again by then: what follows the work asks it.
+    pub async fn run_beside<T>(&self, work: impl Future<Output = T>) -> T {
+        let working = async {
+            let output = work.await;
+            self.is_done.notify_one();
+            output
+        };
+        tokio::join!(working, self.kill()).0
+    }
+
+    async fn kill(&self) {
         match (self.chaos, &self.service.local) {
             (Some(ChaosTarget::Workers), Some(local)) => self.kill_workers(local).await,
             (Some(ChaosTarget::Coordinator), Some(_)) => self.kill_service().await,
             (Some(ChaosTarget::Fetchers), _) => self.kill_fetchers().await,
-            (_, None) | (None, _) => std::future::pending().await,
+            (_, None) | (None, _) => self.is_done.notified().await,
         }
     }
 
-    async fn kill_fetchers(&self) -> Infallible {
-        loop {
-            self.rest().await;
+    async fn kill_fetchers(&self) {
+        while self.rest().await {
             self.fetchers.kill(self.draw());
         }
     }
 
-    /// Half to one and a half times the mean, so that kills follow no rhythm of the job.
-    async fn rest(&self) {
-        tokio::time::sleep(self.mean.mul_f64(0.5 + self.draw())).await;
+    /// Half to one and a half times the mean, so that kills follow no rhythm of the job. Returns whether the job goes on.
+    async fn rest(&self) -> bool {
+        let pause = tokio::time::sleep(self.mean.mul_f64(0.5 + self.draw()));
+        tokio::select! {
+            biased;
+            () = self.is_done.notified() => false,
+            () = pause => true,
+        }
     }
 
     /// Kills the service, and all its workers with it, and starts it again.
-    async fn kill_service(&self) -> Infallible {
-        loop {
-            self.rest().await;
+    async fn kill_service(&self) {
+        while self.rest().await {
             match self.service.crash().await {
                 Ok(_) => {
                     self.kills.fetch_add(1, Ordering::Relaxed);
                 }
                 Err(failure) => {
                     complain!("the service that was killed does not start again: {failure}");
-                    std::future::pending().await
+                    return;
                 }
             }
         }
     }
 
-    async fn kill_workers(&self, local: &LocalService) -> Infallible {
+    async fn kill_workers(&self, local: &LocalService) {
         let mut last = Instant::now();
         let mut lone = LONE_MEAN;
-        loop {
-            self.rest().await;
+        while self.rest().await {
             if self.is_lone(local).await && last.elapsed() < lone {
                 continue;
             }
