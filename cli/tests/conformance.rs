@@ -315,10 +315,10 @@ fn case_12_one_name_with_other_parameters_is_refused_with_both_values() -> Resul
     Ok(())
 }
 
-/// A client that is silent is dropped there. Here silence ends nothing for days; but if the job ends meanwhile, the trainer is
-/// told so as soon as it asks again.
+/// A client that is silent is dropped there. Here silence ends nothing for days; but if the job ends meanwhile, the trainer ends
+/// with a message that says so as soon as it asks again.
 #[test]
-fn case_14_a_silent_trainer_is_told_that_its_job_is_unknown() -> Result<()> {
+fn case_14_a_silent_trainer_whose_job_is_unknown_ends_with_that_message() -> Result<()> {
     let cluster = Cluster::new(&[("data", &[(0, 400)])])?;
     let _up = cluster.up()?;
     let state = cluster.0.path("state").display().to_string();
