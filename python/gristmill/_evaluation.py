@@ -46,8 +46,8 @@ def evaluated(ops: tuple[Part, ...]) -> tuple[Part, ...]:
             made.append(Part({name: parameters}, part.place))
         else:
             made.append(part)
-    # It would pad sequences of all lengths.
-    if ops and "bucket_by_sequence_length" not in names:
+    # They bring like lengths or keys together, and have no order to keep.
+    if ops and not {"bucket_by_sequence_length", "group_by_window"} & set(names):
         at = next((at for at, part in enumerate(made) if _name(part) not in LEADING), len(made))
         made.insert(at, Part({"in_order": {}}, ops[0].place))
     return tuple(made)

@@ -1512,8 +1512,8 @@ class Operators:
             fields: The lists, of equally many items; all fields if left out.
 
         Example:
-            >>> pairs = gm.jsonl("texts.jsonl", tokens=gm.i64(shape=[-1])).copy("tokens", into="again")
-            >>> pairs.add("again", value=10).unbatch().batch(3).peek()["again"]
+            >>> pairs = gm.jsonl("texts.jsonl", tokens=gm.i64(shape=[-1])).copy(field="tokens", into="again")
+            >>> pairs.add(field="again", value=10).unbatch().batch(3).peek()["again"]
             array([11, 12, 13])
         """
         return self._op("unbatch", locals())

@@ -35,7 +35,7 @@ _MAX_BYTES = 4 << 20
 _LINE = re.compile(r" \(line (\d+)\)")
 
 # The operators that make batches.
-_BATCHES = ("batch", "padded_batch", "bucket_by_sequence_length")
+_BATCHES = ("batch", "padded_batch", "bucket_by_sequence_length", "group_by_window")
 
 Path = str | os.PathLike[str]
 

@@ -118,7 +118,7 @@ MISTAKES: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: any_gm.images(5), TypeError, "gm.images: the path is a text, a pathlib.Path or a list of them, not 5"),
     (lambda: any_gm.i64(default=7), TypeError, "gm.i64: `default` is no parameter: write defaults={field: 7} beside"),
     (lambda: any_gm.i64(size=7), TypeError, "gm.i64: `size` is no parameter: it takes key, shape"),
-    (lambda: load(gm.jsonl("a\x07.jsonl", x=gm.i64()).batch(4)), PIPELINE, "must be a text without control characters"),
+    (lambda: load(gm.jsonl("a\x07.jsonl", x=gm.i64()).batch(4)), PIPELINE, "must be text without control characters"),
     (lambda: any_gm.i64(3), TypeError, "gm.i64: the key is a text, not 3: write gm.i64(shape=3)"),
     (lambda: any_gm.i64(shape="3"), TypeError, "shape is a list of whole numbers such as [3]"),
     (lambda: images().rezise(8), AttributeError, "did you mean .resize?"),

@@ -16,7 +16,7 @@ use std::{
 
 const SEEDS: u64 = 1_000;
 /// Simulations with several ranks, which take longer.
-const SEEDS_OF_RANKS: u64 = 500;
+const SEEDS_OF_RANKS: u64 = 300;
 /// Simulations in which each bug must be detected.
 const SEEDS_PER_MUTANT: u64 = 2_000;
 
