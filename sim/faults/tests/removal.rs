@@ -13,7 +13,9 @@ const TO: u32 = 4;
 fn remove(split_ms: u64, removal: WorkerRemoval, most_ms: u64) -> u64 {
     let outcome = simulate_removal(FROM, TO, split_ms, removal).unwrap();
     let RemovalOutcome { took, least, again, counts, batches } = outcome;
-    println!("{FROM} to {TO}, splits of {split_ms} ms, {removal}: {took:?}, {again} begun again, then {least}");
+    println!(
+        "{FROM} to {TO}, splits of {split_ms} ms, {removal}: {took:?}, {again} begun again, then {least}"
+    );
     assert_eq!(counts.violations, Vec::<String>::new());
     assert_eq!(batches, 1_200, "{FROM} to {TO}");
     assert_eq!(least, TO, "nobody else leaves");
