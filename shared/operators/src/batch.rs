@@ -248,10 +248,8 @@ impl OperatorDefinition for BucketBySequenceLength {
             ParameterKind::List(&from_to(2, MAX_BOUNDARY)),
             "Ascending, in items: bucket `i` ends before boundary `i`; the last bucket has no end.",
         ),
-        absent("size", from_to(1, MAX_BATCH_SIZE), "Elements of a batch; else `sizes` says it."),
-        absent(
-            "sizes",
-            ParameterKind::List(&from_to(1, MAX_BATCH_SIZE)),
+        SIZE_OR_SIZES,
+        sizes_parameter(
             "Elements of a batch of each bucket: one more than `boundaries`, in their order.",
         ),
         DROP_REMAINDER,
@@ -273,6 +271,16 @@ impl OperatorDefinition for BucketBySequenceLength {
         let padding = padding(params)?;
         Ok(Self { field, boundaries, size, sizes, drop_remainder, pad_to_bucket_boundary, padding })
     }
+}
+
+const SIZE: ParameterKind = from_to(1, MAX_BATCH_SIZE);
+
+/// `size` of an operator that takes `sizes` as well.
+const SIZE_OR_SIZES: Parameter = absent("size", SIZE, "Elements of a batch; else `sizes` says it.");
+
+/// `sizes`, which `text` describes.
+const fn sizes_parameter(text: &'static str) -> Parameter {
+    absent("sizes", ParameterKind::List(&SIZE), text)
 }
 
 /// Parses `boundaries`.
@@ -394,10 +402,8 @@ impl OperatorDefinition for GroupByWindow {
             ParameterKind::List(&from_to(1, MAX_BOUNDARY)),
             "Ascending: key `i` ends before boundary `i`; the last key has no end. Left out, each number is a key.",
         ),
-        absent("size", from_to(1, MAX_BATCH_SIZE), "Elements of a batch; else `sizes` says it."),
-        absent(
-            "sizes",
-            ParameterKind::List(&from_to(1, MAX_BATCH_SIZE)),
+        SIZE_OR_SIZES,
+        sizes_parameter(
             "Elements of a batch of each key: one more than `boundaries`, in their order.",
         ),
         LENGTHS,

@@ -127,7 +127,7 @@ operators! {
     parse: ParseJson, ParseCsv, ParseExample, ParseRaw;
     element::whole: CopyField, DropFields;
     element::filter: Filter;
-    element::whole: Duplicate, FlatMap, Unbatch;
+    element::whole: Duplicate, FlatMap, UnbatchLists;
     batch: PlainBatch, PaddedBatch, BucketBySequenceLength, GroupByWindow;
     element::whole: Autocache, Sleep, Inflate;
 }

@@ -201,7 +201,7 @@ impl Operator for FlatMap {
 /// records: a split of lists has more rows, n times as many where `n` is fixed, which its size allows for. Rows of
 /// one record are `__copy__` 0 to n - 1 of its key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Unbatch {
+pub struct UnbatchLists {
     pub fields: Option<Vec<String>>,
     /// The lists: those of `fields`, or all fields of the element.
     #[serde(skip)]
@@ -211,7 +211,7 @@ pub struct Unbatch {
     items: Option<u32>,
 }
 
-impl OperatorDefinition for Unbatch {
+impl OperatorDefinition for UnbatchLists {
     const DECLARATION: OperatorDeclaration = OperatorDeclaration {
         cardinality: Cardinality::OneToMany,
         pins_position: true,
@@ -226,11 +226,11 @@ impl OperatorDefinition for Unbatch {
 
     fn parse(params: &mut MappingReader<'_>) -> Result<Self, PipelineError> {
         let fields = params.given("fields").map(|node| named_fields(params, "unbatch", node));
-        Ok(Unbatch { fields: fields.transpose()?, lists: Vec::new(), items: None })
+        Ok(UnbatchLists { fields: fields.transpose()?, lists: Vec::new(), items: None })
     }
 }
 
-impl Operator for Unbatch {
+impl Operator for UnbatchLists {
     fn infer(&self, flow: &mut SchemaFlow) -> Result<(), String> {
         let mut fixed: Option<(&String, u32)> = None;
         for name in &self.lists {
